@@ -1,0 +1,80 @@
+# Everything happens inside the project: the environment is .venv, nothing is written elsewhere.
+# Two stamps keep the second time quick, and spare `make demo` the tools that only the tests need.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTHON ?=
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-cache-dir
+UV     := uv==0.13.7
+
+# pip's names of packages as they come, without its chatter; errors still show.
+INSTALL = set -o pipefail; $(PIP) install --require-hashes --progress-bar off -r $(1) \
+	| awk '/^Collecting/ { print "    " $$2; fflush() } /^Installing/ { print "    unpacking"; fflush() }'
+STEP    = @printf '\n==> %s\n'
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.run ## See it work: real workers on SQLite, one of them killed half-way (under 30 seconds)
+	@$(BIN)/taskharbor demo
+
+test: check ## Run the checks and all tests; the core must be covered to the last branch
+	$(STEP) 'Tests of the core, with branch coverage'
+	@$(BIN)/python -m coverage run --branch --source=src/taskharbor/core -m pytest tests/core
+	@$(BIN)/python -m coverage report --fail-under=100
+	$(STEP) 'All other tests'
+	@$(BIN)/python -m pytest -n auto --dist worksteal --ignore=tests/core
+
+check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
+	$(STEP) 'Lint (ruff)'
+	@$(BIN)/ruff check
+	$(STEP) 'Formatting (ruff)'
+	@$(BIN)/ruff format --check
+	$(STEP) 'Types (mypy --strict)'
+	@$(BIN)/python -m mypy
+	$(STEP) 'Types (pyright, strict)'
+	@$(BIN)/basedpyright
+	$(STEP) 'Import rules (import-linter)'
+	@$(BIN)/lint-imports --no-logo
+
+lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requirements/*.txt
+	$(STEP) 'Pinning the dependencies for Python 3.11 and newer'
+	@test -x $(VENV)/lock/bin/python || $(BIN)/python -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check --no-cache-dir install --quiet '$(UV)'
+	@lock() { $(VENV)/lock/bin/uv --no-config --no-cache --quiet pip compile --universal --python-version 3.11 \
+		--generate-hashes --strip-extras --upgrade --custom-compile-command 'make lock' "$$@" >/dev/null; } \
+	&& lock pyproject.toml requirements/run.in requirements/dev.in -o requirements/dev.txt \
+	&& lock pyproject.toml requirements/run.in -c requirements/dev.txt -o requirements/run.txt
+	@echo 'Wrote requirements/dev.txt and requirements/run.txt.'
+
+clean: ## Remove the environment, caches and build products
+	@rm -rf $(VENV) build dist src/*.egg-info .coverage .coverage.* \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11 python); do \
+		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			printf '==> Making %s with %s\n' '$(VENV)' "$$("$$python" --version)"; \
+			exec "$$python" -m venv --clear $(VENV); \
+		fi; \
+	done; \
+	echo 'TaskHarbor needs Python 3.11 or newer with its venv module: install it, or name it with make PYTHON=/path/to/python3.' >&2; \
+	exit 1
+
+$(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
+	$(STEP) 'Installing what TaskHarbor needs to run (once)'
+	@$(call INSTALL,requirements/run.txt)
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	$(STEP) 'Installing what the checks and tests need (once; a minute or two)'
+	@$(call INSTALL,requirements/dev.txt)
+	@touch $@

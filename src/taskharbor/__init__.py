@@ -1,0 +1,1 @@
+"""TaskHarbor: durable background jobs for Python."""

@@ -1,0 +1,191 @@
+"""What an outcome means: the one pure function behind every retry, dead letter and release.
+
+`decide` maps (record, outcome, policy, now, chance) to the transition to write; `admit` says whether a claimed job may
+run at all. Attempts count recorded failures, crashes count lapsed leases since the last recorded outcome.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from taskharbor.core.job import KEPT_FAILURES, Failure, JobRecord
+from taskharbor.core.outcome import (
+    CancelledByRequest,
+    Failed,
+    Interrupted,
+    NotRegistered,
+    Outcome,
+    Snoozed,
+    Succeeded,
+)
+from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+
+UNKNOWN_TASK_RETRY = Retry(base=1, multiplier=2, cap=60)
+MAX_UNKNOWN_PUT_BACKS = 30
+LAST_MOMENT = datetime.max - timedelta(days=2)
+
+
+class Retention(Struct, frozen=True):
+    """How long finished records are kept (X8)."""
+
+    done: timedelta = timedelta(hours=24)
+    dead: timedelta = timedelta(days=30)
+
+
+def later(now: datetime, by: timedelta) -> datetime:
+    """`now + by`, held at the end of the calendar instead of overflowing."""
+    last = LAST_MOMENT.replace(tzinfo=now.tzinfo)
+    return last if by > last - now else now + by
+
+
+def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
+    """The transition that ends a job which keeps killing its workers, or None if it may run (F6)."""
+    if job.max_crashes is None or job.crashes < job.max_crashes:
+        return None
+    message = f"{job.crashes} workers in a row died or lost their lease while running this job"
+    return _fail(
+        job, _entry(job, Failed("CrashLoop", message), now, attempt=job.attempts), "crash_loop", retention, now
+    )
+
+
+def decide(
+    job: JobRecord, outcome: Outcome, retry: Retry, retention: Retention, now: datetime, chance: Chance
+) -> Transition:
+    """The transition that an outcome calls for."""
+    match outcome:
+        case Succeeded():
+            return _ack(job, outcome, retention, now)
+        case Failed():
+            return _after_failure(job, outcome, retry, retention, now, chance)
+        case Snoozed(delay):
+            return _put_back(job, later(now, timedelta(seconds=delay)), retention, now, crashes=0, unknown=0)
+        case Interrupted():
+            return _put_back(job, job.due_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
+        case NotRegistered():
+            return _after_unknown(job, retention, now, chance)
+        case CancelledByRequest():
+            return Cancel(
+                id=job.id,
+                token=_token(job),
+                keep_until=later(now, retention.done),
+                attempts=job.attempts,
+                last_error=job.last_error,
+                failed_at=job.failed_at,
+                failures=job.failures,
+            )
+
+
+def _ack(job: JobRecord, outcome: Succeeded, retention: Retention, now: datetime) -> Ack:
+    return Ack(
+        id=job.id,
+        token=_token(job),
+        keep_until=_keep(job, later(now, retention.done)),
+        attempts=job.attempts,
+        last_error=job.last_error,
+        failed_at=job.failed_at,
+        failures=job.failures,
+        result=outcome.result,
+        new_jobs=outcome.new_jobs,
+    )
+
+
+def _after_failure(
+    job: JobRecord, failed: Failed, retry: Retry, retention: Retention, now: datetime, chance: Chance
+) -> PutBack | Fail:
+    attempts = job.attempts + 1
+    entry = _entry(job, failed, now, attempt=attempts)
+    if failed.final is not None:
+        return _fail(job, entry, failed.final, retention, now)
+    if job.max_attempts is not None and attempts >= job.max_attempts:
+        return _fail(job, entry, "max_attempts", retention, now)
+    try:
+        delay = retry.delay(attempts, chance) if failed.delay is None else failed.delay
+    except Exception as broken:
+        entry = _entry(job, Failed(type(broken).__name__, f"the retry policy failed: {broken}"), now, attempt=attempts)
+        return _fail(job, entry, "broken_retry_policy", retention, now)
+    return PutBack(
+        id=job.id,
+        token=_token(job),
+        keep_until=later(now, retention.done),
+        attempts=attempts,
+        last_error=_summary(entry),
+        failed_at=now,
+        failures=_kept(job, entry),
+        run_at=later(now, timedelta(seconds=delay)),
+    )
+
+
+def _after_unknown(job: JobRecord, retention: Retention, now: datetime, chance: Chance) -> PutBack | Fail:
+    unknown = job.unknown_put_backs + 1
+    if unknown > MAX_UNKNOWN_PUT_BACKS:
+        message = f"no worker knew the task {job.type!r} in {MAX_UNKNOWN_PUT_BACKS} tries"
+        entry = _entry(job, Failed("UnknownTask", message), now, attempt=job.attempts)
+        return _fail(job, entry, "unknown_task", retention, now)
+    run_at = later(now, timedelta(seconds=UNKNOWN_TASK_RETRY.delay(unknown, chance)))
+    return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=unknown)
+
+
+def _put_back(
+    job: JobRecord, run_at: datetime, retention: Retention, now: datetime, *, crashes: int, unknown: int
+) -> PutBack:
+    return PutBack(
+        id=job.id,
+        token=_token(job),
+        keep_until=later(now, retention.done),
+        attempts=job.attempts,
+        crashes=crashes,
+        unknown_put_backs=unknown,
+        last_error=job.last_error,
+        failed_at=job.failed_at,
+        failures=job.failures,
+        run_at=run_at,
+    )
+
+
+def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now: datetime) -> Fail:
+    return Fail(
+        id=job.id,
+        token=_token(job),
+        keep_until=_keep(job, later(now, retention.dead)),
+        attempts=entry.attempt,
+        crashes=job.crashes,
+        unknown_put_backs=job.unknown_put_backs,
+        last_error=_summary(entry),
+        failed_at=now,
+        failures=_kept(job, entry),
+        reason=reason,
+    )
+
+
+def _entry(job: JobRecord, failed: Failed, now: datetime, *, attempt: int) -> Failure:
+    return Failure(
+        attempt=attempt,
+        kind=failed.kind,
+        message=failed.message,
+        traceback=failed.traceback,
+        failed_at=now,
+        started_at=job.started_at,
+        worker=job.lease.worker if job.lease else None,
+    )
+
+
+def _summary(entry: Failure) -> str:
+    return f"{entry.kind}: {entry.message}" if entry.message else entry.kind
+
+
+def _kept(job: JobRecord, entry: Failure) -> tuple[Failure, ...]:
+    return (*job.failures, entry)[-KEPT_FAILURES:]
+
+
+def _keep(job: JobRecord, until: datetime) -> datetime:
+    """A record outlives its idempotency key, so that a look-up by key finds it (I3)."""
+    return until if job.key_expires_at is None else max(until, job.key_expires_at)
+
+
+def _token(job: JobRecord) -> str:
+    if job.lease is None:
+        raise ValueError(f"job {job.id} is not claimed; only a claimed job can be settled")
+    return job.lease.token

@@ -1,0 +1,32 @@
+"""What a parent's end means for a waiting child (K2, K4)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from taskharbor.core.states import TERMINAL, State
+
+
+class Policy(StrEnum):
+    """Stored with each edge: what the child does when that parent fails or is cancelled."""
+
+    HOLD = "hold"
+    CANCEL = "cancel"
+    COLLECT = "collect"
+
+
+class Effect(StrEnum):
+    """What happens to the edge: it is satisfied, it goes on waiting, or the child is cancelled."""
+
+    SATISFY = "satisfy"
+    HOLD = "hold"
+    CANCEL = "cancel"
+
+
+def effect(policy: str, parent: State) -> Effect:
+    """The effect on a child's edge of a parent being in this state."""
+    if parent is State.DONE:
+        return Effect.SATISFY
+    if parent not in TERMINAL or policy == Policy.HOLD:
+        return Effect.HOLD
+    return Effect.SATISFY if policy == Policy.COLLECT else Effect.CANCEL

@@ -1,0 +1,175 @@
+"""How a record changes: each legal move as a pure function from record to record.
+
+The memory driver is these functions over a dict; drivers that store whole records use them too, and those that speak
+SQL are held to them by the conformance kit. Nothing here checks a lease: `core.lease` does.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.core.job import JobRecord, Lease, NewJob, Progress
+from taskharbor.core.states import Move, State, check
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """A dead or cancelled job to be run again (Q2). `None` keeps the payload; the key is given up unless renewed."""
+
+    id: str
+    payload: bytes | None = None
+    idempotency_key: str | None = None
+    key_expires_at: datetime | None = None
+    run_at: datetime | None = None
+
+
+def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
+    """The record of a job as it enters the store."""
+    state = State.WAITING if unmet else State.READY
+    check(Move.ENQUEUE, None, state)
+    return JobRecord(
+        id=job.id,
+        type=job.type,
+        queue=job.queue,
+        payload=job.payload,
+        priority=job.priority,
+        expires_at=job.expires_at,
+        timeout=job.timeout,
+        max_attempts=job.max_attempts,
+        max_crashes=job.max_crashes,
+        idempotency_key=job.idempotency_key,
+        key_expires_at=job.key_expires_at,
+        headers=job.headers,
+        tags=job.tags,
+        workflow_id=job.workflow_id,
+        state=state,
+        created_at=now,
+        due_at=job.run_at or now,
+        run_at=job.run_at,
+        unmet=unmet,
+    )
+
+
+def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
+    """A ready job taken, or a lapsed one taken over: the latter counts a crash and forgets its schedule (D5)."""
+    reclaim = job.state is State.INFLIGHT
+    check(Move.RECLAIM if reclaim else Move.RESERVE, job.state, State.INFLIGHT)
+    version = job.version + 1
+    return replace(
+        job,
+        state=State.INFLIGHT,
+        version=version,
+        lease=Lease(token, version, expires_at, worker, now),
+        started_at=None,
+        progress=None,
+        crashes=job.crashes + reclaim,
+        run_at=None if reclaim else job.run_at,
+    )
+
+
+def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, progress: Progress | None) -> JobRecord:
+    """A lease renewed; it never shrinks, and a report without news forgets nothing (D6)."""
+    assert job.lease is not None
+    return replace(
+        job,
+        lease=replace(job.lease, expires_at=max(job.lease.expires_at, expires_at)),
+        started_at=started_at or job.started_at,
+        progress=progress or job.progress,
+    )
+
+
+def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
+    """The record after a settle that was found in order."""
+    common = replace(
+        job,
+        lease=None,
+        settled_token=to.token,
+        attempts=to.attempts,
+        crashes=to.crashes,
+        unknown_put_backs=to.unknown_put_backs,
+        last_error=to.last_error,
+        failed_at=to.failed_at,
+        failures=to.failures,
+    )
+    match to:
+        case Ack():
+            check(Move.ACK, job.state, State.DONE)
+            return replace(common, state=State.DONE, result=to.result, completed_at=now, keep_until=to.keep_until)
+        case Fail():
+            check(Move.FAIL, job.state, State.DLQ)
+            return replace(common, state=State.DLQ, dlq_reason=to.reason, completed_at=now, keep_until=to.keep_until)
+        case PutBack() if job.cancel_requested_at is None:
+            check(Move.PUT_BACK, job.state, State.READY)
+            return replace(
+                common, state=State.READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
+            )
+        case PutBack() | Cancel():
+            check(Move.CANCEL, job.state, State.CANCELLED)
+            return _cancelled(common, now, to.keep_until)
+
+
+def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
+    """A job cancelled while nobody runs it: waiting in line, or left behind under a lapsed lease (T1)."""
+    move = Move.LAPSE if job.state is State.INFLIGHT else Move.WITHDRAW
+    check(move, job.state, State.CANCELLED)
+    return _cancelled(replace(job, lease=None), now, keep_until)
+
+
+def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
+    return replace(
+        job,
+        state=State.CANCELLED,
+        completed_at=now,
+        keep_until=keep_until,
+        idempotency_key=None,
+        key_expires_at=None,
+    )
+
+
+def released(job: JobRecord, now: datetime) -> JobRecord:
+    """A waiting job whose last dependency was satisfied: due at its own time, or now."""
+    check(Move.RELEASE, job.state, State.READY)
+    return replace(job, state=State.READY, due_at=max(now, job.run_at or now))
+
+
+def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
+    """A dead or cancelled job back in line: counts at zero, version and history go on (Q2)."""
+    state = State.WAITING if job.unmet else State.READY
+    check(Move.REPLAY, job.state, state)
+    return replace(
+        job,
+        state=state,
+        payload=job.payload if replay.payload is None else replay.payload,
+        idempotency_key=replay.idempotency_key,
+        key_expires_at=replay.key_expires_at,
+        run_at=replay.run_at,
+        due_at=replay.run_at or now,
+        expires_at=None,
+        attempts=0,
+        crashes=0,
+        unknown_put_backs=0,
+        started_at=None,
+        progress=None,
+        cancel_requested_at=None,
+        completed_at=None,
+        result=None,
+        dlq_reason=None,
+        keep_until=None,
+        original_id=job.original_id or job.id,
+        replays=job.replays + 1,
+    )
+
+
+def rescheduled(job: JobRecord, run_at: datetime | None, priority: int | None) -> JobRecord:
+    """A ready job moved in time or in rank."""
+    check(Move.RESCHEDULE, job.state, State.READY)
+    due_at = job.due_at if run_at is None else run_at
+    return replace(
+        job,
+        run_at=job.run_at if run_at is None else run_at,
+        due_at=due_at,
+        priority=job.priority if priority is None else priority,
+    )

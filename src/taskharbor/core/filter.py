@@ -1,0 +1,95 @@
+"""Which jobs: one filter for lists, dead letters and bulk actions, written as words like `state:dlq task:mail.*`.
+
+A text value may use `*` for anything. Every driver must choose exactly the records that `matches` accepts.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import Shown, shown
+from taskharbor.errors import ConfigError
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Conditions that must all hold; an empty one says nothing. `since` and `until` look at the creation time."""
+
+    states: tuple[Shown, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    error: str | None = None
+    reason: str | None = None
+    tag: str | None = None
+    workflow_id: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def matches(self, job: JobRecord, now: datetime) -> bool:
+        """Whether the record meets every condition at `now`."""
+        return (
+            (not self.states or shown(job, now) in self.states)
+            and _fits(self.queue, job.queue)
+            and _fits(self.task, job.type)
+            and (self.error is None or self.error in (job.last_error or ""))
+            and _fits(self.reason, job.dlq_reason)
+            and (self.tag is None or self.tag in job.tags)
+            and (self.workflow_id is None or job.workflow_id == self.workflow_id)
+            and (self.since is None or job.created_at >= self.since)
+            and (self.until is None or job.created_at < self.until)
+        )
+
+
+def _fits(pattern: str | None, text: str | None) -> bool:
+    if pattern is None:
+        return True
+    if text is None:
+        return False
+    parts = (re.escape(part) for part in pattern.split("*"))
+    return re.fullmatch(".*".join(parts), text, re.DOTALL) is not None
+
+
+def parse(words: tuple[str, ...], now: datetime) -> Filter:
+    """The filter that words like `state:dlq queue:mail since:1h` spell; a bare word is a task pattern."""
+    found: dict[str, object] = {}
+    states: list[Shown] = []
+    for word in words:
+        name, colon, value = word.partition(":")
+        if not colon:
+            name, value = "task", word
+        if name == "state":
+            states += [_state(part) for part in value.split(",")]
+        elif name in ("since", "until"):
+            found[name] = now - duration(value)
+        elif name in ("queue", "task", "error", "reason", "tag"):
+            found[name] = value
+        elif name == "workflow":
+            found["workflow_id"] = value
+        else:
+            raise ConfigError(
+                f"unknown filter word {word!r}: use state:, queue:, task:, error:, reason:, tag:, workflow:, since: or until:"
+            )
+    return Filter(states=tuple(states), **found)  # type: ignore[arg-type]
+
+
+def duration(text: str) -> timedelta:
+    """A length of time such as `90s`, `15m`, `1h`, `7d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if found is None:
+        raise ConfigError(f"{text!r} is not a length of time: write a number and s, m, h, d or w, such as 15m")
+    try:
+        return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+    except OverflowError as error:
+        raise ConfigError(f"{text!r} is too long a time") from error
+
+
+def _state(text: str) -> Shown:
+    try:
+        return Shown(text)
+    except ValueError:
+        raise ConfigError(f"unknown state {text!r}: use one of {', '.join(Shown)}") from None

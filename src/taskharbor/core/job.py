@@ -1,0 +1,106 @@
+"""The job record: what a store holds about one durable request to run a task.
+
+Records are frozen values that know no driver. Times are aware UTC datetimes, exact to the microsecond;
+durations are seconds. `Asked` is what the client asked for and never changes; the rest is what has happened since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from taskharbor.core.states import State
+
+KEPT_FAILURES = 20
+
+
+class Dependency(Struct, frozen=True, gc=False):
+    """An edge to a parent, and what the parent's failure means for the child: hold, cancel or collect."""
+
+    parent: str
+    policy: str = "hold"
+
+
+class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
+    """One failed run, kept for whoever has to understand it later."""
+
+    attempt: int
+    kind: str
+    message: str
+    traceback: str
+    failed_at: datetime
+    started_at: datetime | None = None
+    worker: str | None = None
+
+
+class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
+    """How far a running handler says it is: a fraction of 1 and a note."""
+
+    fraction: float
+    note: str = ""
+
+
+class Lease(Struct, frozen=True, gc=False):
+    """Temporary ownership of an inflight job, valid while `expires_at > now`."""
+
+    token: str
+    version: int
+    expires_at: datetime
+    worker: str
+    claimed_at: datetime
+
+
+class Asked(Struct, frozen=True, gc=False, kw_only=True):
+    """What the client asked for, with every option resolved."""
+
+    id: str
+    type: str
+    queue: str
+    payload: bytes
+    priority: int = 0
+    expires_at: datetime | None = None
+    timeout: float | None = None
+    max_attempts: int | None = 4
+    max_crashes: int | None = 5
+    idempotency_key: str | None = None
+    key_expires_at: datetime | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    workflow_id: str | None = None
+
+
+class NewJob(Asked, frozen=True, gc=False, kw_only=True):
+    """A job to be stored. `run_at=None` means due at once."""
+
+    run_at: datetime | None = None
+    depends_on: tuple[Dependency, ...] = ()
+
+
+class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
+    """A stored job. `due_at` is its place in line (D11); `version` counts its claims."""
+
+    state: State
+    created_at: datetime
+    due_at: datetime
+    run_at: datetime | None = None
+    attempts: int = 0
+    crashes: int = 0
+    unknown_put_backs: int = 0
+    last_error: str | None = None
+    failed_at: datetime | None = None
+    failures: tuple[Failure, ...] = ()
+    version: int = 0
+    lease: Lease | None = None
+    started_at: datetime | None = None
+    progress: Progress | None = None
+    cancel_requested_at: datetime | None = None
+    completed_at: datetime | None = None
+    result: bytes | None = None
+    dlq_reason: str | None = None
+    unmet: int = 0
+    original_id: str | None = None
+    replays: int = 0
+    settled_token: str | None = None
+    keep_until: datetime | None = None

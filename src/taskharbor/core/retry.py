@@ -1,0 +1,92 @@
+"""When to try again: retry policies as values (F2, F4).
+
+The default is full jitter: a delay drawn evenly from zero to an exponentially growing ceiling, so that jobs that failed
+together do not come back together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+Growth = Literal["exponential", "linear", "fixed"]
+ErrorTypes = tuple[type[BaseException], ...]
+
+
+class Chance(Protocol):
+    """The part of `random.Random` that the core needs; always handed in."""
+
+    def random(self) -> float: ...
+
+
+class Retry(Struct, frozen=True, gc=False):
+    """How long to wait after the n-th failure, and which exceptions are worth another try.
+
+    `custom` takes the number of failures so far and returns seconds; it replaces the formula and its jitter.
+    `give_up_on` wins over `retry_on`; an empty `retry_on` means every exception.
+    """
+
+    base: float = 0.5
+    multiplier: float = 2.0
+    cap: float = 30.0
+    jitter: bool = True
+    growth: Growth = "exponential"
+    retry_on: ErrorTypes = ()
+    give_up_on: ErrorTypes = ()
+    custom: Callable[[int], float] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no schedule."""
+        for name, value, least in (
+            ("base", self.base, 0.0),
+            ("multiplier", self.multiplier, 1.0),
+            ("cap", self.cap, 0.0),
+        ):
+            if not (least <= value < math.inf):
+                raise ValueError(f"Retry({name}={value!r}): give a number from {least:g} up")
+        if self.growth not in ("exponential", "linear", "fixed"):
+            raise ValueError(f"Retry(growth={self.growth!r}): choose exponential, linear or fixed")
+
+    @classmethod
+    def fixed(cls, delay: float, *, jitter: bool = False) -> Retry:
+        """The same delay every time."""
+        return cls(base=delay, cap=delay, growth="fixed", jitter=jitter)
+
+    @classmethod
+    def linear(cls, base: float, *, cap: float = 30.0, jitter: bool = True) -> Retry:
+        """`base` more after each failure, up to `cap`."""
+        return cls(base=base, cap=cap, growth="linear", jitter=jitter)
+
+    def ceiling(self, attempts: int) -> float:
+        """The longest delay after `attempts` failures."""
+        if self.growth == "fixed":
+            grown = self.base
+        elif self.growth == "linear":
+            grown = self.base * attempts
+        elif self.base == 0 or (attempts - 1) * math.log(self.multiplier) > 700:  # beyond what a float can hold
+            grown = math.inf if self.base else 0.0
+        else:
+            grown = self.base * self.multiplier ** (attempts - 1)
+        return min(grown, self.cap)
+
+    def delay(self, attempts: int, chance: Chance) -> float:
+        """Seconds to wait after `attempts` failures."""
+        if self.custom is not None:
+            return _checked(self.custom(attempts))
+        ceiling = self.ceiling(attempts)
+        return chance.random() * ceiling if self.jitter else ceiling
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether this exception is worth another try."""
+        if self.give_up_on and isinstance(error, self.give_up_on):
+            return False
+        return not self.retry_on or isinstance(error, self.retry_on)
+
+
+def _checked(seconds: float) -> float:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"a custom retry returned {seconds!r}; it must return zero or more seconds")
+    return float(seconds)

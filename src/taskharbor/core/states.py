@@ -1,0 +1,101 @@
+"""The states of a job and the one table of legal moves between them (T1).
+
+`None` stands for "not in the store". Whatever the table does not list is an error and changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from taskharbor.errors import IllegalMove
+
+if TYPE_CHECKING:
+    from taskharbor.core.job import JobRecord
+
+
+class State(StrEnum):
+    """A stored state."""
+
+    READY = "ready"
+    WAITING = "waiting"
+    INFLIGHT = "inflight"
+    DONE = "done"
+    DLQ = "dlq"
+    CANCELLED = "cancelled"
+
+
+TERMINAL = frozenset({State.DONE, State.DLQ, State.CANCELLED})
+LIVE = frozenset(State) - TERMINAL
+
+
+class Move(StrEnum):
+    """Why a job changes its state."""
+
+    ENQUEUE = "enqueue"
+    RELEASE = "release"
+    RESCHEDULE = "reschedule"
+    RESERVE = "reserve"
+    RECLAIM = "reclaim"
+    ACK = "ack"
+    PUT_BACK = "put_back"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    LAPSE = "lapse"
+    WITHDRAW = "withdraw"
+    REPLAY = "replay"
+    DELETE = "delete"
+
+
+READY, WAITING, INFLIGHT, DONE, DLQ, CANCELLED = State
+
+MOVES: dict[Move, tuple[frozenset[State | None], frozenset[State | None]]] = {
+    Move.ENQUEUE: (frozenset({None}), frozenset({READY, WAITING})),
+    Move.RELEASE: (frozenset({WAITING}), frozenset({READY})),
+    Move.RESCHEDULE: (frozenset({READY}), frozenset({READY})),
+    Move.RESERVE: (frozenset({READY}), frozenset({INFLIGHT})),
+    Move.RECLAIM: (frozenset({INFLIGHT}), frozenset({INFLIGHT})),
+    Move.ACK: (frozenset({INFLIGHT}), frozenset({DONE})),
+    Move.PUT_BACK: (frozenset({INFLIGHT}), frozenset({READY, CANCELLED})),
+    Move.FAIL: (frozenset({INFLIGHT}), frozenset({DLQ})),
+    Move.CANCEL: (frozenset({INFLIGHT}), frozenset({CANCELLED})),
+    Move.LAPSE: (frozenset({INFLIGHT}), frozenset({CANCELLED})),
+    Move.WITHDRAW: (frozenset({READY, WAITING}), frozenset({CANCELLED})),
+    Move.REPLAY: (frozenset({DLQ, CANCELLED}), frozenset({READY, WAITING})),
+    Move.DELETE: (frozenset({DONE, DLQ, CANCELLED}), frozenset({None})),
+}
+
+
+def is_legal(move: Move, before: State | None, after: State | None) -> bool:
+    """Whether the table lists this move."""
+    sources, targets = MOVES[move]
+    return before in sources and after in targets
+
+
+def check(move: Move, before: State | None, after: State | None) -> None:
+    """Raise `IllegalMove` unless the table lists this move."""
+    if not is_legal(move, before, after):
+        raise IllegalMove(f"{move} cannot take a job from {before or 'nowhere'} to {after or 'nowhere'}")
+
+
+class Shown(StrEnum):
+    """A state as people see it: derived from the stored one, never written."""
+
+    SCHEDULED = "scheduled"
+    READY = "ready"
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    DONE = "done"
+    DLQ = "dlq"
+    CANCELLED = "cancelled"
+
+
+def shown(job: JobRecord, now: datetime) -> Shown:
+    """The state to show: `scheduled` while not due, `running` once the handler has started (T2)."""
+    if job.state is State.READY:
+        return Shown.SCHEDULED if job.due_at > now else Shown.READY
+    if job.state is State.INFLIGHT:
+        return Shown.CLAIMED if job.started_at is None else Shown.RUNNING
+    return Shown(job.state)

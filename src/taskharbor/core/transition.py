@@ -1,0 +1,51 @@
+"""What to write: the four ways a run ends, as values that `settle` stores (D9).
+
+Each carries the complete new mutable fields, so a driver copies and never computes. Which fields exist depends on the
+kind, so that an illegal combination cannot be spelled. `keep_until` is when the record may be pruned if it ends here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from taskharbor.core.job import Failure, NewJob
+
+
+class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
+    id: str
+    token: str
+    keep_until: datetime
+    attempts: int = 0
+    crashes: int = 0
+    unknown_put_backs: int = 0
+    last_error: str | None = None
+    failed_at: datetime | None = None
+    failures: tuple[Failure, ...] = ()
+    new_jobs: tuple[NewJob, ...] = ()
+
+
+class Ack(_Settlement, frozen=True, gc=False, kw_only=True, tag="ack"):
+    """The job is done."""
+
+    result: bytes | None = None
+
+
+class PutBack(_Settlement, frozen=True, gc=False, kw_only=True, tag="put_back"):
+    """The job waits in line again until `run_at`, or ends cancelled if that was asked for (T3)."""
+
+    run_at: datetime
+
+
+class Fail(_Settlement, frozen=True, gc=False, kw_only=True, tag="fail"):
+    """The job is dead-lettered."""
+
+    reason: str
+
+
+class Cancel(_Settlement, frozen=True, gc=False, kw_only=True, tag="cancel"):
+    """The job is given up because that was asked for."""
+
+
+Transition = Ack | PutBack | Fail | Cancel

@@ -1,0 +1,323 @@
+"""The seam between the rules and the stores: five verbs, and small protocols beside them.
+
+Drivers store and move; they decide nothing. Every verb takes `now` and no driver reads a clock: an expiry is a stored
+value compared with `now`. Verbs take sequences, so that a hot path never makes one round trip per job. A verb is one
+atomic step per group, report or transition: it happened whole or not at all, and repeating it is safe.
+
+A driver may be called from several threads and event loops at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+from msgspec import Struct
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord, NewJob, Progress
+from taskharbor.core.lease import Verdict
+from taskharbor.core.states import State
+from taskharbor.core.transition import Transition
+from taskharbor.errors import CapabilityMissing, JobExists, LeaseError, UnknownDependency
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Jobs stored all or none. With a key (a flow's), a known key stores nothing and names the existing workflow."""
+
+    jobs: tuple[NewJob, ...]
+    key: str | None = None
+    key_expires_at: datetime | None = None
+    workflow_id: str | None = None
+
+
+class Enqueued(Struct, frozen=True):
+    """What became of one job of a group: its id, or the id that its key already stood for."""
+
+    id: str
+    created: bool
+    same_payload: bool = True
+
+
+GroupResult = tuple[Enqueued, ...] | JobExists | UnknownDependency
+
+
+class Report(Struct, frozen=True):
+    """A heartbeat for one lease, with what the run has to tell."""
+
+    id: str
+    token: str
+    started_at: datetime | None = None
+    progress: Progress | None = None
+
+
+class Extended(Struct, frozen=True):
+    """A renewed lease, and whether somebody asked to cancel the job."""
+
+    expires_at: datetime
+    cancel_requested: bool
+
+
+@runtime_checkable
+class Driver(Protocol):
+    """A store. `ephemeral` ones forget everything when the process ends; `max_payload` is the engine's own limit."""
+
+    name: str
+    ephemeral: bool
+    max_payload: int | None
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        """Store each group all or none, independent of the others (D1). A group's error comes back as a value."""
+        ...
+
+    async def reserve(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_for: timedelta,
+        limit: int,
+        worker: str,
+        ids: Sequence[str] | None = None,
+    ) -> list[JobRecord]:
+        """Claim up to `limit` due jobs of the queues, best first, or exactly `ids` (D2, D3, D5, D11).
+
+        `core.line.shares` says how several queues share the limit.
+        """
+        ...
+
+    async def extend_lease(
+        self, reports: Sequence[Report], now: datetime, lease_for: timedelta
+    ) -> list[Extended | LeaseError]:
+        """Renew leases (D6). A refused report changes nothing."""
+        ...
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        """Write outcomes, each fenced by its token (D7, D8), with new jobs and effects on dependants (D9, K2)."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the store; any later verb is `DriverClosed` (D10)."""
+        ...
+
+
+Cancellation = Literal["cancelled", "requested", "finished", "missing"]
+Deletion = Literal["deleted", "missing", "live", "needed"]
+Replaying = Literal["replayed", "missing", "not_dead"]
+
+
+class QueueCounts(Struct, frozen=True, kw_only=True):
+    """How many jobs of one queue are in which shown state, and since when the oldest due one waits."""
+
+    queue: str
+    paused: bool = False
+    scheduled: int = 0
+    ready: int = 0
+    waiting: int = 0
+    claimed: int = 0
+    running: int = 0
+    done: int = 0
+    dlq: int = 0
+    cancelled: int = 0
+    oldest_due: datetime | None = None
+
+
+class Parent(Struct, frozen=True):
+    """One dependency of a job, in the order it was given: what the parent came to."""
+
+    id: str
+    policy: str
+    satisfied: bool
+    state: State
+    result: bytes | None
+    error: str | None
+
+
+class Reschedule(Struct, frozen=True, kw_only=True):
+    """A ready job's new time or rank; None leaves it."""
+
+    id: str
+    run_at: datetime | None = None
+    priority: int | None = None
+
+
+@runtime_checkable
+class Inspect(Protocol):
+    """Looking at jobs, and what people do with them by hand."""
+
+    async def get(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        """The records of these ids."""
+        ...
+
+    async def find_key(self, key: str, now: datetime) -> str | None:
+        """The id that a living idempotency key stands for (I3)."""
+        ...
+
+    async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
+        """Matching records, the newest first, beginning behind the id `after`."""
+        ...
+
+    async def counts(self, now: datetime) -> list[QueueCounts]:
+        """Every queue that has jobs or is paused, by name."""
+        ...
+
+    async def parents(self, id: str) -> list[Parent]:
+        """The dependencies of a job with their results, in the order given at enqueue (K3)."""
+        ...
+
+    async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
+        """Cancel jobs in line at once; for a job under a lease, record the request (T3)."""
+        ...
+
+    async def delete(self, ids: Sequence[str]) -> list[Deletion]:
+        """Remove terminal jobs that no unfinished dependant needs."""
+        ...
+
+    async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
+        """Put dead or cancelled jobs back in line; a new key that is taken meanwhile is dropped (Q2)."""
+        ...
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
+        """Move ready jobs in time or rank; False for jobs that are not ready."""
+        ...
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        """Stop or resume handing out the jobs of a queue."""
+        ...
+
+    async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
+        """Cancel up to `limit` jobs that expired, or whose cancelled holder let its lease lapse (T1, N1)."""
+        ...
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        """Forget up to `limit` records past their `keep_until` that no unfinished workflow needs (X8)."""
+        ...
+
+
+@runtime_checkable
+class WaitForWork(Protocol):
+    """Hints that save polling. They may be late, early or missing: reserve alone is the truth."""
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        """Return when something may have been committed for these queues, or after `timeout` seconds."""
+        ...
+
+    async def wait_for_end(self, id: str, timeout: float) -> None:
+        """Return when the job may have ended, or after `timeout` seconds."""
+        ...
+
+    async def next_due(self, queues: Sequence[str]) -> datetime | None:
+        """When the next job of these queues is due or its lease runs out; never takes a write lock."""
+        ...
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A recurring task as stored: an opaque definition, its next slot, and the operator's pause."""
+
+    name: str
+    definition: bytes
+    slot: datetime | None
+    paused: bool = False
+    last_job_id: str | None = None
+    last_slot: datetime | None = None
+
+
+@runtime_checkable
+class Schedules(Protocol):
+    """Recurring tasks: one compare-and-swap advances a schedule and enqueues its job (N3)."""
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """Create or redefine a schedule; an existing one keeps its pause and its last run."""
+        ...
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules by name."""
+        ...
+
+    async def advance(
+        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
+    ) -> bool:
+        """If the slot is still `expected_slot` and not paused: move it on and enqueue the job, in one step."""
+        ...
+
+    async def pause_schedule(self, name: str, paused: bool) -> bool:
+        """Pause or resume; False if there is no such schedule."""
+        ...
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Remove; False if there is no such schedule."""
+        ...
+
+
+class WorkerRecord(Struct, frozen=True, kw_only=True):
+    """A worker as it last reported itself."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    started_at: datetime
+    seen_at: datetime
+
+
+@runtime_checkable
+class Registry(Protocol):
+    """Which workers are there. For people only: ownership is by token, never by worker."""
+
+    async def beat(self, worker: WorkerRecord) -> None:
+        """Store the latest report of a worker."""
+        ...
+
+    async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
+        """Workers that reported at or after that time, by id."""
+        ...
+
+    async def forget_worker(self, id: str) -> None:
+        """Remove a worker that has stopped."""
+        ...
+
+
+class Tally(Struct, frozen=True):
+    """How many runs of a task ended how, within one minute."""
+
+    minute: datetime
+    queue: str
+    task: str
+    outcome: str
+    count: int
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Counters(Protocol):
+    """Totals per minute, bounded in time."""
+
+    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
+        """Add to the totals, and forget minutes before `forget_before`."""
+        ...
+
+    async def tallies(self, since: datetime) -> list[Tally]:
+        """The totals of the minutes at or after `since`, in order of time and names."""
+        ...
+
+
+@runtime_checkable
+class ServerClock(Protocol):
+    """Engines with a clock of their own: what clients and workers pass as `now` follows it (L8)."""
+
+    async def server_now(self) -> datetime:
+        """The engine's time."""
+        ...
+
+
+C = TypeVar("C")
+
+
+def capability(driver: Driver, protocol: type[C]) -> C:
+    """The driver seen through a small protocol, or `CapabilityMissing`: absent means loudly absent (D13)."""
+    if not isinstance(driver, protocol):
+        raise CapabilityMissing(f"the {driver.name} driver has no {protocol.__name__}")
+    return driver

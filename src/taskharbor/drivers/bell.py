@@ -1,0 +1,60 @@
+"""A bell that coroutines of any event loop can wait for and any thread can ring: wake-up hints inside one process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+
+class Bell:
+    """`ring` wakes everybody who is waiting right now; a ring that nobody waits for is forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake all waiters."""
+        if not self._waiting:
+            return
+        with self._lock:
+            woken, self._waiting = self._waiting, set()
+        for future in woken:
+            loop = future.get_loop()
+            if loop.is_closed():
+                continue
+            if loop is _running_loop():
+                _wake(future)
+            else:
+                loop.call_soon_threadsafe(_wake, future)
+
+    async def wait(self, timeout: float) -> None:
+        """Return at the next ring or after `timeout` seconds."""
+        future = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            with self._lock:
+                self._waiting.discard(future)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody is waiting."""
+        return bool(self._waiting)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,19 @@
+"""The memory driver: the contract in dicts and heaps, written to be read.
+
+Ephemeral: for tests, and as the model that every other driver is held against.
+"""
+
+from urllib.parse import SplitResult
+
+from taskharbor.drivers.memory.driver import MemoryDriver
+from taskharbor.errors import ConfigError
+
+__all__ = ["MemoryDriver", "connect"]
+
+
+async def connect(url: SplitResult, options: dict[str, str]) -> MemoryDriver:
+    """A new, empty store: `memory://` names no place, so there is nothing to share or reopen."""
+    if url.netloc or url.path not in ("", "/"):
+        raise ConfigError("memory:// takes no host and no path: every harbor gets a store of its own")
+    options.pop("namespace", None)
+    return MemoryDriver()

@@ -1,0 +1,263 @@
+"""The async face of the memory store: one lock makes each verb a single step for any number of threads and loops."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from random import Random, SystemRandom
+
+from msgspec.structs import replace
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.states import Shown, shown
+from taskharbor.core.transition import Transition
+from taskharbor.driver import (
+    Cancellation,
+    Deletion,
+    Extended,
+    Group,
+    GroupResult,
+    Parent,
+    QueueCounts,
+    Replaying,
+    Report,
+    Reschedule,
+    Schedule,
+    Tally,
+    WorkerRecord,
+)
+from taskharbor.drivers.bell import Bell
+from taskharbor.drivers.memory.store import Store
+from taskharbor.errors import DriverClosed, LeaseError
+
+TallyKey = tuple[datetime, str, str, str]
+
+
+class MemoryDriver:
+    """A store that lives and dies with its process. `chance` makes the tokens, for runs from a seed."""
+
+    name = "memory"
+    ephemeral = True
+    max_payload: int | None = None
+
+    def __init__(self, chance: Random | None = None) -> None:
+        bits = (chance or SystemRandom()).getrandbits
+        self._store = Store(lambda: f"{bits(128):032x}")
+        self._schedules: dict[str, Schedule] = {}
+        self._workers: dict[str, WorkerRecord] = {}
+        self._counts: Counter[TallyKey] = Counter()
+        self._seconds: Counter[TallyKey] = Counter()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._work = Bell()
+        self._ends = Bell()
+
+    @contextmanager
+    def _step(self) -> Iterator[Store]:
+        with self._lock:
+            if self._closed:
+                raise DriverClosed("this memory driver was closed")
+            yield self._store
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        with self._step() as store:
+            results = [store.enqueue(group, now) for group in groups]
+        self._work.ring()
+        return results
+
+    async def reserve(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_for: timedelta,
+        limit: int,
+        worker: str,
+        ids: Sequence[str] | None = None,
+    ) -> list[JobRecord]:
+        with self._step() as store:
+            return store.reserve(queues, now, lease_for, limit, worker, ids)
+
+    async def extend_lease(
+        self, reports: Sequence[Report], now: datetime, lease_for: timedelta
+    ) -> list[Extended | LeaseError]:
+        check_duration(lease_for)
+        with self._step() as store:
+            return [store.extend(report, now, lease_for) for report in reports]
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        with self._step() as store:
+            verdicts = [store.settle(to, now) for to in transitions]
+        self._work.ring()
+        self._ends.ring()
+        return verdicts
+
+    async def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._work.ring()
+        self._ends.ring()
+
+    # Inspect
+
+    async def get(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        with self._step() as store:
+            return [store.jobs.get(id) for id in ids]
+
+    async def find_key(self, key: str, now: datetime) -> str | None:
+        with self._step() as store:
+            known = store.keys.get(key)
+            return known.owner if known is not None and known.alive(now) else None
+
+    async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
+        with self._step() as store:
+            newest_first = list(reversed(store.jobs))
+            start = newest_first.index(after) + 1 if after in store.jobs else 0
+            matching = (job for id in newest_first[start:] if where.matches(job := store.jobs[id], now))
+            return [job for _, job in zip(range(limit), matching, strict=False)]
+
+    async def counts(self, now: datetime) -> list[QueueCounts]:
+        with self._step() as store:
+            found = {queue: QueueCounts(queue=queue, paused=True) for queue in store.paused}
+            for job in store.jobs.values():
+                counts = found.get(job.queue) or QueueCounts(queue=job.queue)
+                state = shown(job, now)
+                changes: dict[str, object] = {state: getattr(counts, state) + 1}
+                if state is Shown.READY:
+                    changes["oldest_due"] = min(counts.oldest_due or job.due_at, job.due_at)
+                found[job.queue] = replace(counts, **changes)
+            return [found[queue] for queue in sorted(found)]
+
+    async def parents(self, id: str) -> list[Parent]:
+        with self._step() as store:
+            return store.parents_of(id)
+
+    async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
+        with self._step() as store:
+            results = [store.cancel(id, now, keep_until) for id in ids]
+        self._ends.ring()
+        return results
+
+    async def delete(self, ids: Sequence[str]) -> list[Deletion]:
+        with self._step() as store:
+            return [store.delete(id) for id in ids]
+
+    async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
+        with self._step() as store:
+            results = [store.replay(replay, now) for replay in replays]
+        self._work.ring()
+        return results
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
+        with self._step() as store:
+            results = [store.reschedule(change) for change in changes]
+        self._work.ring()
+        return results
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        with self._step() as store:
+            (store.paused.add if paused else store.paused.discard)(queue)
+        self._work.ring()
+
+    async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
+        with self._step() as store:
+            swept = store.sweep(now, keep_until, limit)
+        if swept:
+            self._work.ring()
+            self._ends.ring()
+        return swept
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        with self._step() as store:
+            return store.prune(now, limit)
+
+    # WaitForWork
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        with self._step():
+            pass
+        await self._work.wait(timeout)
+
+    async def wait_for_end(self, id: str, timeout: float) -> None:
+        with self._step():
+            pass
+        await self._ends.wait(timeout)
+
+    async def next_due(self, queues: Sequence[str]) -> datetime | None:
+        with self._step() as store:
+            return store.next_due(queues)
+
+    # Schedules
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        with self._step():
+            known = self._schedules.get(schedule.name)
+            if known is not None:
+                kept = {"paused": known.paused, "last_job_id": known.last_job_id, "last_slot": known.last_slot}
+                schedule = replace(schedule, **kept)
+            self._schedules[schedule.name] = schedule
+
+    async def schedules(self) -> list[Schedule]:
+        with self._step():
+            return [self._schedules[name] for name in sorted(self._schedules)]
+
+    async def advance(
+        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
+    ) -> bool:
+        with self._step() as store:
+            known = self._schedules.get(name)
+            if known is None or known.paused or known.slot != expected_slot:
+                return False
+            if job is not None:
+                if isinstance(stored := store.enqueue(Group(jobs=(job,)), now), Exception):
+                    raise stored
+                known = replace(known, last_job_id=stored[0].id, last_slot=expected_slot)
+            self._schedules[name] = replace(known, slot=next_slot)
+        self._work.ring()
+        return True
+
+    async def pause_schedule(self, name: str, paused: bool) -> bool:
+        with self._step():
+            if name in self._schedules:
+                self._schedules[name] = replace(self._schedules[name], paused=paused)
+            return name in self._schedules
+
+    async def remove_schedule(self, name: str) -> bool:
+        with self._step():
+            return self._schedules.pop(name, None) is not None
+
+    # Registry
+
+    async def beat(self, worker: WorkerRecord) -> None:
+        with self._step():
+            self._workers[worker.id] = worker
+
+    async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
+        with self._step():
+            return [self._workers[id] for id in sorted(self._workers) if self._workers[id].seen_at >= seen_since]
+
+    async def forget_worker(self, id: str) -> None:
+        with self._step():
+            self._workers.pop(id, None)
+
+    # Counters
+
+    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
+        with self._step():
+            for tally in tallies:
+                key = (tally.minute, tally.queue, tally.task, tally.outcome)
+                self._counts[key] += tally.count
+                self._seconds[key] += tally.seconds  # type: ignore[assignment]
+            for key in [key for key in self._counts if key[0] < forget_before]:
+                del self._counts[key], self._seconds[key]
+
+    async def tallies(self, since: datetime) -> list[Tally]:
+        with self._step():
+            return [
+                Tally(*key, self._counts[key], self._seconds[key]) for key in sorted(self._counts) if key[0] >= since
+            ]

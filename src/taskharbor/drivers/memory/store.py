@@ -1,0 +1,380 @@
+"""What a store must do, spelled out: one plain method per verb, each a whole step, over `core.evolve`.
+
+Single-threaded; `driver.py` beside it adds the lock and the async face.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import count
+
+from msgspec.structs import replace
+
+from taskharbor.core import evolve
+from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.evolve import Replay
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.keys import KeyRecord, digest
+from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
+from taskharbor.core.line import effective_due, shares
+from taskharbor.core.states import LIVE, TERMINAL, State
+from taskharbor.core.transition import Transition
+from taskharbor.driver import (
+    Cancellation,
+    Deletion,
+    Enqueued,
+    Extended,
+    Group,
+    GroupResult,
+    Parent,
+    Replaying,
+    Report,
+    Reschedule,
+)
+from taskharbor.drivers.memory.line import Line
+from taskharbor.errors import JobExists, LeaseError, UnknownDependency
+
+
+class Edge:
+    """A child's dependency on a parent; satisfied at most once."""
+
+    __slots__ = ("child", "parent", "policy", "satisfied")
+
+    def __init__(self, parent: str, child: str, policy: str) -> None:
+        self.parent = parent
+        self.child = child
+        self.policy = policy
+        self.satisfied = False
+
+
+class Store:
+    """Jobs, keys and edges, and every step that changes them."""
+
+    def __init__(self, new_token: Callable[[], str]) -> None:
+        self.jobs: dict[str, JobRecord] = {}
+        self.keys: dict[str, KeyRecord] = {}
+        self.paused: set[str] = set()
+        self.parents: dict[str, list[Edge]] = {}
+        self.children: dict[str, list[Edge]] = {}
+        self._seq: dict[str, int] = {}
+        self._numbers = count()
+        self._line = Line()
+        self._leases: list[tuple[datetime, str, str]] = []
+        self._expiring: list[tuple[datetime, str]] = []
+        self._ended: list[tuple[datetime, str]] = []
+        self._stopping: dict[str, None] = {}
+        self._records: Counter[str] = Counter()
+        self._live: Counter[str] = Counter()
+        self._new_token = new_token
+
+    # --- enqueue ---------------------------------------------------------------------------------------------------
+
+    def enqueue(self, group: Group, now: datetime) -> GroupResult:
+        """Store one group all or none (D1)."""
+        if group.key is not None and (known := self._living_key(group.key, now)) is not None:
+            same = known.digest == digest((job.type, job.payload) for job in group.jobs)
+            return tuple(Enqueued(known.owner, False, same) for _ in group.jobs)
+        ids = {job.id for job in group.jobs}
+        for job in group.jobs:
+            if job.id in self.jobs and self._key_of(job, now) is None:
+                return JobExists(f"job {job.id} exists")
+            if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
+                return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+        if len(ids) < len(group.jobs):
+            return JobExists("a group names the same id twice")
+        if group.key is not None and group.workflow_id is not None:
+            self.keys[group.key] = KeyRecord(
+                group.key,
+                group.workflow_id,
+                digest((job.type, job.payload) for job in group.jobs),
+                group.key_expires_at,
+            )
+        return self._store(group.jobs, now)
+
+    def _store(self, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
+        for job in jobs:
+            for edge in job.depends_on:
+                self._connect(Edge(edge.parent, job.id, edge.policy))
+        return tuple(self._store_one(job, now) for job in jobs)
+
+    def _store_one(self, job: NewJob, now: datetime) -> Enqueued:
+        if (known := self._key_of(job, now)) is not None:
+            return Enqueued(known.owner, False, known.digest == digest([(job.type, job.payload)]))
+        if job.idempotency_key is not None:
+            self.keys[job.idempotency_key] = KeyRecord(
+                job.idempotency_key, job.id, digest([(job.type, job.payload)]), job.key_expires_at
+            )
+        unmet = sum(not edge.satisfied for edge in self.parents.get(job.id, ()))
+        self._seq[job.id] = next(self._numbers)
+        if job.expires_at is not None:
+            heappush(self._expiring, (job.expires_at, job.id))
+        if job.workflow_id is not None:
+            self._records[job.workflow_id] += 1
+        self._write(evolve.enqueued(job, now, unmet))
+        return Enqueued(job.id, True)
+
+    def _connect(self, edge: Edge) -> None:
+        parent = self.jobs.get(edge.parent)
+        edge.satisfied = parent is not None and effect(edge.policy, parent.state) is Effect.SATISFY
+        self.parents.setdefault(edge.child, []).append(edge)
+        self.children.setdefault(edge.parent, []).append(edge)
+
+    def _key_of(self, job: NewJob, now: datetime) -> KeyRecord | None:
+        return None if job.idempotency_key is None else self._living_key(job.idempotency_key, now)
+
+    def _living_key(self, key: str, now: datetime) -> KeyRecord | None:
+        known = self.keys.get(key)
+        return known if known is not None and known.alive(now) else None
+
+    # --- reserve, extend, settle -----------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_for: timedelta,
+        limit: int,
+        worker: str,
+        ids: Sequence[str] | None,
+    ) -> list[JobRecord]:
+        """Claim due jobs, lapsed ones among them (D2, D3, D5, D11)."""
+        check_duration(lease_for)
+        self._line_up_lapsed(now)
+
+        def fits(id: str) -> bool:
+            return _is_free(self.jobs[id], now)
+
+        if ids is not None:
+            found = [id for id in dict.fromkeys(ids) if id in self.jobs and self._is_due(self.jobs[id], now)][:limit]
+        else:
+            found = []
+            open_queues = [queue for queue in queues if queue not in self.paused]
+            for queue, share in shares(open_queues, limit).items():
+                found += self._line.take(queue, now, share, fits)
+            for queue in dict.fromkeys(open_queues):
+                found += self._line.take(queue, now, limit - len(found), fits)
+        return [self._claim(self.jobs[id], now, now + lease_for, worker) for id in found]
+
+    def _claim(self, job: JobRecord, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
+        return self._write(evolve.claimed(job, self._new_token(), now, expires_at, worker))
+
+    def _line_up_lapsed(self, now: datetime) -> None:
+        while self._leases and self._leases[0][0] <= now:
+            _, id, token = heappop(self._leases)
+            job = self.jobs.get(id)
+            if job is not None and job.lease is not None and job.lease.token == token and not _is_held(job, now):
+                self._line.put(id, job.queue, job.priority, effective_due(job), self._seq[id])
+
+    def _is_due(self, job: JobRecord, now: datetime) -> bool:
+        in_line = job.state is State.INFLIGHT or (job.state is State.READY and job.due_at <= now)
+        return in_line and job.queue not in self.paused and _is_free(job, now)
+
+    def extend(self, report: Report, now: datetime, lease_for: timedelta) -> Extended | LeaseError:
+        """Renew one lease (D6)."""
+        job = self.jobs.get(report.id)
+        refused = refusal(job, report.id, report.token, now)
+        if job is None or refused is not None:
+            return refused or LeaseError(report.id)
+        job = self._write(evolve.extended(job, now + lease_for, report.started_at, report.progress))
+        assert job.lease is not None
+        return Extended(job.lease.expires_at, job.cancel_requested_at is not None)
+
+    def settle(self, to: Transition, now: datetime) -> Verdict:
+        """Write one outcome, with its new jobs and its effect on dependants, if the token may (D7-D9)."""
+        job = self.jobs.get(to.id)
+        verdict = settle_verdict(job, to.id, to.token, now)
+        if job is None or verdict != "ok":
+            return verdict
+        self._write(evolve.settled(job, to, now))
+        fresh = [new for new in to.new_jobs if new.id not in self.jobs and self._key_of(new, now) is None]
+        self._store(fresh, now)
+        self._tell_children(to.id, now, to.keep_until)
+        return verdict
+
+    def _tell_children(self, id: str, now: datetime, keep_until: datetime) -> None:
+        """Carry a terminal move on to the dependants, and from cancelled ones to theirs (K2, K4)."""
+        ended = [id]
+        while ended:
+            parent = self.jobs[ended.pop()]
+            for edge in self.children.get(parent.id, ()):
+                child = self.jobs[edge.child]
+                outcome = Effect.HOLD if edge.satisfied else effect(edge.policy, parent.state)
+                if outcome is Effect.SATISFY:
+                    edge.satisfied = True
+                    child = self._write(replace(child, unmet=child.unmet - 1))
+                    if child.unmet == 0 and child.state is State.WAITING:
+                        self._write(evolve.released(child, now))
+                elif outcome is Effect.CANCEL and child.state is State.WAITING:
+                    self._withdraw(child, now, keep_until)
+                    ended.append(child.id)
+
+    # --- by hand ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
+        """Withdraw a job in line, or ask the holder of an inflight one to stop (T3)."""
+        job = self.jobs.get(id)
+        if job is None:
+            return "missing"
+        if job.state in TERMINAL:
+            return "finished"
+        if job.state is State.INFLIGHT:
+            if job.cancel_requested_at is None:
+                self._write(replace(job, cancel_requested_at=now))
+            self._stopping[id] = None
+            return "requested"
+        self._withdraw(job, now, keep_until)
+        self._tell_children(id, now, keep_until)
+        return "cancelled"
+
+    def _withdraw(self, job: JobRecord, now: datetime, keep_until: datetime) -> None:
+        self._write(evolve.withdrawn(job, now, keep_until))
+
+    def delete(self, id: str) -> Deletion:
+        """Remove one terminal job that nobody needs."""
+        job = self.jobs.get(id)
+        if job is None:
+            return "missing"
+        if job.state not in TERMINAL:
+            return "live"
+        if self._is_needed(id):
+            return "needed"
+        self._remove(job)
+        return "deleted"
+
+    def _is_needed(self, id: str) -> bool:
+        return any(self.jobs[edge.child].state in LIVE for edge in self.children.get(id, ()))
+
+    def _remove(self, job: JobRecord) -> None:
+        del self.jobs[job.id], self._seq[job.id]
+        self._free_key(job)
+        for edge in self.parents.pop(job.id, ()):
+            self.children[edge.parent].remove(edge)
+        for edge in self.children.pop(job.id, ()):
+            self.parents[edge.child].remove(edge)
+        if job.workflow_id is not None:
+            self._records[job.workflow_id] -= 1
+            if not self._records[job.workflow_id]:
+                del self._records[job.workflow_id], self._live[job.workflow_id]
+                self.keys = {key: known for key, known in self.keys.items() if known.owner != job.workflow_id}
+
+    def _free_key(self, job: JobRecord) -> None:
+        if job.idempotency_key is not None and self._owns_key(job):
+            del self.keys[job.idempotency_key]
+
+    def _owns_key(self, job: JobRecord) -> bool:
+        known = self.keys.get(job.idempotency_key or "")
+        return known is not None and known.owner == job.id
+
+    def replay(self, replay: Replay, now: datetime) -> Replaying:
+        """Put a dead or cancelled job back in line (Q2)."""
+        job = self.jobs.get(replay.id)
+        if job is None:
+            return "missing"
+        if job.state not in (State.DLQ, State.CANCELLED):
+            return "not_dead"
+        key, expires_at = self._key_after(replay, job, now)
+        self._write(evolve.replayed(job, replace(replay, idempotency_key=key, key_expires_at=expires_at), now))
+        return "replayed"
+
+    def _key_after(self, replay: Replay, job: JobRecord, now: datetime) -> tuple[str | None, datetime | None]:
+        """The key of a replayed job: the new one if it is free, else its own if nobody took it meanwhile."""
+        key = replay.idempotency_key
+        if key is None:
+            return (job.idempotency_key, job.key_expires_at) if self._owns_key(job) else (None, None)
+        self._free_key(job)
+        if self._living_key(key, now) is not None:
+            return None, None
+        payload = job.payload if replay.payload is None else replay.payload
+        self.keys[key] = KeyRecord(key, job.id, digest([(job.type, payload)]), replay.key_expires_at)
+        return key, replay.key_expires_at
+
+    def reschedule(self, change: Reschedule) -> bool:
+        """Move a ready job."""
+        job = self.jobs.get(change.id)
+        if job is None or job.state is not State.READY:
+            return False
+        self._write(evolve.rescheduled(job, change.run_at, change.priority))
+        return True
+
+    def parents_of(self, id: str) -> list[Parent]:
+        """The dependencies of a job in order (K3)."""
+        return [
+            Parent(job.id, edge.policy, edge.satisfied, job.state, job.result, job.last_error)
+            for edge in self.parents.get(id, ())
+            for job in (self.jobs[edge.parent],)
+        ]
+
+    # --- upkeep ----------------------------------------------------------------------------------------------------
+
+    def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
+        """Cancel what expired and what was left behind after a request to stop (T1, N1)."""
+        while self._expiring and self._expiring[0][0] <= now:
+            self._stopping[heappop(self._expiring)[1]] = None
+        swept = 0
+        for id in list(self._stopping):
+            job = self.jobs.get(id)
+            if job is None or job.state in TERMINAL or not _is_unwanted(job, now):
+                del self._stopping[id]
+            elif swept < limit and not _is_held(job, now):
+                del self._stopping[id]
+                self._withdraw(job, now, keep_until)
+                self._tell_children(id, now, keep_until)
+                swept += 1
+        return swept
+
+    def prune(self, now: datetime, limit: int) -> int:
+        """Forget what was kept long enough and is needed by nothing unfinished (X8)."""
+        pruned, kept = 0, []
+        while pruned < limit and self._ended and self._ended[0][0] <= now:
+            entry = heappop(self._ended)
+            job = self.jobs.get(entry[1])
+            if job is None or job.keep_until != entry[0]:
+                continue
+            if self._is_needed(job.id) or self._live[job.workflow_id or ""]:
+                kept.append(entry)
+                continue
+            self._remove(job)
+            pruned += 1
+        for entry in kept:
+            heappush(self._ended, entry)
+        self.keys = {key: known for key, known in self.keys.items() if known.alive(now)}
+        return pruned
+
+    def next_due(self, queues: Sequence[str]) -> datetime | None:
+        """When the next job of the queues is due, or any lease runs out."""
+        times = [due for queue in queues if queue not in self.paused and (due := self._line.next_due(queue))]
+        return min(times + [expiry for expiry, _, _ in self._leases[:1]], default=None)
+
+    def _write(self, job: JobRecord) -> JobRecord:
+        """Put a record in place, with everything that is derived from it."""
+        before = self.jobs.get(job.id)
+        self.jobs[job.id] = job
+        if job.state is State.READY:
+            self._line.put(job.id, job.queue, job.priority, job.due_at, self._seq[job.id])
+        else:
+            self._line.drop(job.id)
+        if job.lease is not None and (before is None or before.lease != job.lease):
+            heappush(self._leases, (job.lease.expires_at, job.id, job.lease.token))
+        if job.state in TERMINAL and job.keep_until is not None:
+            heappush(self._ended, (job.keep_until, job.id))
+        if job.state is State.CANCELLED and before is not None:
+            self._free_key(before)
+        if job.workflow_id is not None:
+            self._live[job.workflow_id] += (job.state in LIVE) - (before is not None and before.state in LIVE)
+        return job
+
+
+def _is_free(job: JobRecord, now: datetime) -> bool:
+    """Whether nobody holds the job and nothing keeps it from running."""
+    return not _is_held(job, now) and not _is_unwanted(job, now)
+
+
+def _is_held(job: JobRecord, now: datetime) -> bool:
+    return job.lease is not None and job.lease.expires_at > now
+
+
+def _is_unwanted(job: JobRecord, now: datetime) -> bool:
+    return job.cancel_requested_at is not None or (job.expires_at is not None and job.expires_at <= now)

@@ -1,0 +1,187 @@
+"""Every exception of TaskHarbor, and the tree they form.
+
+HarborError
+├── ConfigError                a URL, option or application that cannot be used
+│   ├── MissingExtra           an engine whose package is not installed
+│   ├── DuplicateTask          two tasks of one name
+│   └── UnknownTask            no task of that name is registered
+├── InvalidJob                 bad input to an enqueue; nothing was stored
+│   ├── NotEncodable           an argument that JSON cannot carry
+│   └── PayloadTooLarge        arguments or result over the limit
+├── JobExists                  the id is taken; nothing of the group was stored
+├── UnknownDependency          a dependency names a job that is not there
+├── IllegalMove                a state change outside the transition table
+├── LeaseError                 a settle or extend that was refused
+│   ├── JobNotInflight
+│   ├── LeaseExpired
+│   └── LeaseMismatch
+├── InvalidLeaseDuration       lease_for must be positive
+├── DriverError
+│   ├── DriverClosed
+│   ├── DriverForked           the driver was opened before a fork
+│   ├── DriverUnavailable      the store does not answer (retry later)
+│   ├── StoreCorrupt           the store answers, but with damaged data
+│   ├── SchemaMismatch         the store's schema is older or newer than this version
+│   └── CapabilityMissing      the driver cannot do what was asked
+├── ResultError                what job.result() can raise
+│   ├── JobFailed
+│   ├── JobCancelled
+│   └── JobNotFound
+├── BlockingCallInLoop         a blocking call on a running event loop
+├── NoCurrentJob               current() outside a handler
+└── LeaseLost                  this handler no longer owns its job
+
+Signal                         what a handler raises to steer its own job
+├── Unrecoverable              do not retry: dead-letter now
+├── Snooze                     put me back without counting an attempt
+└── RetryAfter                 count a failure, but choose the delay
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class HarborError(Exception):
+    """Base of everything TaskHarbor raises, signals of handlers aside."""
+
+
+class ConfigError(HarborError):
+    """A URL, option or application that cannot be used."""
+
+
+class MissingExtra(ConfigError):
+    """An engine whose package is not installed."""
+
+
+class DuplicateTask(ConfigError):
+    """Two tasks of one name."""
+
+
+class UnknownTask(ConfigError):
+    """No task of that name is registered."""
+
+
+class InvalidJob(HarborError, ValueError):
+    """Bad input to an enqueue; nothing was stored."""
+
+
+class NotEncodable(InvalidJob, TypeError):
+    """An argument that JSON cannot carry, or that does not fit the signature."""
+
+
+class PayloadTooLarge(InvalidJob):
+    """Arguments or a result over the size limit."""
+
+
+class JobExists(HarborError):
+    """The id is taken; nothing of the caller's group was stored."""
+
+
+class UnknownDependency(HarborError):
+    """A dependency names a job that is not there; nothing was stored."""
+
+
+class IllegalMove(HarborError):
+    """A state change outside the transition table; nothing was changed."""
+
+
+class LeaseError(HarborError):
+    """A settle or extend that was refused; nothing was changed."""
+
+
+class JobNotInflight(LeaseError):
+    """The job is unknown or nobody holds it."""
+
+
+class LeaseExpired(LeaseError):
+    """The lease ran out before this call."""
+
+
+class LeaseMismatch(LeaseError):
+    """Somebody else holds the job by now."""
+
+
+class InvalidLeaseDuration(HarborError, ValueError):
+    """A lease must last longer than zero."""
+
+
+class DriverError(HarborError):
+    """Something about the store itself."""
+
+
+class DriverClosed(DriverError):
+    """The driver was closed."""
+
+
+class DriverForked(DriverError):
+    """The driver was opened before a fork and cannot be used in the child."""
+
+
+class DriverUnavailable(DriverError):
+    """The store does not answer; what was asked may or may not have happened."""
+
+
+class StoreCorrupt(DriverError):
+    """The store answers, but what it holds is damaged or is no TaskHarbor store."""
+
+
+class SchemaMismatch(DriverError):
+    """The store's schema is older or newer than this version understands."""
+
+
+class CapabilityMissing(DriverError):
+    """The driver cannot do what was asked."""
+
+
+class ResultError(HarborError):
+    """A job has no result to give."""
+
+
+class JobFailed(ResultError):
+    """The job is in the dead-letter queue."""
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled or expired."""
+
+
+class JobNotFound(ResultError, LookupError):
+    """No such job, or its retention has run out."""
+
+
+class BlockingCallInLoop(HarborError, RuntimeError):
+    """A blocking call on a running event loop; the message names the async twin."""
+
+
+class NoCurrentJob(HarborError, LookupError):
+    """`current()` was called outside a handler."""
+
+
+class LeaseLost(HarborError):
+    """This handler no longer owns its job: stop, nothing it does will be recorded."""
+
+
+class Signal(Exception):
+    """What a handler raises to steer its own job."""
+
+
+class Unrecoverable(Signal):
+    """Dead-letter this job at once: trying again cannot help."""
+
+
+class _Delayed(Signal):
+    def __init__(self, delay: float | timedelta, message: str = "") -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"delay must be zero or more seconds, not {delay!r}")
+        super().__init__(message or f"{type(self).__name__} for {seconds:g} s")
+        self.delay = seconds
+
+
+class Snooze(_Delayed):
+    """Put this job back for `delay` seconds without counting an attempt."""
+
+
+class RetryAfter(_Delayed):
+    """Count a failure and try again after `delay` seconds."""

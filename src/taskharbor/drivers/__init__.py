@@ -1,7 +1,7 @@
 """Stores. `from_url` is the one place that knows their names; strangers' come by the entry points `taskharbor.drivers`.
 
-A driver's module has `async def connect(url, options) -> Driver`. It takes the options it knows out of the dict; what is
-left over is refused here.
+A driver's module has `async def connect(url, options) -> Driver`. It takes the options it knows out of the dict; what
+is left over is refused here.
 """
 
 from __future__ import annotations

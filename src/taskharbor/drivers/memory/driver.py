@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from random import Random, SystemRandom
@@ -59,7 +59,7 @@ class MemoryDriver:
         self._ends = Bell()
 
     @contextmanager
-    def _step(self) -> Iterator[Store]:
+    def _step(self) -> Generator[Store]:
         with self._lock:
             if self._closed:
                 raise DriverClosed("this memory driver was closed")
@@ -92,7 +92,7 @@ class MemoryDriver:
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
         with self._step() as store:
-            verdicts = [store.settle(to, now) for to in transitions]
+            verdicts: list[Verdict] = [store.settle(to, now) for to in transitions]
         self._work.ring()
         self._ends.ring()
         return verdicts
@@ -139,7 +139,7 @@ class MemoryDriver:
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:
-            results = [store.cancel(id, now, keep_until) for id in ids]
+            results: list[Cancellation] = [store.cancel(id, now, keep_until) for id in ids]
         self._ends.ring()
         return results
 
@@ -149,7 +149,7 @@ class MemoryDriver:
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         with self._step() as store:
-            results = [store.replay(replay, now) for replay in replays]
+            results: list[Replaying] = [store.replay(replay, now) for replay in replays]
         self._work.ring()
         return results
 

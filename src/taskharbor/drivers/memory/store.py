@@ -147,10 +147,10 @@ class Store:
         def fits(id: str) -> bool:
             return _is_free(self.jobs[id], now)
 
+        found: list[str] = []
         if ids is not None:
             found = [id for id in dict.fromkeys(ids) if id in self.jobs and self._is_due(self.jobs[id], now)][:limit]
         else:
-            found = []
             open_queues = [queue for queue in queues if queue not in self.paused]
             for queue, share in shares(open_queues, limit).items():
                 found += self._line.take(queue, now, share, fits)
@@ -327,7 +327,8 @@ class Store:
 
     def prune(self, now: datetime, limit: int) -> int:
         """Forget what was kept long enough and is needed by nothing unfinished (X8)."""
-        pruned, kept = 0, []
+        pruned = 0
+        kept: list[tuple[datetime, str]] = []
         while pruned < limit and self._ended and self._ended[0][0] <= now:
             entry = heappop(self._ended)
             job = self.jobs.get(entry[1])

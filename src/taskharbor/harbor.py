@@ -1,0 +1,362 @@
+"""The harbor: where tasks are registered and jobs come in. The one object that an application makes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from datetime import timedelta
+from inspect import isasyncgenfunction, iscoroutinefunction
+from pathlib import Path
+from random import Random
+from typing import Any, ParamSpec, TypeVar, overload
+
+from taskharbor import config, drivers
+from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.decide import Retention
+from taskharbor.core.names import check_name
+from taskharbor.core.retry import Retry
+from taskharbor.driver import Driver, Inspect
+from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
+from taskharbor.runtime.admin import Admin
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.clock import Clock
+from taskharbor.runtime.executor import Middleware
+from taskharbor.runtime.handle import Job
+from taskharbor.runtime.options import Duration, JobOptions, checked, seconds
+from taskharbor.runtime.portal import Portal, blocking
+from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.session import Session, Settings
+from taskharbor.runtime.step import Step
+from taskharbor.runtime.worker import Worker, WorkerOptions
+from taskharbor.task import AsyncTask, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=Middleware)
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+L = TypeVar("L", bound=Callable[[], Any])
+
+
+class Registrar:
+    """What `@harbor.task(…)` returns: decorates a `def` or an `async def`."""
+
+    def __init__(self, harbor: Harbor, name: str | None, retry: Retry | None, options: JobOptions) -> None:
+        self._harbor = harbor
+        self._name = name
+        self._retry = retry
+        self._options = options
+
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]  an async def is a Callable[P, R] too; the first fits
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        """Register the function."""
+        return self._harbor.register(function, self._name, self._retry, self._options)
+
+
+class Harbor:
+    """A durable job queue in the store that the URL names.
+
+    The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
+    `clock` and `chance` are for tests that run on given time and from a seed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        max_attempts: int | None = 4,
+        max_crashes: int | None = 5,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        idempotency_ttl: Duration | None = 24 * 3600,
+        payload_limit: int = PAYLOAD_LIMIT,
+        keep_done: Duration = 24 * 3600,
+        keep_dead: Duration = 30 * 24 * 3600,
+        store_timeout: float = 30.0,
+        clock: Clock | None = None,
+        chance: Random | None = None,
+        driver: Driver | None = None,
+    ) -> None:
+        checked({"max_attempts": max_attempts, "timeout": timeout})
+        self.url = config.store_url(url)
+        if driver is None:
+            drivers.parse(self.url)
+        settings = Settings(
+            max_attempts=max_attempts,
+            max_crashes=max_crashes,
+            timeout=None if timeout is None else seconds(timeout),
+            retry=retry or Retry(),
+            idempotency_ttl=None if idempotency_ttl is None else seconds(idempotency_ttl),
+            payload_limit=payload_limit,
+            retention=Retention(timedelta(seconds=seconds(keep_done)), timedelta(seconds=seconds(keep_dead))),
+            store_timeout=store_timeout,
+        )
+        self._driver = driver
+        self._session = Session(self._connect, settings, clock, chance or _own_chance())
+        self._client = Client(self._session)
+        self._tasks: dict[str, Registered] = {}
+        self._middleware: list[Middleware] = []
+        self._lifespans: list[Lifespan] = []
+        self.admin = Admin(self._client)
+
+    def __repr__(self) -> str:
+        return f"<Harbor {drivers.redacted(self.url)}>"
+
+    async def _connect(self) -> Driver:
+        return self._driver or await drivers.from_url(self.url)
+
+    @property
+    def portal(self) -> Portal:
+        """Where blocking twins run."""
+        return self._session.portal
+
+    @property
+    def tasks(self) -> Mapping[str, Registered]:
+        """The registered tasks by name."""
+        return self._tasks
+
+    # registering
+
+    @overload
+    def task(  # pyright: ignore[reportOverlappingOverload]  an async def is a Callable[P, R] too; the first fits
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = ...,
+        timeout: Duration | None = ...,
+        retry: Retry | Callable[[int], float] | None = None,
+        tags: Sequence[str] = (),
+    ) -> Registrar: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | Callable[[int], float] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
+        unknown = set(options) - {"queue", "priority", "max_attempts", "timeout", "tags"}
+        if unknown:
+            raise ConfigError(
+                f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, timeout, "
+                "retry and tags (the rest goes into .using(…))"
+            )
+        policy = retry if retry is None or isinstance(retry, Retry) else Retry(custom=retry)
+        registrar = Registrar(self, name, policy, checked(options))
+        return registrar if function is None else registrar(function)
+
+    def register(
+        self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
+    ) -> Task[..., Any] | AsyncTask[..., Any]:
+        """Register a function under its name (P4)."""
+        if not callable(function):
+            raise ConfigError(f"@harbor.task takes a function, not {function!r}")
+        name = check_name("a task's name", name or _name_of(function))
+        if name in self._tasks:
+            raise DuplicateTask(f"a task named {name!r} exists already: give one of them another name=")
+        registered = Registered(name, function, retry or self._session.settings.retry, options)
+        self._tasks[name] = registered
+        if iscoroutinefunction(function):
+            return AsyncTask[..., Any](registered, self._client, options)
+        return Task[..., Any](registered, self._client, options)
+
+    def middleware(self, function: M) -> M:
+        """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
+        if not iscoroutinefunction(function):
+            raise ConfigError("@harbor.middleware takes an async function (job, call_next)")
+        self._middleware.append(function)
+        return function
+
+    def lifespan(self, function: L) -> L:
+        """Enter this async context manager before a worker's first job and leave it after its last."""
+        self._lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
+        return function
+
+    # enqueueing
+
+    async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
+        """Store many steps at once: all of them or none."""
+        return await self._client.enqueue(list(steps))
+
+    enqueue_many = blocking(aenqueue_many)
+
+    def job(self, id: str) -> Job[Any]:
+        """A handle on a job by its id."""
+        return Job(self._client, id)
+
+    def find(self, name: str) -> Registered:
+        """The task of this name."""
+        if name not in self._tasks:
+            raise UnknownTask(
+                f"no task named {name!r} is registered; there is {', '.join(sorted(self._tasks)) or 'none'}"
+            )
+        return self._tasks[name]
+
+    # life
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Harbor]:
+        """Connect now and close at the end; without it the first use connects."""
+        await self._session.driver()
+        try:
+            yield self
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Let go of the store; the next use connects again."""
+        await self._session.close()
+
+    def close(self) -> None:
+        """Let go of the store and of the thread behind blocking calls."""
+        self.portal.call("aclose", self.aclose)
+        self.portal.close()
+
+    # working
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        threads: bool = True,
+    ) -> AsyncGenerator[Worker]:
+        """A worker beside your own code: works inside the block, stops gracefully at its end."""
+        options = WorkerOptions(
+            queues=self._queues() if queues is None else queues,
+            concurrency=concurrency,
+            lease=lease,
+            grace=grace,
+            threads=threads,
+        )
+        async with self._lived() as worker_of:
+            worker = worker_of(options)
+            worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop()
+
+    async def run_worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+    ) -> None:
+        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6)."""
+        options = WorkerOptions(
+            queues=self._queues() if queues is None else queues, concurrency=concurrency, lease=lease, grace=grace
+        )
+        async with self._lived() as worker_of:
+            worker = worker_of(options)
+            with _signals(worker.tell_to_stop):
+                worker.start()
+                try:
+                    await worker.wait()
+                finally:
+                    await worker.stop()
+
+    async def drain(
+        self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
+    ) -> int:
+        """Run everything that is due, and what that makes due, then return the number of runs. For tests."""
+        total = 0
+        async with self._lived() as worker_of:
+            while True:
+                names = await self._all_queues() if queues is None else queues
+                options = WorkerOptions(queues=names, concurrency=concurrency, lease=lease, threads=threads)
+                total += await worker_of(options).drain()
+                if queues is not None or set(await self._all_queues()) <= set(names):
+                    return total
+
+    @asynccontextmanager
+    async def _lived(self) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
+        async with AsyncExitStack() as stack:
+            await self._session.driver()
+            for lifespan in self._lifespans:
+                await stack.enter_async_context(lifespan())
+            yield lambda options: Worker(self._client, self._tasks, self._middleware, options)
+
+    def _queues(self) -> list[str]:
+        return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
+
+    async def _all_queues(self) -> list[str]:
+        driver = await self._session.driver()
+        stored = await driver.counts(self._session.now()) if isinstance(driver, Inspect) else []
+        return sorted({*self._queues(), *(counts.queue for counts in stored)})
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """`module.qualname`; a script's `__main__` counts as the module it would be imported as (P4)."""
+    module = function.__module__
+    if module == "__main__":
+        module = _main_module()
+    return f"{module}.{function.__qualname__}"
+
+
+def _main_module() -> str:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    if getattr(main, "__file__", None) is None:
+        return "__main__"
+    file = Path(main.__file__ or "").resolve()
+    parts = [file.stem]
+    for folder in file.parents:
+        if not (folder / "__init__.py").exists():
+            break
+        parts.insert(0, folder.name)
+    return ".".join(parts)
+
+
+def _own_chance() -> Random:
+    """Randomness of this process: a forked child gets its own, else parent and child would mint the same ids."""
+    chance = Random()
+    if hasattr(os, "register_at_fork"):
+        known = weakref.ref(chance)
+        os.register_at_fork(after_in_child=lambda: (found := known()) is not None and found.seed())
+    return chance
+
+
+@contextmanager
+def _signals(told: Callable[[], None]) -> Generator[None]:
+    """SIGTERM and SIGINT call `told`, where that can be had: in the main thread of a POSIX process."""
+    loop = asyncio.get_running_loop()
+    ours: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(number, told)
+                ours.append(number)
+    try:
+        yield
+    finally:
+        for number in ours:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,51 @@
+"""What time it is: the host's clock, or the engine's where it has one (L8).
+
+An engine's clock is asked now and then and carried on the monotonic clock in between, so that hosts whose clocks are
+off by an hour still agree on leases and delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from taskharbor.driver import ServerClock
+
+Clock = Callable[[], datetime]
+REMEASURE_AFTER = 60.0
+
+
+def host_clock() -> datetime:
+    """The host's time."""
+    return datetime.now(UTC)
+
+
+class EngineClock:
+    """The time of an engine, as measured last."""
+
+    def __init__(self, engine: ServerClock) -> None:
+        self._engine = engine
+        self._at: datetime | None = None
+        self._measured = 0.0
+
+    def stale(self) -> bool:
+        """Whether it is time to ask again."""
+        return self._at is None or self._monotonic() - self._measured > REMEASURE_AFTER
+
+    async def measure(self) -> None:
+        """Ask the engine; its answer is taken to stem from the middle of the round trip."""
+        before = self._monotonic()
+        answered = await self._engine.server_now()
+        after = self._monotonic()
+        self._at, self._measured = answered, (before + after) / 2
+
+    def __call__(self) -> datetime:
+        """The engine's time by now."""
+        if self._at is None:
+            raise RuntimeError("the engine's clock was not measured yet")
+        return self._at + timedelta(seconds=self._monotonic() - self._measured)
+
+    @staticmethod
+    def _monotonic() -> float:
+        return asyncio.get_running_loop().time()

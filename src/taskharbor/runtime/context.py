@@ -1,0 +1,124 @@
+"""The running job as its handler sees it: `current()`."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from taskharbor.core.job import JobRecord, NewJob, Progress
+from taskharbor.errors import LeaseLost, NoCurrentJob
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
+    from taskharbor.runtime.handle import Job
+    from taskharbor.runtime.keeper import Held
+    from taskharbor.runtime.step import Step
+
+R = TypeVar("R")
+_current: ContextVar[JobContext | None] = ContextVar("taskharbor_job", default=None)
+
+
+class JobContext:
+    """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
+
+    __slots__ = ("_client", "_held", "_record", "new_jobs")
+
+    def __init__(self, record: JobRecord, held: Held, client: Client) -> None:
+        self._record = record
+        self._held = held
+        self._client = client
+        self.new_jobs: list[NewJob] = []
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._record.id
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._record.type
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self._record.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run, one more after each recorded failure."""
+        return self._record.attempts + 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How many failures are allowed before the dead-letter queue; None means any number."""
+        return self._record.max_attempts
+
+    @property
+    def lease_version(self) -> int:
+        """How often this job was claimed, this time included: the fencing number (L5)."""
+        return self._record.version
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What travels with the job."""
+        return dict(self._record.headers)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Labels given at the enqueue."""
+        return self._record.tags
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run should end: cancelled, timed out, lease lost or worker stopping. For `def` handlers."""
+        return self._held.stop is not None
+
+    def check(self) -> None:
+        """Raise `LeaseLost` or `InterruptedError` if this run should end."""
+        if self._held.stop == "lost":
+            raise LeaseLost(f"job {self.id} is no longer held by this worker")
+        if self._held.stop is not None:
+            raise InterruptedError(f"job {self.id} should end: {self._held.stop}")
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the work is, from 0 to 1; stored with the next heartbeat."""
+        self._held.progress = Progress(min(max(float(fraction), 0.0), 1.0), note[:500])
+
+    def enqueue(self, step: Step[R]) -> Job[R]:
+        """Enqueue in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
+        return self._client.enqueue_with(self, step)
+
+    @property
+    def record(self) -> JobRecord:
+        """The record as it was claimed."""
+        return self._record
+
+
+def current() -> JobContext:
+    """The job that is running here."""
+    context = _current.get()
+    if context is None:
+        raise NoCurrentJob("current() works inside a running handler only")
+    return context
+
+
+def enter(context: JobContext) -> None:
+    """Make this the current job of the calling task or thread; each job has a context of its own, so none leaves."""
+    _current.set(context)
+
+
+def running() -> JobContext | None:
+    """The current job, if any."""
+    return _current.get()
+
+
+def lineage() -> dict[str, str] | None:
+    """Headers that tie a job enqueued inside a handler to the one that enqueues it."""
+    context = _current.get()
+    if context is None:
+        return None
+    inherited: dict[str, Any] = {
+        name: value for name, value in context.record.headers.items() if name in ("correlation_id", "traceparent")
+    }
+    return {**inherited, "parent_id": context.id, "root_id": context.record.headers.get("root_id", context.id)}

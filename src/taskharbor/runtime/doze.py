@@ -1,0 +1,64 @@
+"""How a worker with nothing to do waits: woken by the driver's hints, with adaptive polling as the safety net."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from taskharbor.driver import WaitForWork
+from taskharbor.runtime.session import Session
+
+SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
+LONGEST_BACKOFF = 5.0
+
+
+class Doze:
+    """Waits for work, for the next due time, or for the poll timer, whichever comes first; `stopping` ends it."""
+
+    def __init__(self, session: Session, queues: Sequence[str], stopping: asyncio.Event) -> None:
+        self._session = session
+        self._queues = queues
+        self._stopping = stopping
+        self._rounds = 0
+
+    async def until_work(self, *, found: bool) -> None:
+        """Return when reserving is worth a try. `found` says whether the last one was."""
+        self._rounds = 0 if found else self._rounds + 1
+        poll = min(SHORTEST_POLL * 2 ** min(self._rounds, 10), LONGEST_POLL) * self._jitter()
+        await self._first_of(self._work(poll))
+
+    async def back_off(self, failures: int) -> None:
+        """Wait before asking a store again that is away."""
+        await self._first_of(asyncio.sleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACKOFF) * self._jitter()))
+
+    async def _work(self, poll: float) -> None:
+        driver = await self._session.driver()
+        if not isinstance(driver, WaitForWork):
+            await asyncio.sleep(poll)
+            return
+        hint = asyncio.ensure_future(driver.wait_for_work(self._queues, poll))
+        try:
+            await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
+            due = await driver.next_due(self._queues)
+            left = poll if due is None else (due - self._session.now()).total_seconds()
+            # A job that is due but was not given out (another worker was faster) must not make this loop spin.
+            least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)
+            await asyncio.wait({hint}, timeout=min(max(left, least), poll))
+        finally:
+            hint.cancel()
+
+    async def _first_of(self, waiting: Coroutine[Any, Any, None]) -> None:
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        waiter = asyncio.ensure_future(waiting)
+        try:
+            await asyncio.wait({stopping, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not waiter.done():
+                waiter.cancel()
+            elif not waiter.cancelled():
+                waiter.exception()  # the next reserve will meet the same trouble and report it
+
+    def _jitter(self) -> float:
+        return 0.75 + self._session.chance.random() / 2

@@ -1,0 +1,113 @@
+"""Keeping leases alive, from the claim until the settle is durable (L2-L4).
+
+The keeper is a coroutine that a thread of its own hosts, so that a handler which blocks the workers' loop does not lose
+its lease; on virtual time it runs on the one loop there is. When a lease is refused, or has run out by the monotonic
+clock, whoever runs the job is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import Literal
+
+from taskharbor.core.job import JobRecord, Progress
+from taskharbor.driver import Driver, Extended, Report
+from taskharbor.errors import LeaseError
+
+logger = logging.getLogger("taskharbor.keeper")
+
+Stop = Literal["lost", "timeout", "cancel", "shutdown"]
+
+
+class Held:
+    """A lease in hand. `stop` says why its run should end, `abandoned` that nobody waits for it any more;
+    `deadline` is on the monotonic clock of the loop."""
+
+    __slots__ = ("abandoned", "deadline", "id", "notify", "progress", "queue", "started_at", "stop", "token", "type")
+
+    def __init__(self, job: JobRecord, deadline: float, notify: Callable[[Held, Stop], None]) -> None:
+        assert job.lease is not None
+        self.id = job.id
+        self.type = job.type
+        self.queue = job.queue
+        self.token = job.lease.token
+        self.deadline = deadline
+        self.notify = notify
+        self.stop: Stop | None = None
+        self.abandoned = False
+        self.started_at: datetime | None = None
+        self.progress: Progress | None = None
+
+
+class Keeper:
+    """Renews every lease in hand three times per lease. `hold` and `drop` may be called from any thread."""
+
+    def __init__(
+        self, driver: Callable[[], Awaitable[Driver]], now: Callable[[], datetime], lease_for: timedelta
+    ) -> None:
+        self._driver = driver
+        self._now = now
+        self._lease_for = lease_for
+        self._period = lease_for.total_seconds() / 3
+        self._held: dict[str, Held] = {}
+
+    def hold(self, held: Held) -> None:
+        """Start to renew."""
+        self._held[held.token] = held
+
+    def drop(self, held: Held) -> None:
+        """Stop to renew: the job is settled, or lost."""
+        self._held.pop(held.token, None)
+
+    async def run(self) -> None:
+        """Renew for ever; after a failure try again sooner."""
+        loop = asyncio.get_running_loop()
+        pause = self._period
+        while True:
+            await asyncio.sleep(pause)
+            self._give_up_overdue(loop.time())
+            pause = self._period if await self._renew(loop) else self._period / 4
+
+    def _give_up_overdue(self, time: float) -> None:
+        for held in list(self._held.values()):
+            if held.deadline <= time:
+                self._lose(held, "it could not be renewed in time")
+
+    async def _renew(self, loop: asyncio.AbstractEventLoop) -> bool:
+        holding = list(self._held.values())
+        if not holding:
+            return True
+        reports = [Report(held.id, held.token, held.started_at, held.progress) for held in holding]
+        sent = loop.time()
+        try:
+            async with asyncio.timeout(self._period):
+                driver = await self._driver()
+                answers = await driver.extend_lease(reports, self._now(), self._lease_for)
+        except Exception as error:
+            logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(holding), _named(error))
+            return False
+        for held, answer in zip(holding, answers, strict=True):
+            self._take(held, answer, sent)
+        return True
+
+    def _take(self, held: Held, answer: Extended | LeaseError, sent: float) -> None:
+        if isinstance(answer, LeaseError):
+            if held.token in self._held:  # not settled meanwhile
+                self._lose(held, _named(answer))
+            return
+        held.deadline = sent + self._lease_for.total_seconds()
+        if answer.cancel_requested and held.stop is None:
+            held.notify(held, "cancel")
+
+    def _lose(self, held: Held, why: str) -> None:
+        self.drop(held)
+        held.stop = "lost"
+        logger.warning("lease.lost: job %s (%s): %s", held.id, held.type, why)
+        held.notify(held, "lost")
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,91 @@
+"""What a worker tells about its work: log records with stable names, and totals per minute.
+
+Loggers are `taskharbor.*`; nothing here configures handlers. `JobFilter` puts job id, task and attempt on every record
+that is logged inside a job, by anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.driver import Tally
+from taskharbor.runtime.context import running
+from taskharbor.runtime.keeper import Held
+
+logger = logging.getLogger("taskharbor.worker")
+TallyKey = tuple[datetime, str, str, str]
+
+
+class JobFilter(logging.Filter):
+    """Adds `job_id`, `task` and `attempt` to log records; `-` outside of jobs. Put it on a handler."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass, with the three fields set."""
+        context = running()
+        record.job_id = context.id if context else "-"
+        record.task = context.task if context else "-"
+        record.attempt = context.attempt if context else "-"
+        return True
+
+
+class Observer:
+    """Counts and logs what became of each run."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._totals: dict[TallyKey, list[float]] = defaultdict(lambda: [0, 0.0])
+        self.finished = 0
+
+    def settled(self, held: Held, to: Transition) -> None:
+        """Note an outcome that the store has accepted."""
+        now = self._now()
+        self.finished += 1
+        outcome = _outcome(to)
+        total = self._totals[(now.replace(second=0, microsecond=0), held.queue, held.type, outcome)]
+        total[0] += 1
+        if held.started_at is not None:
+            total[1] += (now - held.started_at).total_seconds()
+        level, event = _EVENTS[outcome]
+        if logger.isEnabledFor(level):
+            logger.log(level, "%s: job %s (%s)%s", event, held.id, held.type, _detail(to), extra={"event": event})
+
+    def take_tallies(self) -> list[Tally]:
+        """The totals since the last call."""
+        totals, self._totals = self._totals, defaultdict(lambda: [0, 0.0])
+        return [Tally(*key, int(count), seconds) for key, (count, seconds) in totals.items()]
+
+
+def _outcome(to: Transition) -> str:
+    match to:
+        case Ack():
+            return State.DONE.value
+        case Fail():
+            return State.DLQ.value
+        case Cancel():
+            return State.CANCELLED.value
+        case PutBack():
+            return "retried" if to.failures and to.failed_at is not None and to.attempts else "released"
+
+
+def _detail(to: Transition) -> str:
+    match to:
+        case Fail():
+            return f", {to.reason}: {to.last_error}"
+        case PutBack():
+            return f", again at {to.run_at.isoformat()}: {to.last_error}"
+        case _:
+            return ""
+
+
+_EVENTS = {
+    "done": (logging.INFO, "job.succeeded"),
+    "dlq": (logging.ERROR, "job.dead"),
+    "cancelled": (logging.INFO, "job.cancelled"),
+    "retried": (logging.WARNING, "job.retrying"),
+    "released": (logging.INFO, "job.released"),
+}

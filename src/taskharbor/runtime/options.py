@@ -1,0 +1,145 @@
+"""The options of a job: what `task.using(…)` takes, checked when given and resolved when the job is stored (R5, P1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypedDict, cast
+
+from taskharbor.core.names import KEY_LIMIT, check_name
+from taskharbor.errors import InvalidJob
+
+Duration = float | timedelta
+TAG_LIMIT = 50
+
+
+class JobOptions(TypedDict, total=False):
+    """Everything that can be said about a job beside its task's own arguments."""
+
+    id: str
+    queue: str
+    priority: int
+    delay: Duration
+    run_at: datetime
+    expires: Duration | datetime
+    idempotency_key: str
+    idempotency_ttl: Duration | None
+    max_attempts: int | None
+    timeout: Duration | None
+    tags: Sequence[str]
+    headers: Mapping[str, str]
+    tx: object
+
+
+def checked(given: Mapping[str, Any]) -> JobOptions:
+    """The options, or `InvalidJob` that names the wrong one and the rule."""
+    for name, value in given.items():
+        rule = _RULES.get(name)
+        if rule is None:
+            raise InvalidJob(f"unknown option {name!r}; the options are {', '.join(JobOptions.__annotations__)}")
+        rule(name, value)
+    if "delay" in given and "run_at" in given:
+        raise InvalidJob("give delay or run_at, not both")
+    if given.get("idempotency_ttl", ...) is not ... and given.get("idempotency_key") is None:
+        raise InvalidJob("idempotency_ttl needs an idempotency_key")
+    return cast(JobOptions, dict(given))
+
+
+def seconds(value: Duration) -> float:
+    """A length of time in seconds."""
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def moment(value: datetime) -> datetime:
+    """An aware time as UTC."""
+    return value.astimezone(UTC)
+
+
+def _text(name: str, value: Any) -> None:
+    check_name(name, value)
+
+
+def _key(name: str, value: Any) -> None:
+    check_name(name, value, KEY_LIMIT)
+
+
+def _whole(name: str, value: Any, least: int, most: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        upper = "up" if most is None else f"to {most}"
+        raise InvalidJob(f"{name} must be a whole number from {least} {upper}, not {value!r}")
+
+
+def _priority(name: str, value: Any) -> None:
+    _whole(name, value, -100, 100)
+
+
+def _max_attempts(name: str, value: Any) -> None:
+    if value is not None:
+        _whole(name, value, 1, None)
+
+
+def _duration(name: str, value: Any, *, positive: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise InvalidJob(f"{name} must be seconds or a timedelta, not {value!r}")
+    length = seconds(value)
+    if not math.isfinite(length) or length < 0 or (positive and length == 0):
+        raise InvalidJob(f"{name} must be {'more than' if positive else 'at least'} zero seconds, not {value!r}")
+
+
+def _delay(name: str, value: Any) -> None:
+    _duration(name, value, positive=False)
+
+
+def _optional_duration(name: str, value: Any) -> None:
+    if value is not None:
+        _duration(name, value, positive=True)
+
+
+def _moment(name: str, value: Any) -> None:
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidJob(f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}")
+
+
+def _expires(name: str, value: Any) -> None:
+    if isinstance(value, datetime):
+        _moment(name, value)
+    else:
+        _duration(name, value, positive=False)
+
+
+def _tags(name: str, value: Any) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(cast(Sequence[object], value)) > TAG_LIMIT:
+        raise InvalidJob(f"{name} must be a list of at most {TAG_LIMIT} texts, not {value!r}")
+    for tag in cast(Sequence[object], value):
+        check_name("a tag", tag)
+
+
+def _headers(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidJob(f"{name} must be a dict of texts, not {value!r}")
+    for key, text in cast(Mapping[object, object], value).items():
+        check_name("a header's name", key)
+        if not isinstance(text, str):
+            raise InvalidJob(f"header {key!r} must be text, not {type(text).__name__}")
+
+
+def _anything(name: str, value: Any) -> None:
+    pass
+
+
+_RULES = {
+    "id": _text,
+    "queue": _text,
+    "priority": _priority,
+    "delay": _delay,
+    "run_at": _moment,
+    "expires": _expires,
+    "idempotency_key": _key,
+    "idempotency_ttl": _optional_duration,
+    "max_attempts": _max_attempts,
+    "timeout": _optional_duration,
+    "tags": _tags,
+    "headers": _headers,
+    "tx": _anything,
+}

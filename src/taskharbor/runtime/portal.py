@@ -1,0 +1,79 @@
+"""The blocking face: a background thread with an event loop that runs the async code for callers without one (P1).
+
+There is no second implementation: `blocking` turns an async method into its blocking twin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from taskharbor.errors import BlockingCallInLoop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Portal:
+    """A thread with an event loop, started when first needed and again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+
+    def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the coroutine to its end on the portal's loop; refused on a running loop, naming the async twin."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(function(), self._running_loop()).result()
+        raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=_serve, args=(self._loop,), name="taskharbor-portal", daemon=True).start()
+            return self._loop
+
+    def close(self) -> None:
+        """Stop the thread; a later call starts a new one."""
+        with self._lock:
+            if self._loop is not None and self._pid == os.getpid():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+class HasPortal(Protocol):
+    """Whatever offers blocking twins."""
+
+    @property
+    def portal(self) -> Portal: ...
+
+
+S = TypeVar("S", bound=HasPortal)
+
+
+def blocking(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], T]:
+    """The blocking twin of an async method."""
+
+    @wraps(method)
+    def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.portal.call(method.__name__, lambda: method(self, *args, **kwargs))
+
+    return twin

@@ -1,0 +1,28 @@
+"""A registered task as the runtime sees it: a name, a handler, and the defaults of its jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from taskharbor.core.codec import Signature
+from taskharbor.core.retry import Retry
+from taskharbor.runtime.options import JobOptions
+
+
+class Registered:
+    """The handler behind a name. Its signature is read when first needed, so that it may refer to later types."""
+
+    def __init__(self, name: str, handler: Callable[..., Any], retry: Retry, options: JobOptions) -> None:
+        self.name = name
+        self.handler = handler
+        self.retry = retry
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(handler)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The codec of the handler's parameters and result."""
+        return Signature(self.name, self.handler)

@@ -1,0 +1,98 @@
+"""An open harbor: the driver, opened once for all threads and loops, with its clock and the harbor's settings."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import datetime
+from random import Random
+
+from msgspec import Struct
+
+from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.decide import Retention
+from taskharbor.core.retry import Retry
+from taskharbor.driver import Driver, ServerClock
+from taskharbor.errors import DriverUnavailable
+from taskharbor.runtime.clock import Clock, EngineClock, host_clock
+from taskharbor.runtime.portal import Portal
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Defaults of a harbor; a task's own and a job's own go before them (F3, R5)."""
+
+    max_attempts: int | None = 4
+    max_crashes: int | None = 5
+    timeout: float | None = None
+    retry: Retry = Retry()
+    idempotency_ttl: float | None = 24 * 3600.0
+    payload_limit: int = PAYLOAD_LIMIT
+    retention: Retention = Retention()
+    store_timeout: float = 30.0
+
+
+class Session:
+    """Opens the driver on first use, whoever comes first; `now` is the time that everybody passes to it."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[Driver]], settings: Settings, clock: Clock | None, chance: Random
+    ) -> None:
+        self.settings = settings
+        self.chance = chance
+        self.portal = Portal()
+        self._connect = connect
+        self._given_clock = clock
+        self._clock: Clock = clock or host_clock
+        self._engine_clock: EngineClock | None = None
+        self._lock = threading.Lock()
+        self._opening: Future[Driver] | None = None
+        self._driver: Driver | None = None
+
+    def now(self) -> datetime:
+        """The time to pass to the driver."""
+        return self._clock()
+
+    async def driver(self) -> Driver:
+        """The open driver."""
+        driver = self._driver or await self._open()
+        if self._engine_clock is not None and self._engine_clock.stale():
+            await self._engine_clock.measure()
+        return driver
+
+    async def _open(self) -> Driver:
+        with self._lock:
+            opening, mine = self._opening, self._opening is None
+            if opening is None:
+                opening = self._opening = Future()
+        if not mine:
+            return await asyncio.wrap_future(opening)
+        try:
+            async with asyncio.timeout(self.settings.store_timeout):
+                driver = await self._connect()
+                if self._given_clock is None and isinstance(driver, ServerClock):
+                    self._engine_clock = EngineClock(driver)
+                    await self._engine_clock.measure()
+                    self._clock = self._engine_clock
+        except BaseException as error:
+            self._opening = None
+            failure = error if isinstance(error, Exception) else DriverUnavailable("opening the store was interrupted")
+            if isinstance(error, TimeoutError):
+                failure = DriverUnavailable(f"the store did not open within {self.settings.store_timeout:g} s")
+            opening.set_exception(failure)
+            opening.exception()
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        self._driver = driver
+        opening.set_result(driver)
+        return driver
+
+    async def close(self) -> None:
+        """Close the driver; the next use opens it again."""
+        with self._lock:
+            driver, self._driver, self._opening = self._driver, None, None
+            self._engine_clock, self._clock = None, self._given_clock or host_clock
+        if driver is not None:
+            await driver.close()

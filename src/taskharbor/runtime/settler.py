@@ -1,0 +1,115 @@
+"""Writing outcomes down, in groups without a timer.
+
+Whatever finished while the last flush was under way goes into the next: an idle worker flushes at once, a busy one
+amortises. An unknown outcome is repeated until the lease ends; the store recognises a repeat (X3, D8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from random import Random
+
+from taskharbor.core.lease import Verdict
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Driver
+from taskharbor.errors import DriverError, LeaseError
+from taskharbor.runtime.keeper import Held, Keeper
+
+logger = logging.getLogger("taskharbor.settler")
+MAX_BACKOFF = 2.0
+
+Entry = tuple[Held, Transition]
+
+
+class Settler:
+    """Takes transitions from the worker and settles them; `settled` is called for each that the store accepted."""
+
+    def __init__(
+        self,
+        driver: Callable[[], Awaitable[Driver]],
+        now: Callable[[], datetime],
+        keeper: Keeper,
+        chance: Random,
+        settled: Callable[[Held, Transition], None],
+        timeout: float,
+    ) -> None:
+        self._driver = driver
+        self._now = now
+        self._keeper = keeper
+        self._chance = chance
+        self._settled = settled
+        self._timeout = timeout
+        self._pending: list[Entry] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, held: Held, transition: Transition) -> None:
+        """Settle this soon."""
+        self._pending.append((held, transition))
+        self._idle.clear()
+        self._wake.set()
+
+    async def flushed(self) -> None:
+        """Return when nothing is left to write."""
+        await self._idle.wait()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is left to write."""
+        return self._idle.is_set()
+
+    async def run(self) -> None:
+        """Flush for ever."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            batch = [entry for entry in self._pending if not self._is_lost(entry[0])]
+            self._pending.clear()
+            self._wake.clear()
+            left = await self._flush(batch) if batch else []
+            if left:
+                failures += 1
+                self._pending[:0] = left
+                self._wake.set()
+                await asyncio.sleep(min(0.05 * 2**failures, MAX_BACKOFF) * (0.5 + self._chance.random()))
+            else:
+                failures = 0
+            if not self._pending:
+                self._idle.set()
+
+    def _is_lost(self, held: Held) -> bool:
+        if held.stop == "lost" or held.deadline <= asyncio.get_running_loop().time():
+            self._keeper.drop(held)
+            logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.id, held.type)
+            return True
+        return False
+
+    async def _flush(self, batch: list[Entry]) -> list[Entry]:
+        """Settle a batch; returns what has to be tried again."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                driver = await self._driver()
+                verdicts = await driver.settle([transition for _, transition in batch], self._now())
+        except (DriverError, TimeoutError, OSError) as error:
+            logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
+            return batch
+        except Exception:
+            if len(batch) > 1:
+                return [entry for single in batch for entry in await self._flush([single])]
+            logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].id)
+            self._keeper.drop(batch[0][0])
+            return []
+        for (held, transition), verdict in zip(batch, verdicts, strict=True):
+            self._conclude(held, transition, verdict)
+        return []
+
+    def _conclude(self, held: Held, transition: Transition, verdict: Verdict) -> None:
+        self._keeper.drop(held)
+        if isinstance(verdict, LeaseError):
+            logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", held.id, held.type, verdict)
+        else:
+            self._settled(held, transition)

@@ -1,0 +1,73 @@
+"""A step: one call of a task, bound and encoded. What enqueues and flows are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from random import Random
+from typing import Generic, TypeVar
+
+from taskharbor.core.decide import later
+from taskharbor.core.ids import uuid7
+from taskharbor.core.job import NewJob
+from taskharbor.runtime.options import JobOptions, moment, seconds
+from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.session import Settings
+
+R = TypeVar("R")
+
+
+class Step(Generic[R]):
+    """One call of a task, ready to be stored; its result will be an R."""
+
+    __slots__ = ("options", "payload", "task")
+
+    def __init__(self, task: Registered, payload: bytes, options: JobOptions) -> None:
+        self.task = task
+        self.payload = payload
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"<Step {self.task.name}>"
+
+
+def prepare(
+    step: Step[R], settings: Settings, now: datetime, chance: Random, lineage: Mapping[str, str] | None = None
+) -> NewJob:
+    """The job to store for a step: an id, and every option resolved (R2, R5)."""
+    options = step.options
+    expires = options.get("expires")
+    timeout = options.get("timeout", settings.timeout)
+    key = options.get("idempotency_key")
+    headers = options.get("headers")
+    return NewJob(
+        id=options.get("id") or uuid7(int(now.timestamp() * 1000), chance.getrandbits(74)),
+        type=step.task.name,
+        queue=options.get("queue", "default"),
+        payload=step.payload,
+        priority=options.get("priority", 0),
+        run_at=_run_at(options, now),
+        expires_at=None if expires is None else _expiry(expires, now),
+        timeout=None if timeout is None else seconds(timeout),
+        max_attempts=options.get("max_attempts", settings.max_attempts),
+        max_crashes=settings.max_crashes,
+        idempotency_key=key,
+        key_expires_at=None if key is None else _key_expiry(options, settings, now),
+        headers={**(lineage or {}), **(headers or {})} if lineage or headers else {},
+        tags=tuple(options.get("tags", ())),
+    )
+
+
+def _run_at(options: JobOptions, now: datetime) -> datetime | None:
+    if "delay" in options:
+        return later(now, timedelta(seconds=seconds(options["delay"])))
+    return moment(options["run_at"]) if "run_at" in options else None
+
+
+def _expiry(expires: float | timedelta | datetime, now: datetime) -> datetime:
+    return moment(expires) if isinstance(expires, datetime) else later(now, timedelta(seconds=seconds(expires)))
+
+
+def _key_expiry(options: JobOptions, settings: Settings, now: datetime) -> datetime | None:
+    ttl = options.get("idempotency_ttl", settings.idempotency_ttl)
+    return None if ttl is None else later(now, timedelta(seconds=seconds(ttl)))

@@ -1,0 +1,85 @@
+"""What workers do for the store beside their jobs, in small bites: sweep, prune, report themselves, add up totals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from taskharbor.core.decide import later
+from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord
+from taskharbor.runtime.observe import Observer
+from taskharbor.runtime.session import Session
+
+logger = logging.getLogger("taskharbor.upkeep")
+TICK = 1.0
+TICKS_PER_ROUND = 10
+BITE = 500
+AIR = 0.02
+KEEP_TALLIES = timedelta(days=2)
+
+
+class Upkeep:
+    """A loop of small duties; one that fails is tried again in the next round."""
+
+    def __init__(self, session: Session, observer: Observer, describe: Callable[[], WorkerRecord]) -> None:
+        self._session = session
+        self._observer = observer
+        self._describe = describe
+
+    async def run(self) -> None:
+        """Sweep every second; prune, report and count every ten."""
+        ticks = 0
+        while True:
+            await self._safely(self.sweep)
+            if ticks % TICKS_PER_ROUND == 0:
+                await self._safely(self.report)
+                await self._safely(self.prune)
+                await self._safely(self.flush_tallies)
+            ticks += 1
+            await asyncio.sleep(TICK * (0.75 + self._session.chance.random() / 2))
+
+    async def sweep(self) -> None:
+        """Cancel what expired or was left behind."""
+        driver = await self._session.driver()
+        if isinstance(driver, Inspect):
+            now = self._session.now()
+            keep_until = later(now, self._session.settings.retention.done)
+            while await driver.sweep(now, keep_until, BITE) == BITE:
+                pass
+
+    async def prune(self) -> None:
+        """Forget records past their retention, one bite after another with air between."""
+        driver = await self._session.driver()
+        if isinstance(driver, Inspect):
+            while True:
+                if await driver.prune(self._session.now(), BITE) < BITE:
+                    return
+                await asyncio.sleep(AIR)
+
+    async def report(self) -> None:
+        """Say that this worker is alive."""
+        driver = await self._session.driver()
+        if isinstance(driver, Registry):
+            await driver.beat(self._describe())
+
+    async def flush_tallies(self) -> None:
+        """Add the totals since the last time."""
+        driver = await self._session.driver()
+        if isinstance(driver, Counters) and (tallies := self._observer.take_tallies()):
+            await driver.count(tallies, self._session.now() - KEEP_TALLIES)
+
+    async def farewell(self, worker_id: str) -> None:
+        """The last duties of a worker that stops."""
+        await self._safely(self.flush_tallies)
+        driver = await self._session.driver()
+        if isinstance(driver, Registry):
+            await driver.forget_worker(worker_id)
+
+    async def _safely(self, duty: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(self._session.settings.store_timeout):
+                await duty()  # type: ignore[misc]
+        except Exception as error:
+            logger.warning("upkeep.failed: %s: %s: %s", getattr(duty, "__name__", duty), type(error).__name__, error)

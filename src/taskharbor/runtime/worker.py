@@ -1,0 +1,314 @@
+"""The worker: free slots → reserve → executor → decide → settler, with the keeper beside it.
+
+It reserves exactly what it has slots for (L6), rides out a store that is away (X2), and stops gracefully (X6). Every
+job runs in an asyncio task of its own; when that task ends, `_conclude` turns its outcome into a transition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.core.decide import admit, decide
+from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, Outcome
+from taskharbor.driver import WorkerRecord
+from taskharbor.errors import ConfigError, DriverClosed, DriverForked
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.doze import Doze
+from taskharbor.runtime.executor import Executor, Middleware
+from taskharbor.runtime.hosting import Hosted, InTask, InThread
+from taskharbor.runtime.keeper import Held, Keeper, Stop
+from taskharbor.runtime.lines import Lines
+from taskharbor.runtime.observe import Observer
+from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.settler import Settler
+from taskharbor.runtime.threads import Threads
+from taskharbor.runtime.upkeep import Upkeep
+
+logger = logging.getLogger("taskharbor.worker")
+CANCEL_PATIENCE = 2.0
+FLUSH_PATIENCE = 10.0
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """How a worker works. `threads=False` keeps everything on one loop, for virtual time."""
+
+    queues: Sequence[str] | Mapping[str, int]
+    concurrency: int = 16
+    lease: float = 30.0
+    grace: float = 25.0
+    threads: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no worker."""
+        if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
+            raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
+        if not 0 < self.lease < float("inf"):
+            raise ConfigError(f"lease must be more than zero seconds, not {self.lease!r}")
+        if not 0 <= self.grace < float("inf"):
+            raise ConfigError(f"grace must be zero or more seconds, not {self.grace!r}")
+
+
+class Worker:
+    """One worker on one event loop. `start`, then `stop`; or `drain` for what is due now."""
+
+    def __init__(
+        self,
+        client: Client,
+        tasks: Mapping[str, Registered],
+        middleware: Sequence[Middleware],
+        options: WorkerOptions,
+    ) -> None:
+        session = client.session
+        self._session = session
+        self._options = options
+        self._tasks = tasks
+        self._lease_for = timedelta(seconds=options.lease)
+        self._lines = Lines(options.queues, session.chance)
+        self._started_at = session.now()
+        self.id = f"{socket.gethostname()}:{os.getpid()}:{session.chance.getrandbits(32):08x}"
+        self._threads = Threads(options.concurrency) if options.threads else None
+        self._executor = Executor(tasks, middleware, client, self._threads)
+        self._observer = Observer(session.now)
+        self._keeper = Keeper(session.driver, session.now, self._lease_for)
+        self._settler = Settler(
+            session.driver, session.now, self._keeper, session.chance, self._observer.settled, options.lease
+        )
+        self._upkeep = Upkeep(session, self._observer, self._describe)
+        self._running: dict[str, tuple[asyncio.Task[Outcome], JobRecord, Held]] = {}
+        self._freed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._hosted: list[Hosted] = []
+
+    @property
+    def busy(self) -> int:
+        """How many handlers are running."""
+        return len(self._running)
+
+    @property
+    def finished(self) -> int:
+        """How many runs were settled."""
+        return self._observer.finished
+
+    def _describe(self) -> WorkerRecord:
+        return WorkerRecord(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=self._lines.names,
+            slots=self._options.concurrency,
+            busy=self.busy,
+            started_at=self._started_at,
+            seen_at=self._session.now(),
+        )
+
+    # life
+
+    def start(self) -> None:
+        """Begin to work, until `stop`."""
+        self._begin()
+        self._hosted += [InTask(self._upkeep.run, "upkeep")]
+        self._reserving = self._loop.create_task(self._work(), name="reserve")
+
+    def _begin(self) -> None:
+        self._hosted = [
+            (InThread if self._options.threads else InTask)(self._keeper.run, "taskharbor-keeper"),
+            InTask(self._settler.run, "settler"),
+        ]
+
+    async def wait(self) -> None:
+        """Return when the worker was told to stop, or cannot go on."""
+        await asyncio.wait({self._reserving})
+        if not self._stopping.is_set():
+            self._reserving.result()
+
+    def tell_to_stop(self) -> None:
+        """Stop to reserve; told a second time, stop to wait for handlers."""
+        if self._stopping.is_set():
+            self._hurry.set()
+        else:
+            logger.info("worker.draining: %d jobs are running", self.busy)
+        self._stopping.set()
+
+    async def stop(self, *, release_abandoned: bool = False) -> None:
+        """Let handlers finish for the grace period, cancel the rest, and give their jobs back (X6).
+
+        A run that ignores its cancellation is abandoned: its lease runs out by itself, unless the process is about to
+        end and may release it.
+        """
+        self._stopping.set()
+        await asyncio.wait({self._reserving})
+        await self._let_finish(self._options.grace)
+        for _, _, held in list(self._running.values()):
+            self._end_run(held, "shutdown")
+        await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
+        for task, job, held in list(self._running.values()):
+            logger.warning("worker.abandoned: job %s (%s) ignores its cancellation", job.id, job.type)
+            held.abandoned = True
+            self._keeper.drop(held)
+            if release_abandoned:
+                self._submit(job, held, Interrupted())
+            task.cancel()
+        await self._end()
+        await self._upkeep.farewell(self.id)
+
+    async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
+        if not self._running:
+            return
+        hurried = self._loop.create_task(self._hurry.wait())
+        finished = self._loop.create_task(_all_of([task for task, _, _ in self._running.values()]))
+        waiting = {finished} if even_in_a_hurry else {finished, hurried}
+        await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        finished.cancel()
+        await asyncio.sleep(0)
+
+    async def _end(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_PATIENCE):
+                await self._settler.flushed()
+        except TimeoutError:
+            logger.warning("store.unavailable: some outcomes could not be written; their jobs will run again")
+        for hosted in reversed(self._hosted):
+            await hosted.stop()
+        if self._threads is not None:
+            self._threads.close()
+
+    async def drain(self) -> int:
+        """Run everything that is due, and what that makes due, then return how many runs that were."""
+        self._begin()
+        try:
+            await self._upkeep.sweep()
+            while True:
+                jobs = await self._reserve(self._options.concurrency - self.busy)
+                if not jobs and not self.busy and self._settler.idle:
+                    return self.finished
+                if not jobs:
+                    await self._something_ends()
+        finally:
+            for _, _, held in list(self._running.values()):
+                self._end_run(held, "shutdown")
+            await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
+            await self._end()
+            await self._upkeep.flush_tallies()
+
+    async def _something_ends(self) -> None:
+        self._freed.clear()
+        if self.busy:
+            await self._freed.wait()
+        await self._settler.flushed()
+
+    # work
+
+    async def _work(self) -> None:
+        doze = Doze(self._session, self._lines.names, self._stopping)
+        failures = 0
+        while not self._stopping.is_set():
+            free = self._options.concurrency - self.busy
+            if free == 0:
+                await self._slot_or_stop()
+                continue
+            try:
+                jobs = await self._reserve(free)
+                failures = 0
+            except (DriverClosed, DriverForked):
+                raise
+            except Exception as error:
+                failures += 1
+                logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
+                await doze.back_off(failures)
+                continue
+            if len(jobs) < free:
+                await doze.until_work(found=bool(jobs))
+
+    async def _slot_or_stop(self) -> None:
+        self._freed.clear()
+        stopping = self._loop.create_task(self._stopping.wait())
+        freed = self._loop.create_task(self._freed.wait())
+        await asyncio.wait({stopping, freed}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        freed.cancel()
+
+    async def _reserve(self, free: int) -> list[JobRecord]:
+        if free < 1:
+            return []
+        asked = self._loop.time()
+        async with asyncio.timeout(self._session.settings.store_timeout):
+            driver = await self._session.driver()
+            jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, free, self.id)
+        deadline = asked + self._options.lease
+        for job in jobs:
+            self._take(job, deadline)
+        return jobs
+
+    def _take(self, job: JobRecord, deadline: float) -> None:
+        held = Held(job, deadline, self._notify)
+        self._keeper.hold(held)
+        if self._stopping.is_set():
+            self._submit(job, held, Interrupted())
+        elif (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:
+            self._settler.submit(held, refused)
+        else:
+            task = self._loop.create_task(self._executor.run(job, held))
+            self._running[held.token] = (task, job, held)
+            task.add_done_callback(lambda _: self._conclude(held))
+
+    def _notify(self, held: Held, stop: Stop) -> None:
+        """May be called from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_run, held, stop)
+
+    def _end_run(self, held: Held, stop: Stop) -> None:
+        entry = self._running.get(held.token)
+        if entry is None or entry[0].done():
+            return
+        if held.stop is None or stop == "lost":
+            held.stop = stop
+        entry[0].cancel()
+
+    def _conclude(self, held: Held) -> None:
+        """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
+        task, job, _ = self._running.pop(held.token)
+        self._freed.set()
+        if held.stop == "lost" or held.abandoned:
+            self._keeper.drop(held)
+            return
+        if task.cancelled():  # before its first step
+            outcome: Outcome = CancelledByRequest() if held.stop == "cancel" else Interrupted()
+        else:
+            outcome = task.result()
+        self._submit(job, held, outcome)
+
+    def _submit(self, job: JobRecord, held: Held, outcome: Outcome) -> None:
+        task = self._tasks.get(job.type)
+        settings = self._session.settings
+        if isinstance(outcome, Failed):
+            job = replace(job, started_at=held.started_at)
+        try:
+            transition = decide(
+                job,
+                outcome,
+                task.retry if task else settings.retry,
+                settings.retention,
+                self._session.now(),
+                self._session.chance,
+            )
+        except Exception:
+            logger.exception("no decision about job %s (%s); it will run again", job.id, job.type)
+            self._keeper.drop(held)
+        else:
+            self._settler.submit(held, transition)
+
+
+async def _all_of(tasks: list[asyncio.Task[Outcome]]) -> None:
+    await asyncio.wait(tasks)

@@ -1,0 +1,83 @@
+"""A task: a function that can be enqueued as well as called.
+
+Two classes, so that a direct call keeps its type: `Task` for `def`, `AsyncTask` for `async def`. Options live in
+`using(…)` and are never mixed with the function's own arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
+
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.handle import Job
+from taskharbor.runtime.options import JobOptions, checked
+from taskharbor.runtime.portal import Portal, blocking
+from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.step import Step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Self = TypeVar("Self", bound="_Enqueueable[..., Any]")
+
+
+class _Enqueueable(Generic[P, R]):
+    """What both kinds of task share."""
+
+    def __init__(self, registered: Registered, client: Client, options: JobOptions) -> None:
+        self._registered = registered
+        self._client = client
+        self._options = options
+        functools.update_wrapper(cast(Callable[..., Any], self), registered.handler)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """The name under which jobs and workers find this task."""
+        return self._registered.name
+
+    @property
+    def registered(self) -> Registered:
+        """The task as the runtime sees it."""
+        return self._registered
+
+    @property
+    def portal(self) -> Portal:
+        """Where blocking twins run."""
+        return self._client.portal
+
+    def using(self: Self, **options: Unpack[JobOptions]) -> Self:
+        """The same task with options for its jobs: delay, queue, priority, idempotency_key, …"""
+        return type(self)(self._registered, self._client, checked({**self._options, **options}))
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+        """A call of this task as a value: for `enqueue_many`, flows and `current().enqueue`."""
+        limit = self._client.session.settings.payload_limit
+        return Step(self._registered, self._registered.signature.encode(args, kwargs, limit), self._options)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Store a job that will make this call. Returns after the commit."""
+        return await self._client.enqueue_one(self.step(*args, **kwargs))
+
+    enqueue = blocking(aenqueue)
+
+
+class Task(_Enqueueable[P, R]):
+    """A task made from a `def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function right here, as if it were no task."""
+        handler: Callable[P, R] = self._registered.handler
+        return handler(*args, **kwargs)
+
+
+class AsyncTask(_Enqueueable[P, R]):
+    """A task made from an `async def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the function right here, as if it were no task."""
+        handler: Callable[P, Coroutine[Any, Any, R]] = self._registered.handler
+        return handler(*args, **kwargs)

@@ -6,9 +6,11 @@ run at all. Attempts count recorded failures, crashes count lapsed leases since 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from taskharbor.core.job import KEPT_FAILURES, Failure, JobRecord
 from taskharbor.core.outcome import (
@@ -21,11 +23,12 @@ from taskharbor.core.outcome import (
     Succeeded,
 )
 from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
-UNKNOWN_TASK_RETRY = Retry(base=1, multiplier=2, cap=60)
+UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the dice say
 MAX_UNKNOWN_PUT_BACKS = 30
-LAST_MOMENT = datetime.max - timedelta(days=2)
+LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)  # room for any time zone
 
 
 class Retention(Struct, frozen=True):
@@ -35,10 +38,12 @@ class Retention(Struct, frozen=True):
     dead: timedelta = timedelta(days=30)
 
 
-def later(now: datetime, by: timedelta) -> datetime:
-    """`now + by`, held at the end of the calendar instead of overflowing."""
-    last = LAST_MOMENT.replace(tzinfo=now.tzinfo)
-    return last if by > last - now else now + by
+def later(now: datetime, by: timedelta | float) -> datetime:
+    """`now + by` (seconds, if a number), held at the end of the calendar instead of overflowing."""
+    left = LAST_MOMENT - now
+    if isinstance(by, timedelta):
+        return LAST_MOMENT if by > left else now + by
+    return LAST_MOMENT if by > left.total_seconds() else now + timedelta(seconds=by)
 
 
 def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
@@ -61,11 +66,11 @@ def decide(
         case Failed():
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
-            return _put_back(job, later(now, timedelta(seconds=delay)), retention, now, crashes=0, unknown=0)
+            return _put_back(job, later(now, delay), retention, now, crashes=0, unknown=0)
         case Interrupted():
             return _put_back(job, job.due_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
         case NotRegistered():
-            return _after_unknown(job, retention, now, chance)
+            return _after_unknown(job, retention, now)
         case CancelledByRequest():
             return Cancel(
                 id=job.id,
@@ -76,6 +81,8 @@ def decide(
                 failed_at=job.failed_at,
                 failures=job.failures,
             )
+        case _:
+            assert_never(outcome)
 
 
 def _ack(job: JobRecord, outcome: Succeeded, retention: Retention, now: datetime) -> Ack:
@@ -103,9 +110,10 @@ def _after_failure(
         return _fail(job, entry, "max_attempts", retention, now)
     try:
         delay = retry.delay(attempts, chance) if failed.delay is None else failed.delay
-    except Exception as broken:
-        entry = _entry(job, Failed(type(broken).__name__, f"the retry policy failed: {broken}"), now, attempt=attempts)
-        return _fail(job, entry, "broken_retry_policy", retention, now)
+    except BaseException as broken:  # a custom policy is the user's code, and no worker may die of it
+        reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
+        job = replace(job, failures=_kept(job, entry))
+        return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
     return PutBack(
         id=job.id,
         token=_token(job),
@@ -114,17 +122,17 @@ def _after_failure(
         last_error=_summary(entry),
         failed_at=now,
         failures=_kept(job, entry),
-        run_at=later(now, timedelta(seconds=delay)),
+        run_at=later(now, delay),
     )
 
 
-def _after_unknown(job: JobRecord, retention: Retention, now: datetime, chance: Chance) -> PutBack | Fail:
+def _after_unknown(job: JobRecord, retention: Retention, now: datetime) -> PutBack | Fail:
     unknown = job.unknown_put_backs + 1
     if unknown > MAX_UNKNOWN_PUT_BACKS:
         message = f"no worker knew the task {job.type!r} in {MAX_UNKNOWN_PUT_BACKS} tries"
         entry = _entry(job, Failed("UnknownTask", message), now, attempt=job.attempts)
         return _fail(job, entry, "unknown_task", retention, now)
-    run_at = later(now, timedelta(seconds=UNKNOWN_TASK_RETRY.delay(unknown, chance)))
+    run_at = later(now, UNKNOWN_TASK_RETRY.ceiling(unknown))
     return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=unknown)
 
 

@@ -7,6 +7,7 @@ SQL are held to them by the conformance kit. Nothing here checks a lease: `core.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -107,8 +108,10 @@ def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
                 common, state=State.READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
             )
         case PutBack() | Cancel():
-            check(Move.CANCEL, job.state, State.CANCELLED)
+            check(Move.PUT_BACK if isinstance(to, PutBack) else Move.CANCEL, job.state, State.CANCELLED)
             return _cancelled(common, now, to.keep_until)
+        case _:
+            assert_never(to)
 
 
 def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:

@@ -9,11 +9,13 @@ import re
 from datetime import datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, shown
 from taskharbor.errors import ConfigError
 
+WORDS = ("queue", "task", "error", "reason", "tag", "workflow", "since", "until")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -50,8 +52,11 @@ def _fits(pattern: str | None, text: str | None) -> bool:
         return True
     if text is None:
         return False
-    parts = (re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(".*".join(parts), text, re.DOTALL) is not None
+    if "*" not in pattern:
+        return text == pattern
+    first, *inner, last = map(re.escape, pattern.split("*"))
+    steps = "".join(f"(?>.*?{part})" for part in inner)  # atomic: without a way back, many stars stay cheap
+    return re.fullmatch(f"{first}{steps}.*{last}", text, re.DOTALL) is not None
 
 
 def parse(words: tuple[str, ...], now: datetime) -> Filter:
@@ -64,17 +69,21 @@ def parse(words: tuple[str, ...], now: datetime) -> Filter:
             name, value = "task", word
         if name == "state":
             states += [_state(part) for part in value.split(",")]
-        elif name in ("since", "until"):
-            found[name] = now - duration(value)
-        elif name in ("queue", "task", "error", "reason", "tag"):
-            found[name] = value
-        elif name == "workflow":
-            found["workflow_id"] = value
-        else:
-            raise ConfigError(
-                f"unknown filter word {word!r}: use state:, queue:, task:, error:, reason:, tag:, workflow:, since: or until:"
-            )
-    return Filter(states=tuple(states), **found)  # type: ignore[arg-type]
+            continue
+        if name not in WORDS:
+            raise ConfigError(f"unknown filter word {word!r}: use state:, {', '.join(f'{name}:' for name in WORDS)}")
+        field = "workflow_id" if name == "workflow" else name
+        if field in found:
+            raise ConfigError(f"{word!r} is one {name} too many: only state: may be given several times")
+        found[field] = _ago(value, now) if name in ("since", "until") else value
+    return replace(Filter(states=tuple(states)), **found)
+
+
+def _ago(text: str, now: datetime) -> datetime:
+    try:
+        return now - duration(text)
+    except OverflowError:
+        raise ConfigError(f"{text!r} ago is before the calendar begins") from None
 
 
 def duration(text: str) -> timedelta:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from taskharbor.core.states import State
 
@@ -66,7 +66,7 @@ class Asked(Struct, frozen=True, gc=False, kw_only=True):
     max_crashes: int | None = 5
     idempotency_key: str | None = None
     key_expires_at: datetime | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     tags: tuple[str, ...] = ()
     workflow_id: str | None = None
 

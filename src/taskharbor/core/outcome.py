@@ -1,17 +1,21 @@
 """What happened: how a run ended, before anybody decides what that means.
 
-An exception becomes an outcome here (`from_error`), so that the runtime never interprets what a handler raised (F4, F11).
+An exception becomes an outcome here (`from_error`), so that the runtime never interprets what a handler raised (F4,
+F11).
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from taskharbor.core.job import NewJob
 from taskharbor.core.retry import Retry
+from taskharbor.core.text import ERROR_LIMIT, bounded, bounded_end, kind_of, message_of
 from taskharbor.errors import RetryAfter, Snooze, Unrecoverable
 
-ERROR_LIMIT = 8 * 1024
+KIND_LIMIT = 256
+MESSAGE_LIMIT = ERROR_LIMIT - KIND_LIMIT - len(": ")  # together they are a record's last_error
 
 
 class Succeeded(Struct, frozen=True):
@@ -22,13 +26,22 @@ class Succeeded(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The run failed. `final` says why no retry can help; `delay` overrides the policy's."""
+    """The run failed. `final` says why no retry can help; `delay` overrides the policy's.
+
+    The texts are bounded here, so that no way to a record leads around it (R4).
+    """
 
     kind: str
     message: str
     traceback: str = ""
     final: str | None = None
     delay: float | None = None
+
+    def __post_init__(self) -> None:
+        """Cut what is too long to be stored."""
+        force_setattr(self, "kind", bounded(self.kind, KIND_LIMIT))
+        force_setattr(self, "message", bounded(self.message, MESSAGE_LIMIT))
+        force_setattr(self, "traceback", bounded_end(self.traceback))
 
 
 class Snoozed(Struct, frozen=True):
@@ -52,23 +65,6 @@ class NotRegistered(Struct, frozen=True):
 Outcome = Succeeded | Failed | Snoozed | Interrupted | CancelledByRequest | NotRegistered
 
 
-def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
-    """At most `limit` bytes of UTF-8, saying so when something was cut (R4)."""
-    raw = text.encode("utf-8", "backslashreplace")
-    if len(raw) <= limit:
-        return raw.decode("utf-8")
-    note = f" … [cut: {len(raw)} bytes in all]"
-    return raw[: limit - len(note.encode())].decode("utf-8", "ignore") + note
-
-
-def _bounded_tail(text: str, limit: int = ERROR_LIMIT) -> str:
-    raw = text.encode("utf-8", "backslashreplace")
-    if len(raw) <= limit:
-        return raw.decode("utf-8")
-    note = f"[cut: {len(raw)} bytes in all] … "
-    return note + raw[len(raw) - limit + len(note.encode()) :].decode("utf-8", "ignore")
-
-
 def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Failed | Snoozed:
     """The outcome of a run that raised `error`; whatever it is, it is that job's failure (F11)."""
     if isinstance(error, Snooze):
@@ -78,27 +74,11 @@ def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Faile
         final = "unrecoverable"
     elif not isinstance(error, RetryAfter) and not retry.retries(error):
         final = "gave_up"
-    return Failed(
-        kind=_kind(error),
-        message=bounded(_message(error)),
-        traceback=_bounded_tail(traceback),  # the end names the error and the innermost frame
-        final=final,
-        delay=error.delay if isinstance(error, RetryAfter) else None,
-    )
+    delay = error.delay if isinstance(error, RetryAfter) else None
+    return Failed(kind_of(error), message_of(error), traceback, final, delay)
 
 
-def timed_out(timeout: float) -> Failed:
-    """The outcome of a run that was stopped by its timeout (F5)."""
-    return Failed(kind="TimeoutError", message=f"timed out after {timeout:g} s")
-
-
-def _kind(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:
-        return f"<{type(error).__name__} whose message cannot be shown: {type(broken).__name__}>"
+def timed_out(timeout: float, retry: Retry | None = None) -> Failed:
+    """The outcome of a run that was stopped by its timeout: retryable, unless the policy's filters say no (F5)."""
+    gave_up = retry is not None and not retry.retries(TimeoutError())
+    return Failed("TimeoutError", f"timed out after {timeout:g} s", final="gave_up" if gave_up else None)

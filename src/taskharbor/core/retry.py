@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from msgspec import Struct
 
@@ -39,7 +39,7 @@ class Retry(Struct, frozen=True, gc=False):
     custom: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no schedule."""
+        """Refuse what makes no schedule."""
         for name, value, least in (
             ("base", self.base, 0.0),
             ("multiplier", self.multiplier, 1.0),
@@ -49,6 +49,8 @@ class Retry(Struct, frozen=True, gc=False):
                 raise ValueError(f"Retry({name}={value!r}): give a number from {least:g} up")
         if self.growth not in ("exponential", "linear", "fixed"):
             raise ValueError(f"Retry(growth={self.growth!r}): choose exponential, linear or fixed")
+        _check_types("retry_on", self.retry_on)
+        _check_types("give_up_on", self.give_up_on)
 
     @classmethod
     def fixed(cls, delay: float, *, jitter: bool = False) -> Retry:
@@ -84,6 +86,12 @@ class Retry(Struct, frozen=True, gc=False):
         if self.give_up_on and isinstance(error, self.give_up_on):
             return False
         return not self.retry_on or isinstance(error, self.retry_on)
+
+
+def _check_types(name: str, given: object) -> None:
+    kinds = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (None,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise ValueError(f"Retry({name}={given!r}): give a tuple of exception classes, such as (OSError, KeyError)")
 
 
 def _checked(seconds: float) -> float:

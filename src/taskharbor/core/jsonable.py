@@ -1,0 +1,113 @@
+"""Values to JSON and back, and where inside a value the thing sits that JSON cannot carry (P3, X5).
+
+msgspec does the work; Pydantic models take part through the hooks, if the program has imported Pydantic at all.
+User types take part in encoding and decoding and may raise anything.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from taskharbor.core.text import message_of
+from taskharbor.errors import NotEncodable
+
+DEEPEST_PATH = 32
+
+
+def to_json(value: Any, root: str) -> bytes:
+    """The value as JSON, or `NotEncodable` with the path from `root` to what cannot be stored."""
+    try:
+        raw = _encoder.encode(value)
+    except Exception as error:
+        raise NotEncodable(f"{root}{_path_to_fault(value)} cannot be stored as JSON: {message_of(error)}") from error
+    # msgspec writes NaN and the infinities as null: another value than was given, and no error anywhere
+    if b"null" in raw and (path := _path_to_odd_float(value)) is not None:
+        raise NotEncodable(f"{root}{path} cannot be stored as JSON, which has no NaN and no infinity")
+    return raw
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder of JSON by a type, Pydantic models included."""
+    return msgspec.json.Decoder(kind, dec_hook=_dec_hook)
+
+
+def _enc_hook(value: Any) -> Any:
+    if _is_model(value):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    raise NotImplementedError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
+
+
+def _dec_hook(kind: Any, value: Any) -> Any:
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+        return cast("Any", kind).model_validate_json(_encoder.encode(value))
+    raise TypeError(
+        f"a {getattr(kind, '__qualname__', kind)} cannot be made from JSON: "
+        "use a dataclass, a msgspec Struct or a Pydantic model"
+    )
+
+
+def _is_model(value: Any) -> bool:
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(value, pydantic.BaseModel)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
+
+
+def _path_to_fault(value: Any) -> str:
+    """The way down to the innermost part that cannot be encoded, as far as it can be told."""
+    path = ""
+    for _ in range(DEEPEST_PATH):  # a value may contain itself
+        found = next(((step, inner) for step, inner in _children(value) if _fails(inner)), None)
+        if found is None:
+            break
+        path, value = path + found[0], found[1]
+    return path
+
+
+def _fails(value: Any) -> bool:
+    try:
+        _encoder.encode(value)
+    except Exception:
+        return True
+    return False
+
+
+def _path_to_odd_float(value: Any) -> str | None:
+    pending = [("", value)]
+    while pending:
+        path, part = pending.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            return path
+        pending += [(path + step, inner) for step, inner in _children(part)]
+    return None
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    try:
+        return [(step, inner) for step, inner in _parts(value) if inner is not UNSET]
+    except Exception:  # an object that cannot even be looked at: the path ends here
+        return []
+
+
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        items = cast("Iterable[tuple[Any, Any]]", value.items())
+        return ((f".{key}" if isinstance(key, str) else f"[{key!r}]", inner) for key, inner in items)
+    if isinstance(value, list | tuple | set | frozenset):
+        return ((f"[{place}]", inner) for place, inner in enumerate(cast("Collection[Any]", value)))
+    if isinstance(value, Struct):
+        return ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
+    if is_dataclass(value):
+        return ((f".{part.name}", getattr(value, part.name)) for part in fields(value))
+    if _is_model(value):
+        return _parts(_enc_hook(value))
+    return ()

@@ -1,0 +1,37 @@
+"""Texts about errors, made safe to store: bounded in bytes, valid UTF-8, whatever the exception does (R4, F11)."""
+
+from __future__ import annotations
+
+ERROR_LIMIT = 8 * 1024
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of an exception's class, with its module unless that is Python's own."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says, or a note if it cannot even say that."""
+    try:
+        return str(error)
+    except BaseException as broken:  # `__str__` is the user's code: it may raise anything
+        return f"<{type(error).__name__} whose message cannot be shown: {type(broken).__name__}>"
+
+
+def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
+    """The beginning of the text in at most `limit` bytes of UTF-8, saying so when something was cut."""
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode("utf-8")
+    note = f" … [cut: {len(raw)} bytes in all]"
+    return raw[: limit - len(note.encode())].decode("utf-8", "ignore") + note
+
+
+def bounded_end(text: str, limit: int = ERROR_LIMIT) -> str:
+    """The same, keeping the end: that of a traceback names the error and the innermost frame."""
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) <= limit:
+        return raw.decode("utf-8")
+    note = f"[cut: {len(raw)} bytes in all] … "
+    return note + raw[len(raw) - limit + len(note.encode()) :].decode("utf-8", "ignore")

@@ -1,0 +1,1 @@
+"""Tests of the pure core: milliseconds, every branch, no clock and no dice."""

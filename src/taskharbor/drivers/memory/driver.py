@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -34,7 +35,7 @@ from taskharbor.driver import (
 )
 from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.memory.store import Store
-from taskharbor.errors import DriverClosed, LeaseError
+from taskharbor.errors import DriverClosed, DriverForked, LeaseError
 
 TallyKey = tuple[datetime, str, str, str]
 
@@ -55,6 +56,7 @@ class MemoryDriver:
         self._seconds: Counter[TallyKey] = Counter()
         self._lock = threading.Lock()
         self._closed = False
+        self._pid = os.getpid()
         self._work = Bell()
         self._ends = Bell()
 
@@ -63,6 +65,8 @@ class MemoryDriver:
         with self._lock:
             if self._closed:
                 raise DriverClosed("this memory driver was closed")
+            if self._pid != os.getpid():
+                raise DriverForked("a memory store stays with its process: jobs of this one would never get there")
             yield self._store
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:

@@ -189,8 +189,11 @@ class Store:
         if job is None or verdict != "ok":
             return verdict
         self._write(evolve.settled(job, to, now))
-        fresh = [new for new in to.new_jobs if new.id not in self.jobs and self._key_of(new, now) is None]
-        self._store(fresh, now)
+        fresh: dict[str, NewJob] = {}
+        for new in to.new_jobs:
+            if new.id not in self.jobs and self._key_of(new, now) is None:
+                fresh.setdefault(new.id, new)
+        self._store(list(fresh.values()), now)
         self._tell_children(to.id, now, to.keep_until)
         return verdict
 
@@ -316,8 +319,12 @@ class Store:
         swept = 0
         for id in list(self._stopping):
             job = self.jobs.get(id)
-            if job is None or job.state in TERMINAL or not _is_unwanted(job, now):
+            if job is None or job.state in TERMINAL:
                 del self._stopping[id]
+            elif not _is_unwanted(job, now):  # an earlier `now` than the last sweep's, or a replayed job
+                del self._stopping[id]
+                if job.expires_at is not None:
+                    heappush(self._expiring, (job.expires_at, id))
             elif swept < limit and not _is_held(job, now):
                 del self._stopping[id]
                 self._withdraw(job, now, keep_until)

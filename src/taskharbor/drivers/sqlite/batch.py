@@ -1,0 +1,93 @@
+"""One batch of requests in one transaction, so that strangers' concurrent calls share a commit.
+
+When something unexpected happens everything is rolled back and each request runs again in a transaction of its own, so
+that only the guilty one fails. Refusals that the contract knows are values and never come this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from apsw import Connection
+
+from taskharbor.drivers.sqlite.connection import concerns_all, failure
+
+Work = Callable[[Connection], Any]
+
+# A request's result, or the error that its caller gets.
+Answer = tuple[Any, BaseException | None]
+
+
+class Request:
+    """Work for the thread that owns the connection, and the future that waits for its answer.
+
+    `peek` answers a writing request without the write lock, or says None if it takes the lock to know.
+    """
+
+    __slots__ = ("future", "peek", "tells_end", "tells_work", "work", "writes")
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        writes: bool = False,
+        peek: Work | None = None,
+        tells_work: bool = False,
+        tells_end: bool = False,
+    ) -> None:
+        self.work = work
+        self.writes = writes
+        self.peek = peek
+        self.tells_work = tells_work
+        self.tells_end = tells_end
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the caller was cancelled before its turn came."""
+        return self.future.cancelled()
+
+
+def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[Answer]:
+    """Run requests in order, in as few transactions as possible."""
+    try:
+        return [(result, None) for result in _together(db, requests)]
+    except BaseException as error:
+        _roll_back(db)
+        if len(requests) == 1 or concerns_all(error):
+            return [(None, failure(error, path)) for _ in requests]
+        return [run(db, path, [request])[0] for request in requests]
+
+
+def _together(db: Connection, requests: Sequence[Request]) -> list[Any]:
+    if all(not it.writes or it.peek is not None for it in requests):
+        answers = _read(db, requests)
+        if answers is not None:
+            return answers
+    db.execute("BEGIN IMMEDIATE")
+    answers = [None if it.abandoned else it.work(db) for it in requests]
+    db.execute("COMMIT")
+    return answers
+
+
+def _read(db: Connection, requests: Sequence[Request]) -> list[Any] | None:
+    """The answers from one snapshot, or None if a request needs the write lock."""
+    answers: list[Any] = []
+    db.execute("BEGIN")
+    for it in requests:
+        answer = (it.peek or it.work)(db)
+        if answer is None and it.peek is not None:
+            db.execute("COMMIT")
+            return None
+        answers.append(answer)
+    db.execute("COMMIT")
+    return answers
+
+
+def _roll_back(db: Connection) -> None:
+    # SQLite ends the transaction by itself after some errors, such as a full disk.
+    if db.in_transaction:
+        db.execute("ROLLBACK")

@@ -1,0 +1,141 @@
+"""The connection: opening a file safely, waiting for other processes, and apsw's errors in our words."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from taskharbor.drivers.sqlite.schema import check_identity, migrate
+from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, StoreCorrupt
+
+PATIENCE = 20.0
+SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
+# 16 MiB of log before it is copied into the file: four times SQLite's default was a quarter faster in a drain.
+CHECKPOINT_PAGES = 4000
+CACHE_KIB = 16384
+WAL_KEPT_BYTES = 64 * 1024 * 1024
+
+# Closing any descriptor of a file drops all locks that this process holds on it, so a file is never made (and the
+# descriptor of that closed) while another thread opens it.
+_opening = threading.Lock()
+
+
+def open_store(path: Path, synchronous: str) -> apsw.Connection:
+    """A connection to a store with the newest schema. Nothing is written to a file that is not ours."""
+    try:
+        db = _open(path)
+    except apsw.Error as error:
+        raise failure(error, path) from error
+    try:
+        db.set_busy_handler(BusyHandler())
+        if db.readonly("main"):
+            raise ConfigError(f"{path} is read-only for this user: make the file and its folder writable")
+        check_identity(db, path)
+        _use_wal(db, path)
+        _set_up(db, synchronous)
+        migrate(db, path)
+    except apsw.Error as error:
+        db.close()
+        raise failure(error, path) from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _open(path: Path) -> apsw.Connection:
+    with _opening:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            if not path.is_file():
+                raise ConfigError(f"{path} is not a file") from None
+        except FileNotFoundError:
+            raise ConfigError(f"there is no folder {path.parent}: make it first") from None
+        except OSError as error:
+            raise ConfigError(f"cannot make {path}: {error.strerror}") from None
+        return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
+
+
+def _use_wal(db: apsw.Connection, path: Path) -> None:
+    """Readers and the writer stay out of each other's way. SQLite does not wait by itself to switch a file over."""
+    mode = patiently(lambda: db.pragma("journal_mode", "wal"))
+    if mode != "wal":
+        raise ConfigError(f"the file system of {path} cannot share memory between processes: use a local disk")
+
+
+def _set_up(db: apsw.Connection, synchronous: str) -> None:
+    # Without this, SQLite prepares a statement anew whenever a parameter near a partial index changes.
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    db.pragma("synchronous", synchronous)
+    db.pragma("cache_size", -CACHE_KIB)
+    db.pragma("temp_store", "memory")
+    db.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+    db.pragma("journal_size_limit", WAL_KEPT_BYTES)
+
+
+def patiently(act: Callable[[], object]) -> object:
+    """Do something that SQLite refuses at once while another process is at it, until it works or patience ends."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return act()
+        except apsw.BusyError:
+            if time.monotonic() > give_up:
+                raise
+            _nap(0)
+
+
+class BusyHandler:
+    """Short jittered naps while another process writes: nobody is locked out, and the wait is bounded (X2)."""
+
+    def __init__(self) -> None:
+        self._give_up = 0.0
+
+    def __call__(self, naps_before: int) -> bool:
+        if naps_before == 0:
+            self._give_up = time.monotonic() + PATIENCE
+        elif time.monotonic() > self._give_up:
+            return False
+        _nap(naps_before)
+        return True
+
+
+def _nap(naps_before: int) -> None:
+    longest = min(LONGEST_NAP, SHORTEST_NAP * 2 ** min(naps_before // 4 + 2, 5))
+    time.sleep(random.uniform(SHORTEST_NAP, longest))
+
+
+def concerns_all(error: BaseException) -> bool:
+    """Whether an error is the store's and not one request's, so that trying each alone would only wait again."""
+    return isinstance(
+        error,
+        apsw.BusyError | apsw.IOError | apsw.CantOpenError | apsw.CorruptError | apsw.NotADBError | apsw.ReadOnlyError,
+    )
+
+
+def failure(error: BaseException, path: Path) -> BaseException:
+    """An error of apsw in our words, with what to do about it; others as they are."""
+    match error:
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(f"{path} is damaged or no SQLite file ({error}): restore a backup or use another file")
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
+            return DriverUnavailable(
+                f"{path} was locked for {PATIENCE:g} s: another process holds a long transaction on it; end that one"
+            )
+        case apsw.FullError():
+            return DriverUnavailable(f"the disk of {path} is full: make room ({error})")
+        case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
+            return DriverUnavailable(f"cannot open or write {path}: check that file and folder are writable ({error})")
+        case apsw.IOError():
+            return DriverUnavailable(f"reading or writing {path} failed: check the disk ({error})")
+        case apsw.Error():
+            return DriverError(f"{path}: {error}")
+        case _:
+            return error

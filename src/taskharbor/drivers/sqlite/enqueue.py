@@ -1,0 +1,128 @@
+"""Enqueue: groups all or none (D1), keys that stand for what they first enqueued (I1), edges to parents (K).
+
+Every function runs inside a write transaction and refuses without leaving a trace, so that no refusal costs a rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from apsw import Connection
+
+from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.job import NewJob
+from taskharbor.core.keys import digest
+from taskharbor.driver import Enqueued, Group, GroupResult
+from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, new_row
+from taskharbor.drivers.sqlite.sql import load
+from taskharbor.errors import JobExists, UnknownDependency
+
+INSERT, LAST, UNDO = load("enqueue"), load("enqueue_last"), load("enqueue_undo")
+ADD_EDGE = load("enqueue_edge")
+STATE = load("state")
+LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
+
+Known = tuple[str, bytes]
+
+
+def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+    """Store each group all or none."""
+    at = micros(now)
+    return [enqueue_group(db, group, at) for group in groups]
+
+
+def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
+    """Store one group, or say why not."""
+    if group.key is not None and (known := living_key(db, group.key, now)) is not None:
+        same = known[1] == _digest(group.jobs)
+        return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
+    plain = all(job.idempotency_key is None and not job.depends_on for job in group.jobs)
+    if plain:
+        if not _insert(db, [new_row(job, now) for job in group.jobs]):
+            return _refusal(db, group, now) or JobExists("a group names the same id twice")
+        stored = tuple(Enqueued(job.id, True) for job in group.jobs)
+    else:
+        if (refused := _refusal(db, group, now)) is not None:
+            return refused
+        stored = store(db, group.jobs, now)
+    if group.key is not None and group.workflow_id is not None:
+        expires_at = micros_or_none(group.key_expires_at)
+        db.execute(PUT_KEY, (group.key, group.workflow_id, _digest(group.jobs), expires_at))
+    return stored
+
+
+def _insert(db: Connection, rows: list[Row]) -> bool:
+    """Insert all or none, without asking for each id first: a taken one shows in the number of changes."""
+    if len(rows) == 1:
+        before = db.total_changes()
+        db.execute(INSERT, rows[0])
+        return db.total_changes() > before
+    last = db.execute(LAST).get
+    before = db.total_changes()
+    db.executemany(INSERT, rows)
+    if db.total_changes() - before == len(rows):
+        return True
+    db.execute(UNDO, (last,))
+    return False
+
+
+def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDependency | None:
+    ids = {job.id for job in group.jobs}
+    for job in group.jobs:
+        if exists(db, job.id) and known_by_key(db, job, now) is None:
+            return JobExists(f"job {job.id} exists")
+        if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
+            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+    return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
+
+
+def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, ...]:
+    """Store jobs whose ids are free; one whose key is known resolves to what the key stands for."""
+    ids = {job.id for job in jobs}
+    taken: dict[str, Known] = {}
+    rows: list[Row] = []
+    results: list[Enqueued] = []
+    for job in jobs:
+        key = job.idempotency_key
+        if key is not None and (known := taken.get(key) or living_key(db, key, now)) is not None:
+            results.append(Enqueued(known[0], False, known[1] == _digest([job])))
+            continue
+        if key is not None:
+            taken[key] = job.id, _digest([job])
+            db.execute(PUT_KEY, (key, *taken[key], micros_or_none(job.key_expires_at)))
+        rows.append(new_row(job, now, _connect(db, job, ids)))
+        results.append(Enqueued(job.id, True))
+    db.executemany(INSERT, rows)
+    return tuple(results)
+
+
+def _connect(db: Connection, job: NewJob, ids: set[str]) -> int:
+    """Store the edges of a job; how many are unmet. A parent stored in the same step has not ended."""
+    unmet = 0
+    for position, edge in enumerate(job.depends_on):
+        state = None if edge.parent in ids else db.execute(STATE, (edge.parent,)).get
+        met = state is not None and effect(edge.policy, STATES[state]) is Effect.SATISFY
+        db.execute(ADD_EDGE, (job.id, position, edge.parent, edge.policy, met))
+        unmet += not met
+    return unmet
+
+
+def exists(db: Connection, id: str) -> bool:
+    """Whether there is a job of this id."""
+    return db.execute(STATE, (id,)).get is not None
+
+
+def known_by_key(db: Connection, job: NewJob, now: int) -> Known | None:
+    """What the key of a job already stands for."""
+    return None if job.idempotency_key is None else living_key(db, job.idempotency_key, now)
+
+
+def living_key(db: Connection, key: str, now: int) -> Known | None:
+    """The owner and digest of a key that still holds its place."""
+    found: Known | None = db.execute(LIVING_KEY, (key, now)).get
+    return found
+
+
+def _digest(jobs: Iterable[NewJob]) -> bytes:
+    return digest((job.type, job.payload) for job in jobs)

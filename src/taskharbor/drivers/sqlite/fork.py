@@ -1,0 +1,75 @@
+"""Forks: a child inherits SQLite's memory of locks that it does not hold, so it must leave the parent's file alone.
+
+No thread is inside SQLite while the process forks. In the child every open connection is lost on purpose: closing it,
+or opening the same file anew, would mix the two processes' locks up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Protocol
+
+import apsw
+
+from taskharbor.errors import DriverForked
+
+FIX = "open the harbor after the fork, or start processes with the spawn method"
+LONGEST_WAIT = 5.0
+
+
+class Holder(Protocol):
+    """Whoever owns a connection."""
+
+    db: apsw.Connection | None
+    file: tuple[int, int] | None
+    forked: bool
+
+    def hold_still(self, timeout: float) -> bool:
+        """Keep out of SQLite until `go_on`; whether that was reached in time."""
+        ...
+
+    def go_on(self) -> None:
+        """The fork is over."""
+        ...
+
+
+holders: set[Holder] = set()
+_still: list[Holder] = []
+_inherited: set[tuple[int, int]] = set()
+
+
+def refuse_inherited(path: Path) -> None:
+    """Refuse to open a file that was open when this process was forked."""
+    if _inherited and path.exists() and identity(path) in _inherited:
+        raise DriverForked(f"{path} was open when this process was forked: {FIX}")
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """The file itself, whatever it is called."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _before() -> None:
+    _still.extend(holder for holder in list(holders) if holder.hold_still(LONGEST_WAIT))
+
+
+def _in_parent() -> None:
+    while _still:
+        _still.pop().go_on()
+
+
+def _in_child() -> None:
+    _still.clear()
+    for holder in holders:
+        holder.forked = True
+        if holder.db is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder.db))
+        if holder.file is not None:
+            _inherited.add(holder.file)
+    holders.clear()
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,99 @@
+"""Looking at jobs: read-only, so nothing here takes the write lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from apsw import Connection
+
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import Shown
+from taskharbor.driver import Parent, QueueCounts
+from taskharbor.drivers.sqlite.rows import STATES, micros, micros_or_none, moment, moment_or_none, record
+from taskharbor.drivers.sqlite.sql import load
+
+GET, FIND_KEY, PARENTS = load("get"), load("find_key"), load("parents")
+QUERY, QUERY_DEAD, QUERY_WORKFLOW = load("query"), load("query_dead"), load("query_workflow")
+AFTER = load("query_after")
+LINE, COUNTS, PAUSED = load("counts_line"), load("counts"), load("paused")
+NEXT_DUE = load("next_due")
+
+BEYOND_ALL = 2**63 - 1
+
+
+def get_one(db: Connection, id: str) -> JobRecord | None:
+    """The record of an id."""
+    row = db.execute(GET, (id,)).get
+    return None if row is None else record(row)
+
+
+def get(db: Connection, ids: Sequence[str]) -> list[JobRecord | None]:
+    """The records of these ids."""
+    return [get_one(db, id) for id in ids]
+
+
+def find_key(db: Connection, key: str, now: datetime) -> str | None:
+    """The id that a living key stands for."""
+    owner: str | None = db.execute(FIND_KEY, (key, micros(now))).get
+    return owner
+
+
+def query(db: Connection, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
+    """Matching records, the newest first."""
+    before = None if after is None else db.execute(AFTER, (after,)).get
+    parameters = (
+        micros(now),
+        max(limit, 0),
+        BEYOND_ALL if before is None else before,
+        msgspec.json.encode(where.states).decode() if where.states else None,
+        glob(where.queue),
+        glob(where.task),
+        where.error,
+        glob(where.reason),
+        where.tag,
+        where.workflow_id,
+        micros_or_none(where.since),
+        micros_or_none(where.until),
+    )
+    return [record(row) for row in db.execute(_best(where), parameters)]
+
+
+def _best(where: Filter) -> str:
+    """The statement that reads the fewest rows."""
+    if where.workflow_id is not None:
+        return QUERY_WORKFLOW
+    return QUERY_DEAD if set(where.states) == {Shown.DLQ} else QUERY
+
+
+def glob(pattern: str | None) -> str | None:
+    """A pattern in which only `*` is special as SQLite's GLOB, where `?` and `[` are as well."""
+    return None if pattern is None else pattern.replace("[", "[[]").replace("?", "[?]")
+
+
+def counts(db: Connection, now: datetime) -> list[QueueCounts]:
+    """How many jobs of each queue are in which shown state."""
+    found: dict[str, dict[str, Any]] = {queue: {"paused": True} for (queue,) in db.execute(PAUSED)}
+    for queue, lined, due, first in db.execute(LINE, (micros(now),)):
+        fields = found.setdefault(queue, {})
+        fields |= {"scheduled": lined - due, "ready": due, "oldest_due": moment(first) if due else None}
+    for queue, shown, number in db.execute(COUNTS):
+        fields = found.setdefault(queue, {})
+        fields[shown] = fields.get(shown, 0) + number
+    return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
+
+
+def parents(db: Connection, id: str) -> list[Parent]:
+    """The dependencies of a job in order."""
+    return [
+        Parent(parent, policy, bool(satisfied), STATES[state], result, error)
+        for parent, policy, satisfied, state, result, error in db.execute(PARENTS, (id,))
+    ]
+
+
+def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
+    """When the next job of the queues is due, or a lease runs out."""
+    return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(queues).decode(),)).get)

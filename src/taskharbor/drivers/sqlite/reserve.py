@@ -1,0 +1,132 @@
+"""Reserve and extend: claims in the order of D11, and heartbeats (D6).
+
+The line is one index. Reserve walks the priorities of a queue downwards and reads of each only what is due, so future
+and finished jobs cost nothing. Lapsed leases are put in line first, without touching what the record shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from secrets import token_urlsafe
+
+from apsw import Connection
+
+from taskharbor.core.job import JobRecord
+from taskharbor.core.lease import refusal
+from taskharbor.core.line import SINCE_EVER, shares
+from taskharbor.driver import Extended, Report
+from taskharbor.drivers.sqlite.inspection import get_one
+from taskharbor.drivers.sqlite.rows import Row, claimed, json_or_none, micros, micros_or_none, moment
+from taskharbor.drivers.sqlite.sql import load
+from taskharbor.errors import LeaseError, StoreCorrupt
+
+PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_id"), load("reserve_claim")
+LINE_UP, LAPSED = load("reserve_line_up"), load("reserve_lapsed")
+NEXT_PRIORITY, PEEK = load("reserve_priority"), load("reserve_peek")
+PAUSED = load("paused")
+EXTEND = load("extend_lease")
+
+ABOVE_ALL = 101
+FRONT = micros(SINCE_EVER)
+
+
+def reserve(
+    db: Connection,
+    queues: Sequence[str],
+    now: datetime,
+    lease_for: timedelta,
+    limit: int,
+    worker: str,
+    ids: Sequence[str] | None,
+) -> list[JobRecord]:
+    """Claim due jobs of the queues, best first, or exactly `ids`."""
+    at, expires_at = micros(now), now + lease_for
+    if ids is not None:
+        rows = _pick_ids(db, ids, at, limit)
+    else:
+        db.execute(LINE_UP, (at, FRONT))
+        rows = _pick_from(db, open_queues(db, queues), at, limit)
+    # The number of the row makes each token its own.
+    batch, until = token_urlsafe(12), micros(expires_at)
+    tokens = [f"{batch}.{row[-1]}" for row in rows]
+    db.executemany(CLAIM, [(row[-1], token, until, worker, at) for row, token in zip(rows, tokens, strict=True)])
+    return [claimed(row, token, now, expires_at, worker) for row, token in zip(rows, tokens, strict=True)]
+
+
+def peek(db: Connection, queues: Sequence[str], now: datetime, limit: int) -> list[JobRecord] | None:
+    """No jobs if none can be claimed, or None if reserve has to look: an idle worker takes no write lock."""
+    at = micros(now)
+    if limit <= 0:
+        return []
+    if db.execute(LAPSED, (at,)).get is not None:
+        return None
+    for queue in open_queues(db, queues):
+        priority = db.execute(NEXT_PRIORITY, (queue, ABOVE_ALL)).get
+        while priority is not None:
+            if db.execute(PEEK, (at, queue, priority)).get is not None:
+                return None
+            priority = db.execute(NEXT_PRIORITY, (queue, priority)).get
+    return []
+
+
+def open_queues(db: Connection, queues: Sequence[str]) -> list[str]:
+    """The queues that are not paused."""
+    paused = {queue for (queue,) in db.execute(PAUSED)}
+    return [queue for queue in queues if queue not in paused]
+
+
+def _pick_from(db: Connection, queues: list[str], now: int, limit: int) -> list[Row]:
+    """What each queue may take first, then what the others left, from where the queue stood."""
+    rows: list[Row] = []
+    full: list[tuple[str, int]] = []
+    for queue, share in shares(queues, limit).items():
+        found = _pick(db, queue, now, share)
+        rows += found
+        if len(found) == share:
+            full.append((queue, share))
+    for queue, share in full:
+        if len(rows) < limit:
+            rows += _pick(db, queue, now, share + limit - len(rows))[share:]
+    return rows
+
+
+def _pick(db: Connection, queue: str, now: int, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    priority = ABOVE_ALL
+    while len(rows) < limit:
+        priority = db.execute(NEXT_PRIORITY, (queue, priority)).get
+        if priority is None:
+            break
+        rows += db.execute(PICK, (now, queue, priority, limit - len(rows))).fetchall()
+    return rows
+
+
+def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    for id in dict.fromkeys(ids):
+        if len(rows) >= limit:
+            break
+        rows += db.execute(PICK_ID, (now, id)).fetchall()
+    return rows
+
+
+def extend(
+    db: Connection, reports: Sequence[Report], now: datetime, lease_for: timedelta
+) -> list[Extended | LeaseError]:
+    """Renew leases; what the fenced update did not touch is told why."""
+    at, until = micros(now), micros(now + lease_for)
+    return [_extend(db, report, now, at, until) for report in reports]
+
+
+def _extend(db: Connection, report: Report, now: datetime, at: int, until: int) -> Extended | LeaseError:
+    news = micros_or_none(report.started_at), json_or_none(report.progress)
+    found: tuple[int, int] | None = db.execute(EXTEND, (report.id, report.token, at, until, *news)).get
+    return _refused(db, report, now) if found is None else Extended(moment(found[0]), bool(found[1]))
+
+
+def _refused(db: Connection, report: Report, now: datetime) -> LeaseError:
+    refused = refusal(get_one(db, report.id), report.id, report.token, now)
+    if refused is None:
+        raise StoreCorrupt(f"the lease on job {report.id} is in order, but could not be renewed")
+    return refused

@@ -1,0 +1,101 @@
+"""Settle: outcomes fenced by their token (D7, D8), with new jobs (D9) and the effect on dependants (K2) in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from apsw import Connection, Cursor
+
+from taskharbor.core.job import NewJob
+from taskharbor.core.lease import Verdict, settle_verdict
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.drivers.sqlite.dependants import free_key, tell, with_dependants
+from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
+from taskharbor.drivers.sqlite.inspection import get_one
+from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros
+from taskharbor.drivers.sqlite.sql import load
+from taskharbor.errors import StoreCorrupt
+
+ACK, FAIL = load("settle_ack"), load("settle_fail")
+PUT_BACK, CANCEL = load("settle_put_back"), load("settle_cancel")
+
+
+def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+    """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
+    at = micros(now)
+    needed = with_dependants(db, [to.id for to in transitions])
+    # One cursor for all: making one costs as much as the Python around a statement.
+    cursor = db.cursor()
+    verdicts: list[Verdict] = []
+    for to in transitions:
+        came_to = _write(cursor, to, at)
+        if came_to is None:
+            verdicts.append(_refused(db, to, now))
+            continue
+        if to.new_jobs:
+            _add(db, to.new_jobs, at)
+            # A new job may depend on this one or on another of the batch.
+            needed |= {edge.parent for new in to.new_jobs for edge in new.depends_on}
+        if to.id in needed and came_to is not State.READY:
+            tell(db, to.id, came_to, at, micros(to.keep_until))
+        verdicts.append("ok")
+    return verdicts
+
+
+def _write(cursor: Cursor, to: Transition, now: int) -> State | None:
+    """The state that the job came to, or None if the token may not settle it."""
+    common = (
+        to.id,
+        to.token,
+        now,
+        to.attempts,
+        to.crashes,
+        to.unknown_put_backs,
+        to.last_error,
+        None if to.failed_at is None else micros(to.failed_at),
+        json_or_none(to.failures),
+        micros(to.keep_until),
+    )
+    match to:
+        case Ack():
+            return State.DONE if _changed(cursor, ACK, (*common, to.result)) else None
+        case Fail():
+            return State.DLQ if _changed(cursor, FAIL, (*common, to.reason)) else None
+        case PutBack():
+            return _back_or_gone(cursor, to.id, PUT_BACK, (*common, micros(to.run_at)))
+        case Cancel():
+            return _back_or_gone(cursor, to.id, CANCEL, common)
+
+
+def _changed(cursor: Cursor, statement: str, parameters: Row) -> bool:
+    return cursor.execute(statement, parameters).connection.changes() > 0
+
+
+def _back_or_gone(cursor: Cursor, id: str, statement: str, parameters: Row) -> State | None:
+    found: tuple[str, str | None] | None = cursor.execute(statement, parameters).get
+    if found is None:
+        return None
+    state, key = found
+    if state == State.READY:
+        return State.READY
+    if key is not None:
+        free_key(cursor.connection, id, key)
+    return State.CANCELLED
+
+
+def _add(db: Connection, jobs: Sequence[NewJob], now: int) -> None:
+    """Enqueue with the settle; one whose key or id is known is skipped (D9)."""
+    fresh: dict[str, NewJob] = {}
+    for new in jobs:
+        if not exists(db, new.id) and known_by_key(db, new, now) is None:
+            fresh.setdefault(new.id, new)
+    store(db, list(fresh.values()), now)
+
+
+def _refused(db: Connection, to: Transition, now: datetime) -> Verdict:
+    verdict = settle_verdict(get_one(db, to.id), to.id, to.token, now)
+    if verdict == "ok":
+        raise StoreCorrupt(f"the lease on job {to.id} is in order, but it could not be settled")
+    return verdict

@@ -1,0 +1,1 @@
+DELETE FROM keys WHERE key = ?1 AND owner = ?2

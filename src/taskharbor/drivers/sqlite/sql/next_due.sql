@@ -1,0 +1,15 @@
+-- The first due time of each queue and priority, and the first lease to run out. ?1 queues
+WITH RECURSIVE rank (queue, priority) AS (
+    SELECT value, (SELECT max(priority) FROM job WHERE lined > 0 AND queue = value)
+    FROM json_each(?1) WHERE value NOT IN (SELECT queue FROM paused)
+    UNION ALL
+    SELECT queue, (SELECT max(priority) FROM job WHERE lined > 0 AND queue = rank.queue AND priority < rank.priority)
+    FROM rank WHERE priority IS NOT NULL
+)
+SELECT min(due) FROM (
+    SELECT (SELECT min(place) FROM job
+        WHERE lined > 0 AND queue = rank.queue AND priority = rank.priority) AS due
+    FROM rank WHERE priority IS NOT NULL
+    UNION ALL
+    SELECT min(lease_expires_at) FROM job WHERE state = 'inflight' AND lined = 0 AND cancel_requested_at IS NULL
+)

@@ -1,0 +1,1 @@
+DELETE FROM tally WHERE minute < ?1

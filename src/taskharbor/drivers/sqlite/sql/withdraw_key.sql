@@ -1,0 +1,1 @@
+UPDATE job SET idempotency_key = NULL WHERE id = ?1

@@ -1,0 +1,252 @@
+"""The thread that owns the connection and takes whole batches.
+
+A hop to a thread costs more than the work of a job, so requests are not handed over one by one: the thread takes all
+that came in while it was busy, and wakes each event loop once with their answers. While somebody waits for news it
+looks out for the commits of other processes; otherwise it sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import apsw
+
+from taskharbor.drivers.bell import Bell
+from taskharbor.drivers.sqlite import batch, fork
+from taskharbor.drivers.sqlite.batch import Answer, Request
+from taskharbor.drivers.sqlite.connection import open_store
+from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable
+
+# Half of it is the median delay of a wake-up from another process; each look costs some 50 µs of CPU when idle.
+POLL_EVERY = 0.012
+
+Reply = tuple["asyncio.Future[Any]", Answer]
+
+
+class Call(Enum):
+    """What else the thread hears: somebody began to wait for news, or it shall stop."""
+
+    LISTEN = 1
+    STOP = 2
+
+
+class BatchThread:
+    """Owns the connection. `work` and `ends` ring after commits, those of this process and of others."""
+
+    def __init__(self, path: Path, synchronous: str) -> None:
+        self.path = path.absolute()
+        self.db: apsw.Connection | None = None
+        self.file: tuple[int, int] | None = None
+        self.forked = False
+        self.work = Bell()
+        self.ends = Bell()
+        self._synchronous = synchronous
+        self._queue: SimpleQueue[Request | Call] = SimpleQueue()
+        self._entry = threading.Lock()
+        self._in_sqlite = threading.Lock()
+        self._closed = False
+        self._ended = False
+        self._farewells: list[asyncio.Future[Any]] = []
+        self._listeners = 0
+        self._seen = 0
+        self._polled = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"taskharbor {path.name}", daemon=True)
+
+    # --- called from any thread and event loop -----------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the thread; returns when the file is open."""
+        fork.refuse_inherited(self.path)
+        fork.holders.add(self)
+        self._opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._thread.start()
+        try:
+            await self._opened
+        except BaseException:
+            self._stop()
+            raise
+
+    def check(self) -> None:
+        """Raise unless the store can be used."""
+        if self.forked:
+            raise DriverForked(f"this driver was opened before the process was forked: {fork.FIX}")
+        if self._closed:
+            raise DriverClosed("this sqlite driver was closed")
+
+    def submit(self, request: Request) -> None:
+        """Hand a request over; its future gets the answer."""
+        self.check()
+        with self._entry:
+            self.check()
+            self._queue.put(request)
+
+    async def listen(self, bell: Bell, timeout: float) -> None:
+        """Wait for a ring or `timeout` seconds."""
+        self.check()
+        with self._entry:
+            self._listeners += 1
+            self._queue.put(Call.LISTEN)
+        try:
+            await bell.wait(timeout)
+        finally:
+            with self._entry:
+                self._listeners -= 1
+
+    async def close(self) -> None:
+        """Wait for what is pending, then let go of the file and end the thread."""
+        if self.forked:
+            return
+        self._stop()
+        farewell = asyncio.get_running_loop().create_future()
+        with self._entry:
+            if self._ended:
+                farewell.set_result(None)
+            else:
+                self._farewells.append(farewell)
+        await farewell
+        self._thread.join()
+
+    def _stop(self) -> None:
+        with self._entry:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(Call.STOP)
+
+    def hold_still(self, timeout: float) -> bool:
+        """Keep out of SQLite while the process forks."""
+        return self._in_sqlite.acquire(timeout=timeout)
+
+    def go_on(self) -> None:
+        """The fork is over."""
+        self._in_sqlite.release()
+
+    # --- the thread itself -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with self._in_sqlite:
+                db = self.db = open_store(self.path, self._synchronous)
+                self.file = fork.identity(self.path)
+                looks = db.cursor()
+                self._seen = _data_version(looks)
+            _post([(self._opened, (None, None))])
+            while self._turn(db, looks):
+                pass
+        except BaseException as error:
+            self._end()
+            _post([(self._opened, (None, error))])
+        else:
+            self._end()
+
+    def _turn(self, db: apsw.Connection, looks: apsw.Cursor) -> bool:
+        requests, stop = self._take()
+        if requests:
+            with self._in_sqlite:
+                answers = batch.run(db, self.path, requests)
+            _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
+            if any(it.tells_work for it in requests):
+                _ring(self.work)
+            if any(it.tells_end for it in requests):
+                _ring(self.ends)
+        if self._listeners:
+            self._poll(looks)
+        return not stop
+
+    def _take(self) -> tuple[list[Request], bool]:
+        """All requests that wait by now, and whether to stop after them."""
+        requests: list[Request] = []
+        stop = False
+        try:
+            item = self._queue.get(timeout=POLL_EVERY if self._listeners else None)
+            while True:
+                if isinstance(item, Request):
+                    requests.append(item)
+                stop = stop or item is Call.STOP
+                if self._queue.empty():
+                    break
+                item = self._queue.get()
+        except Empty:
+            pass
+        return requests, stop
+
+    def _poll(self, looks: apsw.Cursor) -> None:
+        """Ring when another process has committed. What was seen moves on only when somebody can hear the ring."""
+        now = time.monotonic()
+        if now - self._polled < POLL_EVERY / 2 or not (self.work.awaited or self.ends.awaited):
+            return
+        self._polled = now
+        try:
+            with self._in_sqlite:
+                version = _data_version(looks)
+        except apsw.Error:
+            return
+        if version != self._seen:
+            self._seen = version
+            _ring(self.work, self.ends)
+
+    def _end(self) -> None:
+        with self._in_sqlite:
+            if self.db is not None:
+                with suppress(apsw.Error):
+                    self.db.close()
+            self.db = self.file = None
+            fork.holders.discard(self)
+        with self._entry:
+            self._closed = self._ended = True
+            farewells, self._farewells = self._farewells, []
+        _ring(self.work, self.ends)
+        self._refuse_rest()
+        _post((farewell, (None, None)) for farewell in farewells)
+
+    def _refuse_rest(self) -> None:
+        """Answer what nobody will do any more: there is something only if this thread broke down."""
+        while not self._queue.empty():
+            item = self._queue.get()
+            if isinstance(item, Request):
+                _post([(item.future, (None, DriverUnavailable(f"the thread of {self.path} broke down")))])
+
+
+def _data_version(looks: apsw.Cursor) -> int:
+    """A number that changes when another connection commits."""
+    version: int = looks.execute("PRAGMA data_version").get
+    return version
+
+
+def _ring(*bells: Bell) -> None:
+    for bell in bells:
+        try:
+            bell.ring()
+        except RuntimeError:
+            # A waiter's loop was closed in this very moment.
+            continue
+
+
+def _post(replies: Iterable[Reply]) -> None:
+    """Answer futures, waking each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+    for reply in replies:
+        by_loop.setdefault(reply[0].get_loop(), []).append(reply)
+    for loop, own in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver, own)
+        except RuntimeError:
+            # The loop was closed, nobody waits any more.
+            continue
+
+
+def _deliver(replies: list[Reply]) -> None:
+    for future, (result, error) in replies:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

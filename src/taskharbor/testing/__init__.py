@@ -1,0 +1,42 @@
+"""Tools for testing what is built on TaskHarbor, and drivers for it: nothing in the library imports them.
+
+Virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver, and in `testing.kit` the conformance kit,
+which alone needs pytest (and its state machine hypothesis): pip install "taskharbor[testing]".
+"""
+
+from taskharbor.testing.clock import Clock, LoopClock, ManualClock, SkewedClock
+from taskharbor.testing.faults import (
+    Flaky,
+    LostReply,
+    LostRequest,
+    Operation,
+    Outage,
+    Recording,
+    Slow,
+    Wrapper,
+    always,
+    script,
+    sometimes,
+)
+from taskharbor.testing.loop import Deadlock, VirtualLoop, run
+
+__all__ = [
+    "Clock",
+    "Deadlock",
+    "Flaky",
+    "LoopClock",
+    "LostReply",
+    "LostRequest",
+    "ManualClock",
+    "Operation",
+    "Outage",
+    "Recording",
+    "SkewedClock",
+    "Slow",
+    "VirtualLoop",
+    "Wrapper",
+    "always",
+    "run",
+    "script",
+    "sometimes",
+]

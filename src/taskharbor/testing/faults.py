@@ -1,0 +1,243 @@
+"""Drivers that misbehave on purpose, around any driver: what a store may do to its users, on demand.
+
+Each wrapper has exactly the protocols of the driver inside, so `capability` and `isinstance` see no difference, and
+wrappers stack. What strikes, and when, is said by a `When`: by chance from a seed, or by a script.
+`close` always works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter as Tickets
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from random import Random
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from taskharbor.core.job import JobRecord
+from taskharbor.core.lease import Verdict
+from taskharbor.core.transition import Transition
+from taskharbor.driver import (
+    Counters,
+    Driver,
+    Extended,
+    Group,
+    GroupResult,
+    Inspect,
+    Registry,
+    Report,
+    Schedules,
+    ServerClock,
+    WaitForWork,
+)
+from taskharbor.errors import DriverUnavailable, LeaseError
+
+When = Callable[[str], bool]
+Call = Callable[[], Awaitable[Any]]
+BESIDE: tuple[type, ...] = (Inspect, WaitForWork, Schedules, Registry, Counters, ServerClock)
+
+
+def verbs(protocol: type) -> list[str]:
+    """The names of a protocol's methods."""
+    return [name for name, what in vars(protocol).items() if inspect.isfunction(what) and not name.startswith("_")]
+
+
+SIGNATURES = {verb: inspect.signature(vars(kind)[verb]) for kind in (Driver, *BESIDE) for verb in verbs(kind)}
+
+
+def always(verb: str) -> bool:
+    """Strike at every call."""
+    return True
+
+
+def sometimes(chance: Random, rate: float, only: Collection[str] = ()) -> When:
+    """Strike at this share of the calls, of these verbs only if any are named."""
+
+    def strikes(verb: str) -> bool:
+        return (not only or verb in only) and chance.random() < rate
+
+    return strikes
+
+
+def script(*verbs: str) -> When:
+    """Strike once for every verb named, at its next call."""
+    left = Tickets(verbs)
+
+    def strikes(verb: str) -> bool:
+        left[verb] -= 1
+        return left[verb] >= 0
+
+    return strikes
+
+
+class Wrapper:
+    """A driver around a driver. Subclasses say in `_perform` what happens to a call."""
+
+    def __init__(self, inner: Driver) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.ephemeral = inner.ephemeral
+        self.max_payload = inner.max_payload
+        # Instance attributes, because isinstance() with a protocol looks past __getattr__.
+        for protocol in BESIDE:
+            if isinstance(inner, protocol):
+                for verb in verbs(protocol):
+                    setattr(self, verb, partial(self._call, verb))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    async def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(self.inner, verb)
+        bound = SIGNATURES[verb].bind(self, *args, **kwargs).arguments
+        del bound["self"]
+        return await self._perform(verb, bound, lambda: method(*args, **kwargs))
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        return await call()
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        return await self._call("enqueue", groups, now)  # type: ignore[no-any-return]
+
+    async def reserve(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_for: timedelta,
+        limit: int,
+        worker: str,
+        ids: Sequence[str] | None = None,
+    ) -> list[JobRecord]:
+        return await self._call("reserve", queues, now, lease_for, limit, worker, ids)  # type: ignore[no-any-return]
+
+    async def extend_lease(
+        self, reports: Sequence[Report], now: datetime, lease_for: timedelta
+    ) -> list[Extended | LeaseError]:
+        return await self._call("extend_lease", reports, now, lease_for)  # type: ignore[no-any-return]
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        return await self._call("settle", transitions, now)  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class LostRequest(Wrapper):
+    """The call never reaches the store."""
+
+    def __init__(self, inner: Driver, when: When = always) -> None:
+        super().__init__(inner)
+        self.when = when
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        if self.when(verb):
+            raise DriverUnavailable(f"{verb}: the request was lost")
+        return await call()
+
+
+class LostReply(Wrapper):
+    """The store does what was asked, and nobody hears of it."""
+
+    def __init__(self, inner: Driver, when: When = always) -> None:
+        super().__init__(inner)
+        self.when = when
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        strikes = self.when(verb)
+        result = await call()
+        if strikes:
+            raise DriverUnavailable(f"{verb}: the reply was lost")
+        return result
+
+
+class Flaky(Wrapper):
+    """Loses requests and replies, half and half by chance: the caller cannot tell which."""
+
+    def __init__(self, inner: Driver, chance: Random, rate: float = 0.1, when: When | None = None) -> None:
+        super().__init__(inner)
+        self._chance = chance
+        self.when = when or sometimes(chance, rate)
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        if not self.when(verb):
+            return await call()
+        if self._chance.random() < 0.5:
+            await call()
+        raise DriverUnavailable(f"{verb}: the connection broke")
+
+
+class Slow(Wrapper):
+    """Takes its time on the way there and on the way back: fixed seconds, or drawn anew for every trip."""
+
+    def __init__(self, inner: Driver, seconds: float | Callable[[], float], when: When = always) -> None:
+        super().__init__(inner)
+        self._seconds = seconds
+        self.when = when
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        if not self.when(verb):
+            return await call()
+        await self._trip()
+        result = await call()
+        await self._trip()
+        return result
+
+    async def _trip(self) -> None:
+        await asyncio.sleep(self._seconds() if callable(self._seconds) else self._seconds)
+
+
+class Outage(Wrapper):
+    """A store that can be switched off and on. What is under way when it goes off happens unheard."""
+
+    def __init__(self, inner: Driver, *, down: bool = False) -> None:
+        super().__init__(inner)
+        self.down = down
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        self._check(verb)
+        result = await call()
+        self._check(verb)
+        return result
+
+    def _check(self, verb: str) -> None:
+        if self.down:
+            raise DriverUnavailable(f"{verb}: the store is down")
+
+
+class Operation(Struct, frozen=True):
+    """One end of one call. Both ends carry its number; a call without a second end has an unknown outcome."""
+
+    number: int
+    phase: Literal["called", "returned", "raised"]
+    verb: str
+    arguments: dict[str, Any]
+    value: Any = None
+
+
+class Recording(Wrapper):
+    """Writes every call down, before it starts and after it ends; several drivers may share one `log`."""
+
+    def __init__(self, inner: Driver, log: list[Operation] | None = None) -> None:
+        super().__init__(inner)
+        self.log: list[Operation] = [] if log is None else log
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        number = len(self.log)
+        self.log.append(Operation(number, "called", verb, arguments))
+        try:
+            result = await call()
+        except BaseException as error:
+            self.log.append(Operation(number, "raised", verb, arguments, error))
+            raise
+        self.log.append(Operation(number, "returned", verb, arguments, result))
+        return result
+
+    def calls(self, verb: str | None = None) -> list[dict[str, Any]]:
+        """The arguments of the calls so far, in order; of one verb if it is named."""
+        return [op.arguments for op in self.log if op.phase == "called" and verb in (None, op.verb)]

@@ -1,0 +1,73 @@
+"""The conformance kit: what a driver must do, clause by clause (D14).
+
+A driver binds it in one file: subclass `DriverKit` and give it a `new_store` fixture, whose every call names a new,
+empty store.
+
+    class TestMine(DriverKit):
+        @pytest.fixture
+        def new_store(self, tmp_path: Path) -> NewStore:
+            numbers = count()
+            return lambda: Harness(url=f"mine:///{tmp_path}/{next(numbers)}")
+"""
+
+from taskharbor.errors import MissingExtra
+
+try:
+    import pytest
+except ImportError as error:
+    raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
+
+_MODULES = "beside flows groups keys leases looking order parallel records replay reserve scene settle states upkeep"
+# Failing asserts of the kit shall show their values, as those in a test module do.
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
+
+from taskharbor.testing.kit.beside import Closing, Hints, Numbers, Recurring  # noqa: E402
+from taskharbor.testing.kit.flows import Flows  # noqa: E402
+from taskharbor.testing.kit.groups import Groups  # noqa: E402
+from taskharbor.testing.kit.keys import Keys  # noqa: E402
+from taskharbor.testing.kit.leases import Leases  # noqa: E402
+from taskharbor.testing.kit.looking import Looking  # noqa: E402
+from taskharbor.testing.kit.order import Order  # noqa: E402
+from taskharbor.testing.kit.parallel import Parallel  # noqa: E402
+from taskharbor.testing.kit.records import Records  # noqa: E402
+from taskharbor.testing.kit.replay import Replays  # noqa: E402
+from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
+from taskharbor.testing.kit.scene import Harness, NewStore, Probe  # noqa: E402
+from taskharbor.testing.kit.settle import Settle  # noqa: E402
+from taskharbor.testing.kit.states import States  # noqa: E402
+from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
+
+__all__ = ["DriverKit", "Harness", "NewStore", "Probe"]
+
+
+class DriverKit(
+    Records,
+    States,
+    Groups,
+    Keys,
+    Reserve,
+    Order,
+    Leases,
+    Settle,
+    Flows,
+    Replays,
+    Upkeep,
+    Looking,
+    Recurring,
+    Numbers,
+    Hints,
+    Closing,
+    Parallel,
+):
+    """Every case of the kit. The subclass gives the fixture `new_store`."""
+
+    @pytest.fixture
+    def harness(self, new_store: NewStore) -> Harness:
+        """The store of one case."""
+        return new_store()
+
+    def test_T1_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802
+        """T1, D14: the driver and the memory driver in lockstep; after every step all they show is equal."""
+        from taskharbor.testing.kit.machine import run_lockstep
+
+        run_lockstep(new_store)

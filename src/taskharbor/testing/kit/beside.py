@@ -1,0 +1,328 @@
+"""D13 and D10: recurring tasks, workers, totals, hints, and the end of a driver."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.driver import (
+    Counters,
+    Driver,
+    Group,
+    Inspect,
+    Registry,
+    Report,
+    Reschedule,
+    Schedule,
+    Schedules,
+    Tally,
+    WaitForWork,
+    WorkerRecord,
+)
+from taskharbor.errors import DriverClosed, JobExists
+from taskharbor.testing.kit.scene import KEEP, Cases, Scene, ack, at, job
+
+PROTOCOLS: dict[str, type] = {
+    kind.__name__: kind for kind in (Driver, Inspect, WaitForWork, Schedules, Registry, Counters)
+}
+NIGHTLY = Schedule(name="nightly", definition=b"\x00cron", slot=at(60.000001))
+WORKER = WorkerRecord(id="w1", host="h", pid=7, queues=("a", "ü"), slots=16, busy=3, started_at=at(0), seen_at=at(10))
+WAKE = 30.0
+CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
+    "enqueue": lambda s: s.enqueue(Group(jobs=(job(),))),
+    "enqueue nothing": lambda s: s.enqueue(),
+    "reserve": lambda s: s.reserve(),
+    "extend_lease": lambda s: s.extend(Report("a", "t")),
+    "settle": lambda s: s.settle(),
+    "get": lambda s: s.look.get(["a"]),
+    "find_key": lambda s: s.look.find_key("k", s.now),
+    "query": lambda s: s.look.query(Filter(), s.now, 9),
+    "counts": lambda s: s.look.counts(s.now),
+    "parents": lambda s: s.look.parents("a"),
+    "cancel": lambda s: s.look.cancel(["a"], s.now, KEEP),
+    "delete": lambda s: s.look.delete(["a"]),
+    "replay": lambda s: s.look.replay([Replay(id="a")], s.now),
+    "reschedule": lambda s: s.look.reschedule([Reschedule(id="a")], s.now),
+    "pause": lambda s: s.look.pause("q", True),
+    "sweep": lambda s: s.sweep(),
+    "prune": lambda s: s.prune(),
+    "wait_for_work": lambda s: s.waits.wait_for_work(["q"], WAKE),
+    "wait_for_end": lambda s: s.waits.wait_for_end("a", WAKE),
+    "next_due": lambda s: s.waits.next_due(["q"]),
+    "put_schedule": lambda s: s.schedules.put_schedule(NIGHTLY),
+    "schedules": lambda s: s.schedules.schedules(),
+    "advance": lambda s: s.schedules.advance("nightly", None, None, None, s.now),
+    "pause_schedule": lambda s: s.schedules.pause_schedule("nightly", True),
+    "remove_schedule": lambda s: s.schedules.remove_schedule("nightly"),
+    "beat": lambda s: s.registry.beat(WORKER),
+    "workers": lambda s: s.registry.workers(at(0)),
+    "forget_worker": lambda s: s.registry.forget_worker("w1"),
+    "count": lambda s: s.counters.count([], at(0)),
+    "tallies": lambda s: s.counters.tallies(at(0)),
+}
+
+
+class Closing(Cases):
+    """D10 and the declaration of D13."""
+
+    @pytest.mark.parametrize("verb", list(CLOSED))
+    async def test_D10_after_close_every_verb_is_DriverClosed(self, s: Scene, verb: str) -> None:
+        """D10: loudly, at once, whichever it is."""
+        await s.driver.close()
+        with pytest.raises(DriverClosed):
+            await CLOSED[verb](s)
+
+    async def test_D10_closing_twice_is_fine(self, s: Scene) -> None:
+        """D10: close is the one verb that may be repeated."""
+        await s.driver.close()
+        await s.driver.close()
+
+    async def test_D10_closing_one_handle_leaves_the_others_open(self, s: Scene) -> None:
+        """D10: and loses nothing."""
+        if s.driver.ephemeral:
+            pytest.skip("an ephemeral store has one handle")
+        other = await s.another()
+        await s.add(job("a"))
+        await s.driver.close()
+        assert await other.order() == ["a"]
+
+    @pytest.mark.parametrize("name", list(PROTOCOLS))
+    async def test_D13_the_driver_has_what_it_does_not_declare_to_lack(self, s: Scene, name: str) -> None:
+        """D13: absent means loudly absent."""
+        assert isinstance(s.driver, PROTOCOLS[name]) != (PROTOCOLS[name] in s.harness.lacks)
+
+    async def test_D13_the_driver_says_what_it_is(self, s: Scene) -> None:
+        """D13: a name, whether it forgets, and its own limit if it has one."""
+        assert s.driver.name
+        assert isinstance(s.driver.ephemeral, bool)
+        assert s.driver.max_payload is None or s.driver.max_payload >= 512 * 1024
+
+
+class Recurring(Cases):
+    """D13: Schedules (N3, N5)."""
+
+    async def test_N5_a_schedule_comes_back_as_it_was_put(self, s: Scene) -> None:
+        """N5: definition as bytes, slot to the microsecond or None, by name."""
+        unset = Schedule(name="an ünset one", definition=b"", slot=None)
+        await s.schedules.put_schedule(NIGHTLY)
+        await s.schedules.put_schedule(unset)
+        assert await s.schedules.schedules() == [unset, NIGHTLY]
+
+    async def test_N3_advancing_moves_the_slot_and_enqueues_in_one_step(self, s: Scene) -> None:
+        """N3: and remembers what it enqueued for which slot."""
+        await s.schedules.put_schedule(NIGHTLY)
+        assert await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run", priority=3), s.now)
+        [stored] = await s.schedules.schedules()
+        assert stored == replace(NIGHTLY, slot=at(120), last_job_id="run", last_slot=NIGHTLY.slot)
+        record = await s.get("run")
+        assert (record.state, record.priority, record.created_at) == ("ready", 3, s.now)
+
+    @pytest.mark.parametrize("expected", [None, at(60), at(60.000002)], ids=["none", "earlier", "later"])
+    async def test_N3_another_slot_than_expected_changes_nothing(self, s: Scene, expected: object) -> None:
+        """N3: compare and swap, to the microsecond."""
+        await s.schedules.put_schedule(NIGHTLY)
+        async with s.nothing_changes():
+            assert not await s.schedules.advance("nightly", expected, at(120), job("run"), s.now)  # type: ignore[arg-type]
+        assert await s.schedules.schedules() == [NIGHTLY]
+
+    async def test_N3_only_one_scheduler_wins_a_slot(self, s: Scene) -> None:
+        """N3: however many try, from whichever handle."""
+        other = await s.another()
+        await s.schedules.put_schedule(NIGHTLY)
+        tries = [
+            each.schedules.advance("nightly", NIGHTLY.slot, at(120), job(f"run{n}"), s.now)
+            for n, each in enumerate([s, other] * 4)
+        ]
+        assert sum(await asyncio.gather(*tries)) == 1
+        assert len(await s.all()) == 1
+
+    async def test_N3_a_slot_may_be_skipped_without_a_job(self, s: Scene) -> None:
+        """N3, N4: missed ticks move the slot only; the last run stays what it was."""
+        await s.schedules.put_schedule(NIGHTLY)
+        await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
+        assert await s.schedules.advance("nightly", at(120), at(180), None, s.now)
+        [stored] = await s.schedules.schedules()
+        assert (stored.slot, stored.last_job_id, stored.last_slot) == (at(180), "run", NIGHTLY.slot)
+
+    async def test_N3_a_schedule_may_begin_and_end_without_a_slot(self, s: Scene) -> None:
+        """N3: None is a slot that can be expected and set."""
+        await s.schedules.put_schedule(replace(NIGHTLY, slot=None))
+        assert await s.schedules.advance("nightly", None, at(60), None, s.now)
+        assert await s.schedules.advance("nightly", at(60), None, job("last"), s.now)
+        [stored] = await s.schedules.schedules()
+        assert stored.slot is None
+
+    async def test_N3_an_unknown_schedule_does_not_advance(self, s: Scene) -> None:
+        """N3: and enqueues nothing."""
+        assert not await s.schedules.advance("nobody", None, at(1), job("run"), s.now)
+        assert await s.all() == []
+
+    async def test_N3_a_job_that_exists_leaves_the_slot_alone(self, s: Scene) -> None:
+        """N3: all or nothing."""
+        await s.schedules.put_schedule(NIGHTLY)
+        await s.add(job("run"))
+        async with s.nothing_changes():
+            with pytest.raises(JobExists):
+                await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
+        assert await s.schedules.schedules() == [NIGHTLY]
+
+    async def test_N5_an_operators_pause_sticks(self, s: Scene) -> None:
+        """N5: a paused schedule does not advance, and redefining it does not resume it."""
+        await s.schedules.put_schedule(NIGHTLY)
+        assert await s.schedules.pause_schedule("nightly", True)
+        await s.schedules.put_schedule(replace(NIGHTLY, definition=b"new", slot=at(90)))
+        assert await s.schedules.schedules() == [replace(NIGHTLY, definition=b"new", slot=at(90), paused=True)]
+        assert not await s.schedules.advance("nightly", at(90), at(120), job("run"), s.now)
+        assert await s.schedules.pause_schedule("nightly", False)
+        assert await s.schedules.advance("nightly", at(90), at(120), job("run"), s.now)
+
+    async def test_N5_redefining_keeps_the_last_run(self, s: Scene) -> None:
+        """N5: the last starter wins, history stays."""
+        await s.schedules.put_schedule(NIGHTLY)
+        await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
+        await s.schedules.put_schedule(replace(NIGHTLY, definition=b"new"))
+        [stored] = await s.schedules.schedules()
+        assert (stored.definition, stored.slot) == (b"new", NIGHTLY.slot)
+        assert (stored.last_job_id, stored.last_slot) == ("run", NIGHTLY.slot)
+
+    async def test_N5_removing_and_pausing_say_whether_there_was_one(self, s: Scene) -> None:
+        """N5: and what is removed is gone."""
+        await s.schedules.put_schedule(NIGHTLY)
+        assert not await s.schedules.pause_schedule("nobody", True)
+        assert not await s.schedules.remove_schedule("nobody")
+        assert await s.schedules.remove_schedule("nightly")
+        assert not await s.schedules.remove_schedule("nightly")
+        assert await s.schedules.schedules() == []
+
+
+class Numbers(Cases):
+    """D13: Registry and Counters."""
+
+    async def test_D13_workers_are_listed_as_they_last_reported(self, s: Scene) -> None:
+        """D13: by id; the last report replaces the one before."""
+        await s.registry.beat(WORKER)
+        await s.registry.beat(replace(WORKER, id="a0", queues=()))
+        await s.registry.beat(replace(WORKER, busy=9, seen_at=at(20)))
+        assert await s.registry.workers(at(0)) == [
+            replace(WORKER, id="a0", queues=()),
+            replace(WORKER, busy=9, seen_at=at(20)),
+        ]
+
+    async def test_D13_workers_not_seen_since_are_left_out(self, s: Scene) -> None:
+        """D13: seen at that very time is seen."""
+        await s.registry.beat(WORKER)
+        assert await s.registry.workers(at(10)) == [WORKER]
+        assert await s.registry.workers(at(10.000001)) == []
+
+    async def test_D13_a_worker_that_stopped_is_forgotten(self, s: Scene) -> None:
+        """D13: a second time as well."""
+        await s.registry.beat(WORKER)
+        for _ in range(2):
+            await s.registry.forget_worker("w1")
+            assert await s.registry.workers(at(0)) == []
+
+    async def test_D13_totals_add_up(self, s: Scene) -> None:
+        """D13: per minute, queue, task and outcome, within a call and across calls."""
+        minute = at(0).replace(second=0, microsecond=0)
+        one = Tally(minute, "q", "t", "done", 2, 0.5)
+        await s.counters.count([one, replace(one, outcome="failed", count=1), one], at(-9999))
+        await s.counters.count([replace(one, count=10, seconds=1.25)], at(-9999))
+        assert await s.counters.tallies(minute) == [
+            replace(one, count=14, seconds=2.25),
+            replace(one, outcome="failed", count=1),
+        ]
+
+    async def test_D13_totals_come_in_order_of_time_and_names(self, s: Scene) -> None:
+        """D13: whatever order they were counted in."""
+        minute = at(0).replace(second=0, microsecond=0)
+        later = minute + timedelta(minutes=1)
+        tallies = [
+            Tally(minute, "a", "t", "done", 1),
+            Tally(minute, "a", "u", "done", 1),
+            Tally(minute, "b", "t", "done", 1),
+            Tally(later, "a", "t", "done", 1),
+        ]
+        await s.counters.count(tallies[::-1], at(-9999))
+        assert await s.counters.tallies(minute) == tallies
+        assert await s.counters.tallies(later) == tallies[3:]
+
+    async def test_D13_totals_are_bounded_in_time(self, s: Scene) -> None:
+        """D13: minutes before `forget_before` are gone, that very minute stays."""
+        minute = at(0).replace(second=0, microsecond=0)
+        later = minute + timedelta(minutes=1)
+        await s.counters.count([Tally(minute, "q", "t", "done", 1), Tally(later, "q", "t", "done", 1)], at(-9999))
+        await s.counters.count([], later)
+        assert await s.counters.tallies(at(-9999)) == [Tally(later, "q", "t", "done", 1)]
+
+
+class Hints(Cases):
+    """D13: WaitForWork. Hints may be late or missing; these are the ones that workers live on."""
+
+    async def test_D13_a_waiter_is_woken_by_an_enqueue(self, s: Scene) -> None:
+        """D13: from another handle as well."""
+        other = await s.another()
+        await _woken(s.waits.wait_for_work(["q"], 600), lambda n: other.add(job(f"j{n}")))
+
+    async def test_D13_a_waiter_is_woken_by_the_end_of_a_job(self, s: Scene) -> None:
+        """D13: so that results need no busy polling."""
+        other = await s.another()
+        await s.add(*(job(f"j{n}") for n in range(100)))
+        held = await s.reserve(100)
+        await _woken(s.waits.wait_for_end("j0", 600), lambda n: other.end(ack(held[n])))
+
+    async def test_D13_a_waiter_comes_back_after_its_timeout(self, s: Scene) -> None:
+        """D13: without work, and without an error."""
+        async with asyncio.timeout(WAKE):
+            await s.waits.wait_for_work(["q"], 0.01)
+            await s.waits.wait_for_end("nobody", 0.01)
+
+    async def test_D13_a_cancelled_waiter_harms_nobody(self, s: Scene) -> None:
+        """D13: the driver works on."""
+        waiter = asyncio.create_task(s.waits.wait_for_work(["q"], 600))
+        await asyncio.sleep(0)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        await s.add(job("a"))
+        assert await s.order() == ["a"]
+
+    async def test_D13_next_due_names_the_next_job_of_the_queues(self, s: Scene) -> None:
+        """D13: None in an empty queue; the earliest of several; other queues do not count."""
+        assert await s.waits.next_due(["q"]) is None
+        await s.add(job("a", run_at=at(60)), job("b", run_at=at(50.000001)), job("c", run_at=at(1), queue="x"))
+        assert await s.waits.next_due(["q"]) == at(50.000001)
+        assert await s.waits.next_due(["q", "x"]) == at(1)
+        assert await s.waits.next_due(["empty"]) is None
+        assert await s.waits.next_due([]) is None
+
+    async def test_D13_next_due_sees_leases_run_out(self, s: Scene) -> None:
+        """D13, D5: a lapsed job is work."""
+        await s.held(lease=30)
+        await s.add(job("b", run_at=at(90)))
+        assert await s.waits.next_due(["q"]) == at(30)
+
+    async def test_D13_next_due_leaves_paused_queues_out(self, s: Scene) -> None:
+        """D13, D3: there is nothing to wake up for."""
+        await s.add(job("a", run_at=at(60)))
+        await s.look.pause("q", True)
+        assert await s.waits.next_due(["q"]) is None
+
+
+async def _woken(waiting: Awaitable[None], act: Callable[[int], Awaitable[object]]) -> None:
+    """The waiter must be woken by what is done while it waits; a hint that came too early may be missed."""
+    waiter = asyncio.ensure_future(waiting)
+    for number in range(100):
+        await asyncio.sleep(0)
+        await act(number)
+        done, _ = await asyncio.wait([waiter], timeout=WAKE / 100)
+        if done:
+            break
+    assert waiter.done(), "the waiter was not woken"
+    await waiter

@@ -1,0 +1,122 @@
+"""D1: groups are stored all or none, and stand alone."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+from taskharbor.driver import Enqueued
+from taskharbor.errors import JobExists, UnknownDependency
+from taskharbor.testing.kit.scene import Cases, Scene, at, child, group, job
+
+
+class Groups(Cases):
+    """D1."""
+
+    async def test_D1_nothing_to_enqueue_is_fine(self, s: Scene) -> None:
+        """D1: no groups, no results, nothing stored."""
+        assert await s.enqueue() == []
+        assert await s.all() == []
+
+    async def test_D1_each_group_answers_in_its_place(self, s: Scene) -> None:
+        """D1: results stand in the order of groups and jobs."""
+        results = await s.enqueue(group(job("a"), job("b")), group(job("c")))
+        assert results == [(Enqueued("a", True), Enqueued("b", True)), (Enqueued("c", True),)]
+
+    async def test_D1_a_refused_group_leaves_its_neighbours_alone(self, s: Scene) -> None:
+        """D1: groups are independent, so that strangers can share a commit."""
+        await s.add(job("old"))
+        first, second, third = await s.enqueue(group(job("a")), group(job("b"), job("old")), group(job("c")))
+        assert first == (Enqueued("a", True),)
+        assert isinstance(second, JobExists)
+        assert third == (Enqueued("c", True),)
+        assert await s.states("a", "b", "c") == ["ready", None, "ready"]
+
+    async def test_D1_a_group_meets_the_groups_before_it_in_the_same_call(self, s: Scene) -> None:
+        """D1, R2: an id stored by an earlier group of the call is taken for a later one."""
+        first, second, third = await s.enqueue(group(job("a")), group(job("x"), job("a")), group(job("x")))
+        assert first == (Enqueued("a", True),)
+        assert isinstance(second, JobExists)
+        assert third == (Enqueued("x", True),)
+
+    async def test_D1_half_a_group_is_never_stored(self, s: Scene) -> None:
+        """D1: a long group whose very last member is refused leaves no trace, keys and edges included."""
+        await s.add(job("old"))
+        members = [job(f"j{n}", idempotency_key=f"k{n}") for n in range(50)]
+        async with s.nothing_changes():
+            [refused] = await s.enqueue(group(*members, job("p"), child("c", "p"), job("old")))
+            assert isinstance(refused, JobExists)
+        for key in ("k0", "k49"):
+            assert await s.look.find_key(key, s.now) is None
+        assert await s.add(*members) == tuple(Enqueued(new.id, True) for new in members)
+
+    async def test_D1_a_dependency_that_is_not_in_the_group_is_refused_whole(self, s: Scene) -> None:
+        """D1, K1: an edge to nowhere stores nothing."""
+        async with s.nothing_changes():
+            [refused] = await s.enqueue(group(job("a"), child("b", "a", "nobody")))
+        assert isinstance(refused, UnknownDependency)
+
+    async def test_D1_members_may_come_in_any_order(self, s: Scene) -> None:
+        """D1, K1: a child may stand before its parent."""
+        await s.add(child("c", "p"), job("p"))
+        assert await s.states("c", "p") == ["waiting", "ready"]
+        assert await s.order() == ["p"]
+
+    async def test_D1_a_known_group_key_stores_nothing_and_names_the_workflow(self, s: Scene) -> None:
+        """D1, I1: the second flow of a key is the first one."""
+        flow = {"key": "order-7", "key_expires_at": at(3600)}
+        jobs = [job("p", workflow_id="w1"), child("c", "p", workflow_id="w1")]
+        assert await s.add(*jobs, workflow_id="w1", **flow) == (Enqueued("p", True), Enqueued("c", True))
+        async with s.nothing_changes():
+            again = [job("p2", workflow_id="w2"), child("c2", "p2", workflow_id="w2")]
+            answers = await s.add(*again, workflow_id="w2", **flow)
+        assert answers == (Enqueued("w1", False, True), Enqueued("w1", False, True))
+        assert await s.look.find_key("order-7", s.now) == "w1"
+
+    async def test_D1_a_known_group_key_wins_over_JobExists(self, s: Scene) -> None:
+        """D1: repeating the very same keyed group (an unknown outcome) finds the first."""
+        same = group(job("p", workflow_id="w"), key="k", key_expires_at=at(3600), workflow_id="w")
+        assert await s.enqueue(same) == [(Enqueued("p", True),)]
+        async with s.nothing_changes():
+            assert await s.enqueue(same) == [(Enqueued("w", False),)]
+
+    async def test_D1_a_group_key_with_other_payloads_is_flagged(self, s: Scene) -> None:
+        """D1, I3: same key, other content."""
+        await s.add(job("p", workflow_id="w"), key="k", workflow_id="w")
+        [answer] = await s.add(job("x", payload=b"other", workflow_id="v"), key="k", workflow_id="v")
+        assert answer == Enqueued("w", False, False)
+
+    async def test_D1_a_group_key_ends_with_its_time(self, s: Scene) -> None:
+        """D1, I2: a key is alive before its expiry and free at it."""
+        await s.add(job("p", workflow_id="w"), key="k", key_expires_at=at(10), workflow_id="w")
+        s.tick(9.999999)
+        assert (await s.add(job("x", workflow_id="v"), key="k", workflow_id="v"))[0].id == "w"
+        s.tick(0.000001)
+        assert await s.look.find_key("k", s.now) is None
+        assert (await s.add(job("x", workflow_id="v"), key="k", workflow_id="v"))[0] == Enqueued("x", True)
+        assert await s.look.find_key("k", s.now) == "v"
+
+    async def test_D1_a_refused_group_takes_no_group_key(self, s: Scene) -> None:
+        """D1: the key of a flow that was not stored is free."""
+        await s.add(job("old"))
+        [refused] = await s.enqueue(group(job("old", workflow_id="w"), key="k", workflow_id="w"))
+        assert isinstance(refused, JobExists)
+        assert await s.look.find_key("k", s.now) is None
+
+    async def test_D1_known_job_keys_resolve_and_the_rest_is_stored(self, s: Scene) -> None:
+        """D1, I1: one known key in a group keeps nobody else out."""
+        await s.add(job("old", idempotency_key="k"))
+        answers = await s.add(job("a"), job("b", idempotency_key="k"), job("c", idempotency_key="fresh"))
+        assert answers == (Enqueued("a", True), Enqueued("old", False, True), Enqueued("c", True))
+        assert await s.states("a", "b", "c") == ["ready", None, "ready"]
+
+    async def test_D1_a_known_key_wins_over_JobExists(self, s: Scene) -> None:
+        """D1, I1: repeating the very same keyed job (an unknown outcome) finds the first."""
+        await s.add(job("a", idempotency_key="k"))
+        async with s.nothing_changes():
+            assert await s.add(job("a", idempotency_key="k")) == (Enqueued("a", False, True),)
+
+    async def test_D1_an_enqueued_job_is_ready_at_once(self, s: Scene) -> None:
+        """D1, T1: without dependencies a job is ready, due now."""
+        await s.add(job("a"))
+        record = await s.get()
+        assert (record.state, record.due_at, record.run_at, record.created_at) == ("ready", s.now, None, s.now)
+        assert (record.version, record.attempts, record.crashes, record.unmet) == (0, 0, 0, 0)

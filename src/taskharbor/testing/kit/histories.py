@@ -1,0 +1,211 @@
+"""What the state machine draws: small pools, so that histories meet themselves again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from taskharbor.core.job import Dependency, Failure, NewJob, Progress
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.driver import Group, Schedule
+from taskharbor.testing.kit.scene import at, job
+
+QUEUES = ("a", "b", "c")
+KEYS = ["k0", "k1", "k2"]
+GROUP_KEYS = ["g0", "g1"]
+TTLS = [None, 0.5, 5.0, 40.0]
+
+FLAGS = st.booleans()
+RARELY = st.sampled_from([False, False, False, True])
+ONE_QUEUE = st.sampled_from(QUEUES)
+QUEUE_LISTS = st.one_of(st.just(list(QUEUES)), st.lists(ONE_QUEUE, min_size=1, max_size=4))
+LIMITS = st.sampled_from([20, 3, 1, 2, 0])
+LEASES = st.sampled_from([60.0, 10.0, 4.5, 1.0, 0.000001])
+STEPS = st.sampled_from([0.5, 1.0, 0.000001, 5.0, 11.0, 60.0, -0.5, -3.0])
+DELAYS = st.sampled_from([None, 0.0, -4.0, 2.0, 15.0])
+KEEPS = st.sampled_from([50.0, 5.0, 0.0])
+PROGRESS = st.sampled_from([None, Progress(0.5, "half"), Progress(1.0)])
+MAYBE_KEY = st.sampled_from([None, None, *KEYS])
+MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
+MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
+SLOTS = st.sampled_from([None, 1, 2])
+ACTIONS = st.sampled_from(["cancel", "replay", "delete", "reschedule"])
+FAILURE = Failure(1, "E", "message", "trace", at(1))
+
+
+class Pick(NamedTuple):
+    """A claim by its age: one that still holds, or (`any`) one that may be long over."""
+
+    age: int
+    any: bool
+
+
+PICK = st.builds(Pick, age=st.integers(0, 9), any=RARELY)
+PICKS = st.lists(PICK, min_size=1, max_size=3)
+# Jobs by their age; what is older than the store's first job is a job that is not there.
+AGES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
+
+
+class Hand(NamedTuple):
+    """What an operator gives along."""
+
+    key: str | None
+    payload: bytes | None
+    delay: float | None
+    priority: int | None
+    keep: float
+
+
+HANDS = st.builds(Hand, key=MAYBE_KEY, payload=MAYBE_PAYLOAD, delay=DELAYS, priority=MAYBE_PRIORITY, keep=KEEPS)
+MAYBE_AGE = st.sampled_from([None, None, None, 0])
+
+
+class JobPlan(NamedTuple):
+    """A job before its id and times are known: `again` is the age of a job whose id it repeats."""
+
+    again: int | None
+    queue: str
+    payload: bytes
+    priority: int
+    delay: float | None
+    expires: float | None
+    key: str | None
+    ttl: float | None
+    edges: list[tuple[int, str]]
+    workflow: str | None
+
+
+class GroupPlan(NamedTuple):
+    """A group before its times are known."""
+
+    jobs: list[JobPlan]
+    key: str | None
+    ttl: float | None
+
+
+class SettlePlan(NamedTuple):
+    """A transition before its claim is known."""
+
+    pick: Pick
+    kind: str
+    delay: float
+    keep: float
+    attempts: int
+    crashes: int
+    new_jobs: list[JobPlan]
+
+
+def job_plans() -> st.SearchStrategy[JobPlan]:
+    """Jobs of all kinds."""
+    edges = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["hold", "cancel", "collect"])), max_size=2)
+    return st.builds(
+        JobPlan,
+        again=st.sampled_from([None] * 9 + [0, 1]),
+        queue=ONE_QUEUE,
+        payload=st.sampled_from([b"x", b"y"]),
+        priority=st.sampled_from([0, 0, 1, -1]),
+        delay=st.sampled_from([None, None, -4.0, 3.0, 20.0]),
+        expires=st.sampled_from([None, None, 4.0, 30.0]),
+        key=MAYBE_KEY,
+        ttl=st.sampled_from(TTLS),
+        edges=st.one_of(st.just([]), edges),
+        workflow=st.sampled_from([None, None, "w0", "w1"]),
+    )
+
+
+def groups(most: int = 2) -> st.SearchStrategy[list[GroupPlan]]:
+    """One call of enqueue."""
+    plan = st.builds(
+        GroupPlan,
+        jobs=st.lists(job_plans(), min_size=1, max_size=5),
+        key=st.sampled_from([None, None, None, *GROUP_KEYS]),
+        ttl=st.sampled_from(TTLS),
+    )
+    return st.lists(plan, min_size=most // 2, max_size=most)
+
+
+def settles(most: int = 3) -> st.SearchStrategy[list[SettlePlan]]:
+    """One call of settle."""
+    plan = st.builds(
+        SettlePlan,
+        pick=PICK,
+        kind=st.sampled_from(["ack", "ack", "fail", "put_back", "cancel"]),
+        delay=st.sampled_from([0.0, -1.0, 2.0]),
+        keep=KEEPS,
+        attempts=st.integers(0, 3),
+        crashes=st.integers(0, 2),
+        new_jobs=st.one_of(st.just([]), st.lists(job_plans(), max_size=2)),
+    )
+    return st.lists(plan, min_size=1, max_size=most)
+
+
+def group_of(plan: GroupPlan, now: datetime, name: Callable[[int | None], str]) -> Group:
+    """The group at `now`. A keyed one is a flow, whose jobs share its workflow and carry no key of their own."""
+    plans = plan.jobs
+    workflow = None
+    if plan.key is not None:
+        workflow = f"flow {name(None)}"
+        plans = [each._replace(workflow=workflow, key=None) for each in plans]
+    return Group(
+        jobs=jobs_of(plans, now, name), key=plan.key, key_expires_at=_after(now, plan.ttl), workflow_id=workflow
+    )
+
+
+def jobs_of(plans: list[JobPlan], now: datetime, name: Callable[[int | None], str]) -> tuple[NewJob, ...]:
+    """The jobs at `now`; edges only lead to earlier members, and whoever has edges has no key (D1)."""
+    ids = [name(plan.again) for plan in plans]
+    edges = [_edges(plan, ids[place], ids[:place]) for place, plan in enumerate(plans)]
+    parents = {edge.parent for mine in edges for edge in mine}
+    return tuple(
+        job(
+            id,
+            queue=plan.queue,
+            payload=plan.payload,
+            priority=plan.priority,
+            run_at=_after(now, plan.delay),
+            # Whether a child expires before or after its parent's cascade is the driver's choice, and shows in due_at.
+            expires_at=None if mine else _after(now, plan.expires),
+            idempotency_key=None if mine or id in parents else plan.key,
+            key_expires_at=None if mine or id in parents or plan.key is None else _after(now, plan.ttl),
+            depends_on=mine,
+            workflow_id=plan.workflow,
+        )
+        for id, plan, mine in zip(ids, plans, edges, strict=True)
+    )
+
+
+def _edges(plan: JobPlan, id: str, earlier: list[str]) -> tuple[Dependency, ...]:
+    known = {earlier[back]: policy for back, policy in plan.edges if back < len(earlier) and earlier[back] != id}
+    return tuple(Dependency(parent, policy) for parent, policy in known.items())
+
+
+def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs: tuple[NewJob, ...]) -> Transition:
+    """The transition at `now`."""
+    common: dict[str, Any] = {
+        "id": id,
+        "token": token,
+        "keep_until": now + timedelta(seconds=plan.keep),
+        "attempts": plan.attempts,
+        "crashes": plan.crashes,
+        "failures": (FAILURE,) * plan.attempts,
+        "new_jobs": new_jobs,
+    }
+    if plan.kind == "ack":
+        return Ack(**common, result=b"r" if plan.attempts else None)
+    if plan.kind == "put_back":
+        return PutBack(**common, run_at=now + timedelta(seconds=plan.delay))
+    if plan.kind == "fail":
+        return Fail(**common, reason="r", last_error="e")
+    return Cancel(**common)
+
+
+def schedule_of(slot: int | None) -> Schedule:
+    """The one schedule of a history."""
+    return Schedule(name="tick", definition=b"d", slot=None if slot is None else at(slot))
+
+
+def _after(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now + timedelta(seconds=seconds)

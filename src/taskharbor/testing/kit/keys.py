@@ -1,0 +1,140 @@
+"""I: one creation per idempotency key and lifetime."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+import pytest
+
+from taskharbor.driver import Enqueued
+from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, fail, group, job
+
+
+class Keys(Cases):
+    """I1-I3."""
+
+    async def test_I1_a_known_key_returns_the_existing_id_and_stores_nothing(self, s: Scene) -> None:
+        """I1: created is False, the whole store is as before."""
+        await s.add(job("a", idempotency_key="k"))
+        async with s.nothing_changes():
+            assert await s.add(job("b", idempotency_key="k")) == (Enqueued("a", False, True),)
+
+    async def test_I1_duplicates_inside_one_group_are_one_job(self, s: Scene) -> None:
+        """I1: a batch is checked against itself."""
+        answers = await s.add(*(job(f"j{n}", idempotency_key="k") for n in range(5)))
+        assert answers == (Enqueued("j0", True), *[Enqueued("j0", False, True)] * 4)
+        assert [found.id for found in await s.all()] == ["j0"]
+
+    async def test_I1_duplicates_across_groups_of_one_call_are_one_job(self, s: Scene) -> None:
+        """I1: groups that share a commit see each other's keys."""
+        results = await s.enqueue(*(group(job(f"j{n}", idempotency_key="k")) for n in range(5)))
+        assert results == [(Enqueued("j0", True),)] + [(Enqueued("j0", False, True),)] * 4
+        assert len(await s.all()) == 1
+
+    async def test_I1_other_keys_and_no_keys_do_not_collide(self, s: Scene) -> None:
+        """I1: only equal keys are equal; no key matches nothing."""
+        keys = ["k", "K", "k ", None, None, "ķ"]
+        answers = await s.add(*(job(f"j{n}", idempotency_key=key) for n, key in enumerate(keys)))
+        assert all(answer.created for answer in answers)
+
+    async def test_I2_the_scope_of_a_key_is_the_whole_harbor(self, s: Scene) -> None:
+        """I2: another queue or task does not make it another key."""
+        await s.add(job("a", idempotency_key="k"))
+        [answer] = await s.add(job("b", idempotency_key="k", queue="other", type="another"))
+        assert (answer.id, answer.created) == ("a", False)
+
+    @pytest.mark.parametrize("kind", ["ack", "fail", "put_back"])
+    async def test_I2_the_key_survives_ack_dlq_and_retry(self, s: Scene, kind: str) -> None:
+        """I2: a finished job still answers for its key."""
+        held = await s.held(idempotency_key="k", key_expires_at=at(3600))
+        await s.end(SETTLES[kind](held))
+        s.tick(3599.999999)
+        assert await s.add(job("b", idempotency_key="k")) == (Enqueued("a", False, True),)
+        assert await s.look.find_key("k", s.now) == "a"
+
+    @pytest.mark.parametrize("state", ["ready", "inflight", "done"])
+    async def test_I2_a_key_is_alive_before_its_expiry_and_free_at_it(self, s: Scene, state: str) -> None:
+        """I2: the boundary is exact, whatever became of the job."""
+        await s.add(job("a", idempotency_key="k", key_expires_at=at(60)))
+        if state != "ready":
+            held = await s.claim("a", lease=9999)
+            await s.end(*([ack(held)] if state == "done" else []))
+        s.tick(59.999999)
+        assert await s.look.find_key("k", s.now) == "a"
+        assert (await s.add(job("b", idempotency_key="k")))[0].created is False
+        s.tick(0.000001)
+        assert await s.look.find_key("k", s.now) is None
+        assert await s.add(job("b", idempotency_key="k", key_expires_at=at(120))) == (Enqueued("b", True),)
+        assert await s.look.find_key("k", s.now) == "b"
+        assert (await s.add(job("c", idempotency_key="k")))[0] == Enqueued("b", False, True)
+
+    async def test_I2_a_key_without_end_lives_as_long_as_the_record(self, s: Scene) -> None:
+        """I2: `None` holds until the record is gone."""
+        await s.end(ack(await s.held(idempotency_key="k")))
+        s.tick(10 * 365 * 86400)
+        assert await s.look.find_key("k", s.now) == "a"
+        assert await s.look.delete(["a"]) == ["deleted"]
+        assert await s.look.find_key("k", s.now) is None
+        assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
+
+    @pytest.mark.parametrize("how", ["ready", "put_back", "cancel", "left behind", "expired"])
+    async def test_I2_entering_cancelled_frees_the_key(self, s: Scene, how: str) -> None:
+        """I2, T3: however a job gets there."""
+        await s.add(job("a", idempotency_key="k", key_expires_at=at(86400), expires_at=at(600)))
+        if how in ("put_back", "cancel", "left behind"):
+            held = await s.claim("a", lease=5)
+            await s.withdraw("a")
+            assert await s.look.find_key("k", s.now) == "a"
+            if how == "left behind":
+                s.tick(5)
+                await s.sweep()
+            else:
+                await s.end(SETTLES[how](held))
+        elif how == "expired":
+            s.tick(600)
+            await s.sweep()
+        else:
+            await s.withdraw("a")
+        record = await s.get()
+        assert (record.state, record.idempotency_key, record.key_expires_at) == ("cancelled", None, None)
+        assert await s.look.find_key("k", s.now) is None
+        assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
+
+    async def test_I2_a_request_to_cancel_frees_nothing_yet(self, s: Scene) -> None:
+        """I2, T3: the job may still be acked, so its key still stands."""
+        held = await s.held(idempotency_key="k")
+        await s.withdraw("a")
+        assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
+        await s.end(ack(held))
+        assert await s.look.find_key("k", s.now) == "a"
+
+    async def test_I2_an_old_owner_cannot_free_the_key_of_a_new_one(self, s: Scene) -> None:
+        """I2: cancelling or deleting a job whose key ran out leaves the key to whoever has it now."""
+        for number, state in enumerate(("ready", "dlq")):
+            key = f"k{number}"
+            old = job(f"old{number}", idempotency_key=key, key_expires_at=s.now)
+            await s.add(old)
+            if state == "dlq":
+                await s.end(fail(await s.claim(old.id)))
+            [answer] = await s.add(job(f"new{number}", idempotency_key=key))
+            assert answer.created
+            if state == "ready":
+                await s.withdraw(old.id)
+            assert await s.look.delete([old.id]) == ["deleted"]
+            assert await s.look.find_key(key, s.now) == f"new{number}"
+
+    async def test_I3_look_up_by_key_finds_the_job_and_its_result(self, s: Scene) -> None:
+        """I3: as long as the key lives."""
+        await s.end(ack(await s.held(idempotency_key="k", key_expires_at=at(60)), result=b"42"))
+        found = await s.look.find_key("k", s.now)
+        assert found == "a"
+        assert (await s.get(found)).result == b"42"
+        assert await s.look.find_key("nobody's", s.now) is None
+
+    @pytest.mark.parametrize("other", [{"payload": b"{ }"}, {"type": "other"}], ids=["payload", "task"])
+    async def test_I3_the_same_key_for_something_else_is_flagged(self, s: Scene, other: dict[str, object]) -> None:
+        """I3: same_payload is False when task or payload differ, in a batch too."""
+        await s.add(job("a", idempotency_key="k"))
+        answers = await s.add(job("b", idempotency_key="k", **other), job("c", idempotency_key="k", priority=9))
+        assert answers == (Enqueued("a", False, False), Enqueued("a", False, True))
+        answers = await s.add(job("d", idempotency_key="n"), job("e", idempotency_key="n", **other))
+        assert answers == (Enqueued("d", True, True), Enqueued("d", False, False))

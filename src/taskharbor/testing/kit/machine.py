@@ -1,0 +1,355 @@
+"""T1, D14: any driver in lockstep with the memory driver through random histories, by Hypothesis.
+
+Whole get the same calls; tokens differ, so they are compared by the claim that made them. Where the contract leaves a
+choice (D11: who shares a limit how, a declared coarser due resolution), the driver's choice is checked by a plain
+sort and then followed by the model. After every step all records, edges, keys and counts must be equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+
+from msgspec.structs import replace
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord, Progress
+from taskharbor.core.line import effective_due, shares
+from taskharbor.core.states import State
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Driver, Inspect, Report, Reschedule, Schedules, WaitForWork
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.errors import JobExists, MissingExtra
+from taskharbor.testing.kit.scene import ALL, T0, Harness, NewStore, at, job
+
+try:
+    from hypothesis import HealthCheck, settings
+    from hypothesis.stateful import (
+        RuleBasedStateMachine,
+        initialize,
+        invariant,
+        precondition,
+        rule,
+        run_state_machine_as_test,
+    )
+except ImportError as error:
+    raise MissingExtra('the state machine runs on hypothesis: pip install "taskharbor[testing]"') from error
+
+from taskharbor.testing.kit import histories as draw
+
+T = TypeVar("T")
+KEYS = (*draw.KEYS, *draw.GROUP_KEYS)
+BOUNDED = settings(
+    max_examples=70,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+
+class Claim(NamedTuple):
+    """One lease ever granted, under the token of either side."""
+
+    id: str
+    token: str
+    model_token: str
+
+
+@runtime_checkable
+class Whole(Inspect, Driver, Schedules, WaitForWork, Protocol):
+    """What the machine needs a driver to be."""
+
+
+class Lockstep(RuleBasedStateMachine):
+    """The machine: rules are the verbs, the invariant is equality."""
+
+    def __init__(self, harness: Harness) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.harness = harness
+        driver = self.do(harness.opened())
+        assert isinstance(driver, Whole)
+        self.driver: Whole = driver
+        self.model: Whole = MemoryDriver()
+        self.now = T0
+        self.claims = [Claim("nobody", "bogus", "bogus"), Claim("j1", "bogus", "bogus")]
+        self.numbers = 0
+        self.names: dict[str, str] = {}
+        self.paused: set[str] = set()
+
+    def do(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run one call to its end."""
+        return self.loop.run_until_complete(call)
+
+    def teardown(self) -> None:
+        """Let go of the store."""
+        self.do(self.driver.close())
+        self.loop.close()
+
+    def plain(self, record: JobRecord) -> JobRecord:
+        """A record with tokens replaced by the names of their claims."""
+        lease = record.lease and replace(record.lease, token=self.names[record.lease.token])
+        return replace(record, lease=lease, settled_token=record.settled_token and self.names[record.settled_token])
+
+    def agree(self, ours: object, theirs: object) -> None:
+        """Answers must be equal; errors by their kind."""
+        assert _answers(ours) == _answers(theirs), f"the driver says {ours!r}, the model {theirs!r}"
+
+    def records(self) -> list[JobRecord]:
+        """What the model holds, the newest first."""
+        return self.do(self.model.query(Filter(), self.now, ALL))
+
+    def name(self, again: int | None) -> str:
+        """A new id, or one that is taken."""
+        if again is not None and (taken := self.records()):
+            return taken[again % len(taken)].id
+        self.numbers += 1
+        return f"j{self.numbers}"
+
+    def aged(self, ages: Sequence[int]) -> list[str]:
+        """Jobs by their age."""
+        ids = [*(record.id for record in self.records()), "nobody"]
+        return [ids[age % len(ids)] for age in ages]
+
+    def chosen(self, picks: Sequence[draw.Pick]) -> list[Claim]:
+        """Claims by their age, the latest first: holders mostly, else strangers at a held job, or what is over."""
+        leases = [(record.id, record.lease) for record in self.records() if record.lease is not None]
+        held = {lease.token: id for id, lease in leases if lease.expires_at > self.now}
+        holding = [claim for claim in self.claims if claim.model_token in held] or self.claims
+        over = [claim for claim in self.claims if claim.model_token not in held]
+        stale = [claim for claim in over if claim.id in [id for id, _ in leases]] or over
+        found: list[Claim] = []
+        for pick in picks:
+            pool = stale if pick.any and pick.age % 2 else holding
+            claim = pool[-1 - pick.age % len(pool)]
+            found.append(claim._replace(token="bogus", model_token="bogus") if pick.any and pool is holding else claim)
+        return found
+
+    @rule(seconds=draw.STEPS)
+    def time_passes(self, seconds: float) -> None:
+        """Mostly forwards, at times a little back."""
+        self.now += timedelta(seconds=seconds)
+
+    @initialize(groups=draw.groups(most=4))
+    def begin(self, groups: list[draw.GroupPlan]) -> None:
+        """Every history has something to tell."""
+        self.enqueue_all(groups)
+
+    @rule(groups=draw.groups())
+    def enqueue(self, groups: list[draw.GroupPlan]) -> None:
+        """D1, R2, I1."""
+        self.enqueue_all(groups)
+
+    def enqueue_all(self, groups: list[draw.GroupPlan]) -> None:
+        """One call of enqueue."""
+        real = [draw.group_of(plan, self.now, self.name) for plan in groups]
+        self.agree(self.do(self.driver.enqueue(real, self.now)), self.do(self.model.enqueue(real, self.now)))
+
+    @rule(queues=draw.QUEUE_LISTS, limit=draw.LIMITS, seconds=draw.LEASES)
+    def reserve(self, queues: list[str], limit: int, seconds: float) -> None:
+        """D2, D3, D5, D11: the driver chooses, within what the contract permits."""
+        self.reserve_some(queues, limit, seconds)
+
+    @rule(queues=draw.QUEUE_LISTS, seconds=draw.LEASES, step=draw.STEPS, plans=draw.settles(most=4))
+    def work(self, queues: list[str], seconds: float, step: float, plans: list[draw.SettlePlan]) -> None:
+        """A worker's round: some jobs are claimed, time passes, most of them are settled."""
+        self.reserve_some(queues, len(plans) + 1, seconds)
+        self.now += timedelta(seconds=step)
+        self.settle_all(plans)
+
+    def reserve_some(self, queues: list[str], limit: int, seconds: float) -> None:
+        """One call of reserve."""
+        lease = timedelta(seconds=seconds)
+        lines = {queue: self._line(queue) for queue in set(queues) - self.paused}
+        got = self.do(self.driver.reserve(queues, self.now, lease, limit, "w"))
+        self._check_choice([each for each in queues if each not in self.paused], lines, limit, got)
+        self._follow(got, lease)
+
+    @rule(ages=draw.AGES, limit=draw.LIMITS, seconds=draw.LEASES)
+    def reserve_by_id(self, ages: list[int], limit: int, seconds: float) -> None:
+        """D2: exactly those."""
+        lease, ids = timedelta(seconds=seconds), self.aged(ages)
+        claimable = {record.id for queue in draw.QUEUES for record in self._line(queue) if queue not in self.paused}
+        wanted = list(islice((id for id in dict.fromkeys(ids) if id in claimable), limit))
+        got = self.do(self.driver.reserve(draw.QUEUES, self.now, lease, limit, "w", ids))
+        assert sorted(record.id for record in got) == sorted(wanted)
+        self._follow(got, lease)
+
+    def _line(self, queue: str) -> list[JobRecord]:
+        """The claimable jobs of a queue in the order of D11, by a plain sort over the model's records."""
+        oldest_first = self.records()[::-1]
+        free = [record for record in oldest_first if record.queue == queue and _claimable(record, self.now)]
+        return sorted(free, key=lambda record: (-record.priority, effective_due(record)))
+
+    def _check_choice(
+        self, queues: list[str], lines: dict[str, list[JobRecord]], limit: int, got: list[JobRecord]
+    ) -> None:
+        assert len(got) == min(limit, sum(map(len, lines.values())))
+        for queue, share in shares(queues, limit).items():
+            line, mine = lines[queue], [record.id for record in got if record.queue == queue]
+            assert len(mine) >= min(share, len(line)), f"{queue} was starved: {mine}"
+            if self.harness.due_resolution:
+                self._check_coarsely(line, mine)
+            else:
+                assert mine == [record.id for record in line[: len(mine)]]
+
+    def _check_coarsely(self, line: list[JobRecord], mine: list[str]) -> None:
+        """Nobody may be passed over by more than the declared resolution."""
+        left = [record for record in line if record.id not in mine]
+        for taken in (record for record in line if record.id in mine):
+            for other in left:
+                assert taken.priority >= other.priority
+                if taken.priority == other.priority:
+                    assert effective_due(taken) - effective_due(other) <= self.harness.due_resolution
+
+    def _follow(self, got: list[JobRecord], lease: timedelta) -> None:
+        ids = [record.id for record in got]
+        same = self.do(self.model.reserve(draw.QUEUES, self.now, lease, len(ids), "w", ids))
+        assert [record.id for record in same] == ids, f"the model would not hand out {ids}"
+        for ours, theirs in zip(got, same, strict=True):
+            assert ours.lease is not None
+            assert theirs.lease is not None
+            assert ours.lease.token not in self.names, "a token was used twice"
+            name = f"claim {len(self.claims)} of {ours.id}"
+            self.names[ours.lease.token] = self.names[theirs.lease.token] = name
+            self.claims.append(Claim(ours.id, ours.lease.token, theirs.lease.token))
+            assert self.plain(ours) == self.plain(theirs)
+
+    @precondition(lambda self: len(self.claims) > 2)
+    @rule(picks=draw.PICKS, seconds=draw.LEASES, started=draw.FLAGS, progress=draw.PROGRESS)
+    def extend(self, picks: list[draw.Pick], seconds: float, started: bool, progress: Progress | None) -> None:
+        """D6, D8."""
+        lease, began = timedelta(seconds=seconds), self.now if started else None
+        chosen = self.chosen(picks)
+        ours = [Report(claim.id, claim.token, began, progress) for claim in chosen]
+        theirs = [Report(claim.id, claim.model_token, began, progress) for claim in chosen]
+        self.agree(
+            self.do(self.driver.extend_lease(ours, self.now, lease)),
+            self.do(self.model.extend_lease(theirs, self.now, lease)),
+        )
+
+    @precondition(lambda self: len(self.claims) > 2)
+    @rule(plans=draw.settles())
+    def settle(self, plans: list[draw.SettlePlan]) -> None:
+        """D7, D8, D9, K2."""
+        self.settle_all(plans)
+
+    def settle_all(self, plans: list[draw.SettlePlan]) -> None:
+        """One call of settle."""
+        ours: list[Transition] = []
+        theirs: list[Transition] = []
+        for plan, claim in zip(plans, self.chosen([plan.pick for plan in plans]), strict=True):
+            new_jobs = draw.jobs_of(plan.new_jobs, self.now, self.name)
+            ours.append(draw.transition_of(plan, claim.id, claim.token, self.now, new_jobs))
+            theirs.append(draw.transition_of(plan, claim.id, claim.model_token, self.now, new_jobs))
+        self.agree(self.do(self.driver.settle(ours, self.now)), self.do(self.model.settle(theirs, self.now)))
+
+    @rule(action=draw.ACTIONS, ages=draw.AGES, hand=draw.HANDS)
+    def by_hand(self, action: str, ages: list[int], hand: draw.Hand) -> None:
+        """T1, T3, K3, K4, Q2, Q3, D11."""
+        ids = self.aged(ages)
+        run_at = None if hand.delay is None else self.now + timedelta(seconds=hand.delay)
+        until = self.now + timedelta(seconds=hand.keep)
+        replays = [Replay(id=id, payload=hand.payload, idempotency_key=hand.key, run_at=run_at) for id in ids]
+        changes = [Reschedule(id=id, run_at=run_at, priority=hand.priority) for id in ids]
+        acts: dict[str, Callable[[Whole], Coroutine[Any, Any, object]]] = {
+            "cancel": lambda side: side.cancel(ids, self.now, until),
+            "delete": lambda side: side.delete(ids),
+            "replay": lambda side: side.replay(replays, self.now),
+            "reschedule": lambda side: side.reschedule(changes, self.now),
+        }
+        self.agree(self.do(acts[action](self.driver)), self.do(acts[action](self.model)))
+
+    @rule(queue=draw.ONE_QUEUE, paused=draw.RARELY)
+    def pause(self, queue: str, paused: bool) -> None:
+        """D3."""
+        (self.paused.add if paused else self.paused.discard)(queue)
+        self.do(self.driver.pause(queue, paused))
+        self.do(self.model.pause(queue, paused))
+
+    @rule(keep=draw.KEEPS)
+    def upkeep(self, keep: float) -> None:
+        """N1, T1, X8. How many moves a cascade counts for is not said, so only the records are compared."""
+        until = self.now + timedelta(seconds=keep)
+        ours = self.do(self.driver.sweep(self.now, until, ALL))
+        assert bool(ours) == bool(self.do(self.model.sweep(self.now, until, ALL)))
+        self.agree(self.do(self.driver.prune(self.now, ALL)), self.do(self.model.prune(self.now, ALL)))
+
+    @rule(declared=draw.SLOTS, expected=draw.SLOTS, again=draw.MAYBE_AGE, key=draw.MAYBE_KEY, paused=draw.RARELY)
+    def tick(
+        self, declared: int | None, expected: int | None, again: int | None, key: str | None, paused: bool
+    ) -> None:
+        """N3, N5: one schedule, declared and advanced; an id that exists is an error on both sides."""
+        new = job(self.name(again), queue=draw.QUEUES[0], idempotency_key=key)
+        answers: list[object] = []
+        for side in (self.driver, self.model):
+            self.do(side.put_schedule(draw.schedule_of(declared)))
+            self.do(side.pause_schedule("tick", paused))
+            slot = None if expected is None else at(expected)
+            try:
+                answers.append(self.do(side.advance("tick", slot, at(3), new, self.now)))
+            except JobExists as raised:
+                answers.append(raised)
+        self.agree(*answers)
+
+    @invariant()
+    def everything_is_equal(self) -> None:
+        """R1: the complete observable records, in the same order, and all that is derived from them."""
+        ours, theirs = self.do(_seen(self.driver, self.now)), self.do(_seen(self.model, self.now))
+        assert [self.plain(record) for record in ours[0]] == [self.plain(record) for record in theirs[0]]
+        assert ours[1:] == theirs[1:]
+        self._check_next_due(theirs[0])
+
+    def _check_next_due(self, records: list[JobRecord]) -> None:
+        """A hint may come early, never late: a worker that trusts it oversleeps nothing."""
+        for queue in draw.QUEUES:
+            due = [_wakes(record) for record in records if record.queue == queue and queue not in self.paused]
+            first = min((each for each in due if each is not None), default=None)
+            told = self.do(self.driver.next_due([queue]))
+            assert first is None or (told is not None and told <= max(first, self.now))
+
+
+def _answers(got: object) -> object:
+    if isinstance(got, Exception):
+        return type(got).__name__
+    return [_answers(each) for each in cast("Sequence[object]", got)] if isinstance(got, list | tuple) else got
+
+
+def _claimable(record: JobRecord, now: datetime) -> bool:
+    if record.cancel_requested_at is not None or (record.expires_at is not None and record.expires_at <= now):
+        return False
+    if record.state is State.INFLIGHT:
+        return record.lease is not None and record.lease.expires_at <= now
+    return record.state is State.READY and record.due_at <= now
+
+
+def _wakes(record: JobRecord) -> datetime | None:
+    if record.cancel_requested_at is not None:
+        return None
+    if record.state is State.READY:
+        return record.due_at
+    return None if record.lease is None else record.lease.expires_at
+
+
+async def _seen(side: Whole, now: datetime) -> tuple[list[JobRecord], Any, Any, Any, Any]:
+    """All that a side shows: records, edges, keys, counts, schedules."""
+    records = await side.query(Filter(), now, ALL)
+    edges = [await side.parents(record.id) for record in records]
+    keys = [await side.find_key(key, now) for key in KEYS]
+    return records, edges, keys, await side.counts(now), await side.schedules()
+
+
+def run_lockstep(new_store: NewStore, bounds: settings = BOUNDED) -> None:
+    """Drive the machine through its histories; each needs a new, empty store."""
+
+    class OnNewStore(Lockstep):
+        def __init__(self) -> None:
+            super().__init__(new_store())
+
+    run_state_machine_as_test(OnNewStore, settings=bounds)

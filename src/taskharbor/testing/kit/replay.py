@@ -1,0 +1,170 @@
+"""Q2: dead and cancelled jobs back in line."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.job import Failure, Progress
+from taskharbor.driver import Report
+from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, cancel, fail, job, token_of
+
+FAILURE = Failure(4, "ValueError", "no", "…", at(1))
+dead = pytest.mark.parametrize("kind", ["fail", "cancel"])
+
+
+async def bury(s: Scene, kind: str = "fail", **options: Any) -> None:
+    """A job that ended badly, with something in every field that a replay must look at."""
+    held = await s.held(**options)
+    await s.extend(Report("a", token_of(held), at(0), Progress(0.5)))
+    facts = {"attempts": 4, "crashes": 2, "unknown_put_backs": 3, "last_error": "x", "failures": (FAILURE,)}
+    await s.end(SETTLES[kind](held, failed_at=at(1), **facts))
+
+
+class Replays(Cases):
+    """Q2."""
+
+    @dead
+    async def test_Q2_counters_go_back_to_zero_and_the_version_goes_on(self, s: Scene, kind: str) -> None:
+        """Q2: a second life with the first one's number of claims."""
+        await bury(s, kind)
+        s.tick(10)
+        assert await s.replay("a") == "replayed"
+        record = await s.get()
+        assert (record.attempts, record.crashes, record.unknown_put_backs) == (0, 0, 0)
+        assert (record.state, record.version, record.due_at, record.run_at) == ("ready", 1, s.now, None)
+        assert (await s.claim("a")).version == 2
+
+    @dead
+    async def test_Q2_what_belonged_to_the_end_is_cleared(self, s: Scene, kind: str) -> None:
+        """Q2: no trace of completion, cancellation, progress or an old deadline keeps it from running."""
+        held = await s.held(expires_at=at(60))
+        await s.withdraw("a")
+        await s.end(SETTLES[kind](held))
+        s.tick(3600)
+        await s.replay("a")
+        record = await s.get()
+        assert (record.completed_at, record.keep_until, record.dlq_reason, record.result) == (None,) * 4
+        assert (record.cancel_requested_at, record.started_at, record.progress, record.lease) == (None,) * 4
+        assert record.expires_at is None
+        await s.sweep()
+        assert await s.order() == ["a"]
+
+    async def test_Q2_history_stays(self, s: Scene) -> None:
+        """Q1, Q2: the failures of the first life are still to be read."""
+        await bury(s)
+        await s.replay("a")
+        record = await s.get()
+        assert record.failures == (FAILURE,)
+        assert (record.last_error, record.failed_at) == ("x", at(1))
+
+    async def test_Q2_lineage_is_kept(self, s: Scene) -> None:
+        """Q2: the original id and how often."""
+        await bury(s)
+        for count in (1, 2, 3):
+            await s.replay("a")
+            record = await s.get()
+            assert (record.original_id, record.replays) == ("a", count)
+            await s.end(fail(await s.claim("a")))
+
+    async def test_Q2_the_payload_may_be_edited(self, s: Scene) -> None:
+        """Q2: None keeps it, b"" is a payload."""
+        await bury(s, payload=b"first")
+        await s.replay("a")
+        assert (await s.get()).payload == b"first"
+        for edited in (b"second", b""):
+            await s.end(fail(await s.claim("a")))
+            await s.replay("a", payload=edited)
+            assert (await s.claim("a")).payload == edited
+            await s.end(fail(await s.get()))
+            await s.replay("a")
+
+    async def test_Q2_a_replay_may_be_scheduled(self, s: Scene) -> None:
+        """Q2, N1: and does not run early."""
+        await bury(s)
+        await s.replay("a", run_at=at(60))
+        record = await s.get()
+        assert (record.run_at, record.due_at) == (at(60), at(60))
+        assert await s.reserve() == []
+        s.tick(60 + s.harness.due_resolution.total_seconds())
+        assert await s.order() == ["a"]
+
+    async def test_Q2_a_living_key_stays_with_its_job(self, s: Scene) -> None:
+        """Q2, I2: the key survived the DLQ, and survives the replay."""
+        await bury(s, idempotency_key="k", key_expires_at=at(3600))
+        await s.replay("a")
+        record = await s.get()
+        assert (record.idempotency_key, record.key_expires_at) == ("k", at(3600))
+        assert await s.look.find_key("k", s.now) == "a"
+
+    async def test_Q2_a_key_meanwhile_taken_is_dropped(self, s: Scene) -> None:
+        """Q2: the new owner keeps it."""
+        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        s.tick(60)
+        await s.add(job("b", idempotency_key="k"))
+        assert await s.replay("a") == "replayed"
+        assert (await s.get()).idempotency_key is None
+        assert await s.look.find_key("k", s.now) == "b"
+
+    async def test_Q2_a_new_key_can_be_given(self, s: Scene) -> None:
+        """Q2: and is taken from then on; the old one is free."""
+        await bury(s, idempotency_key="old")
+        assert await s.replay("a", idempotency_key="new", key_expires_at=at(90)) == "replayed"
+        record = await s.get()
+        assert (record.idempotency_key, record.key_expires_at) == ("new", at(90))
+        assert [await s.look.find_key(key, s.now) for key in ("new", "old")] == ["a", None]
+        assert (await s.add(job("b", idempotency_key="new")))[0].id == "a"
+
+    async def test_Q2_a_new_key_that_is_taken_is_dropped(self, s: Scene) -> None:
+        """Q2: the replay happens, without a key."""
+        await bury(s)
+        await s.add(job("b", idempotency_key="k"))
+        assert await s.replay("a", idempotency_key="k") == "replayed"
+        assert (await s.get()).idempotency_key is None
+        assert await s.look.find_key("k", s.now) == "b"
+
+    async def test_Q2_the_same_key_can_be_renewed(self, s: Scene) -> None:
+        """Q2: a job does not stand in its own way."""
+        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        await s.replay("a", idempotency_key="k", key_expires_at=at(600))
+        assert (await s.get()).key_expires_at == at(600)
+        s.tick(599)
+        assert await s.look.find_key("k", s.now) == "a"
+
+    async def test_Q2_a_cancelled_job_gets_a_key_only_if_given(self, s: Scene) -> None:
+        """Q2, T3: its own was freed on entering cancelled."""
+        await s.end(cancel(await s.held(idempotency_key="k")))
+        await s.replay("a")
+        assert (await s.get()).idempotency_key is None
+        assert await s.look.find_key("k", s.now) is None
+
+    async def test_Q2_several_replays_are_answered_one_by_one(self, s: Scene) -> None:
+        """Q2: each stands alone."""
+        await bury(s)
+        await s.end(ack(await s.held("done")))
+        replays = [Replay(id=id) for id in ("done", "a", "nobody", "a")]
+        assert await s.look.replay(replays, s.now) == ["not_dead", "replayed", "missing", "not_dead"]
+
+    async def test_Q2_a_replayed_job_stands_in_line_by_its_new_time(self, s: Scene) -> None:
+        """Q2, D11: due since the replay, not since its first life."""
+        await bury(s)
+        s.tick(5)
+        await s.add(job("b"))
+        s.tick(5)
+        await s.replay("a")
+        assert await s.order() == ["b", "a"]
+
+    async def test_Q2_a_replayed_job_is_not_pruned(self, s: Scene) -> None:
+        """Q2, X8: the retention of its first end is forgotten."""
+        await s.end(fail(await s.held(), keep_until=at(10)))
+        await s.replay("a")
+        s.tick(11)
+        assert await s.prune() == 0
+        await s.end(ack(await s.claim("a"), keep_until=at(100)))
+        s.tick(11)
+        assert await s.prune() == 0
+        s.tick(100)
+        assert await s.prune() == 1

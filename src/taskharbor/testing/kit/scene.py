@@ -1,0 +1,340 @@
+"""What every case of the kit plays on: an opened driver, a time that stands still, and short words for the verbs.
+
+A case is an `async def test_…(self, s: Scene)`. `Cases` turns it into an ordinary test that opens the driver of the
+`harness` fixture, runs the case on an event loop of its own and closes what was opened: no plugin is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+import pytest
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import Dependency, JobRecord, NewJob
+from taskharbor.core.lease import Verdict
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.driver import (
+    Counters,
+    Driver,
+    Enqueued,
+    Extended,
+    Group,
+    GroupResult,
+    Inspect,
+    Parent,
+    Registry,
+    Report,
+    Schedules,
+    WaitForWork,
+)
+from taskharbor.drivers import from_url
+from taskharbor.errors import LeaseError
+
+T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
+KEEP = T0 + timedelta(days=1)
+ALL = 100_000
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds after the kit's beginning of time."""
+    return T0 + timedelta(seconds=seconds)
+
+
+class Probe(Protocol):
+    """A look into the store past the driver's verbs, so that reads are not proven by the code that wrote."""
+
+    def state(self, driver: Driver, id: str) -> str | None:
+        """The stored state of a job, None if there is no such job."""
+        ...
+
+    def count(self, driver: Driver) -> int:
+        """How many job records the store holds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Harness:
+    """How the kit gets at a driver. Give `open`, `url` or both; each test needs an empty store.
+
+    `open` returns a new handle on the same store. With a `url` that `drivers.from_url` knows, other processes can open
+    the store too, and the cases with several processes run. `due_resolution` is D11's declared coarseness of due times;
+    `lacks` names the protocols that the driver openly does without (D13).
+    """
+
+    open: Callable[[], Awaitable[Driver]] | None = None
+    url: str | None = None
+    probe: Probe | None = None
+    due_resolution: timedelta = timedelta(0)
+    lacks: tuple[type, ...] = ()
+
+    async def opened(self) -> Driver:
+        """A new handle on the store."""
+        if self.open is not None:
+            return await self.open()
+        assert self.url is not None, "a Harness needs `open` or `url`"
+        return await from_url(self.url)
+
+
+NewStore = Callable[[], Harness]
+
+
+def job(id: str = "a", **options: Any) -> NewJob:
+    """A plain job for queue `q`."""
+    plain: dict[str, Any] = {"id": id, "type": "t", "queue": "q", "payload": b"{}"}
+    return NewJob(**plain | options)
+
+
+def group(*jobs: NewJob, **options: Any) -> Group:
+    """Jobs stored all or none."""
+    return Group(jobs=jobs, **options)
+
+
+def child(id: str, *parents: str, policy: str = "hold", **options: Any) -> NewJob:
+    """A job that waits for others."""
+    return job(id, depends_on=tuple(Dependency(parent, policy) for parent in parents), **options)
+
+
+def token_of(job: JobRecord) -> str:
+    """The token of a claimed job."""
+    assert job.lease is not None, f"{job.id} carries no lease"
+    return job.lease.token
+
+
+def expiry_of(job: JobRecord) -> datetime:
+    """The end of a claimed job's lease."""
+    assert job.lease is not None, f"{job.id} carries no lease"
+    return job.lease.expires_at
+
+
+def _by_holder(job: JobRecord, **fields: Any) -> dict[str, Any]:
+    return {"id": job.id, "token": "" if "token" in fields else token_of(job), "keep_until": KEEP} | fields
+
+
+def ack(job: JobRecord, **fields: Any) -> Ack:
+    """An Ack by the holder."""
+    return Ack(**_by_holder(job, **fields))
+
+
+def put_back(job: JobRecord, **fields: Any) -> PutBack:
+    """A PutBack by the holder, runnable at once."""
+    return PutBack(**_by_holder(job, **{"run_at": T0, **fields}))
+
+
+def fail(job: JobRecord, **fields: Any) -> Fail:
+    """A Fail by the holder."""
+    return Fail(**_by_holder(job, **{"reason": "max_attempts", **fields}))
+
+
+def cancel(job: JobRecord, **fields: Any) -> Cancel:
+    """A Cancel by the holder."""
+    return Cancel(**_by_holder(job, **fields))
+
+
+Settling = Callable[..., Transition]
+SETTLES: dict[str, Settling] = {"ack": ack, "put_back": put_back, "fail": fail, "cancel": cancel}
+AFTER = {"ack": State.DONE, "put_back": State.READY, "fail": State.DLQ, "cancel": State.CANCELLED}
+every_settle = pytest.mark.parametrize("kind", list(SETTLES))
+
+
+class Scene:
+    """An opened driver and the words that cases use; `now` stands still until a case moves it."""
+
+    def __init__(self, harness: Harness, driver: Driver) -> None:
+        self.harness = harness
+        self.driver = driver
+        assert isinstance(driver, Inspect), "the kit looks at jobs through Inspect (D13)"
+        self.look: Inspect = driver
+        self.now = T0
+        self._opened: list[Driver] = [driver]
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The driver as a keeper of recurring tasks."""
+        self._needs(Schedules)
+        assert isinstance(self.driver, Schedules)
+        return self.driver
+
+    @property
+    def registry(self) -> Registry:
+        """The driver as a register of workers."""
+        self._needs(Registry)
+        assert isinstance(self.driver, Registry)
+        return self.driver
+
+    @property
+    def counters(self) -> Counters:
+        """The driver as a keeper of totals."""
+        self._needs(Counters)
+        assert isinstance(self.driver, Counters)
+        return self.driver
+
+    @property
+    def waits(self) -> WaitForWork:
+        """The driver as a giver of hints."""
+        self._needs(WaitForWork)
+        assert isinstance(self.driver, WaitForWork)
+        return self.driver
+
+    def _needs(self, protocol: type) -> None:
+        if protocol in self.harness.lacks:
+            pytest.skip(f"the {self.driver.name} driver declares that it lacks {protocol.__name__}")
+
+    async def another(self) -> Scene:
+        """A second handle on the same store; an ephemeral driver is its own."""
+        if self.driver.ephemeral:
+            return self
+        second = Scene(self.harness, await self.harness.opened())
+        second.now = self.now
+        self._opened.append(second.driver)
+        return second
+
+    async def close(self) -> None:
+        """Close every handle."""
+        for driver in self._opened:
+            await driver.close()
+
+    async def enqueue(self, *groups: Group) -> list[GroupResult]:
+        """Enqueue groups as they are."""
+        return await self.driver.enqueue(groups, self.now)
+
+    async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
+        """Enqueue jobs as one group, which must be stored."""
+        [result] = await self.enqueue(group(*jobs, **options))
+        assert isinstance(result, tuple), repr(result)
+        return result
+
+    async def reserve(
+        self,
+        limit: int = 1,
+        queues: Sequence[str] = ("q",),
+        lease: float = 30,
+        worker: str = "w",
+        ids: Sequence[str] | None = None,
+    ) -> list[JobRecord]:
+        """Claim jobs."""
+        return await self.driver.reserve(queues, self.now, timedelta(seconds=lease), limit, worker, ids)
+
+    async def claim(self, id: str, lease: float = 30, worker: str = "w") -> JobRecord:
+        """Claim this very job."""
+        [claimed] = await self.reserve(ids=[id], lease=lease, worker=worker)
+        assert claimed.id == id
+        return claimed
+
+    async def held(self, id: str = "a", lease: float = 30, **options: Any) -> JobRecord:
+        """A new job under a lease."""
+        await self.add(job(id, **options))
+        return await self.claim(id, lease)
+
+    async def order(self, limit: int = ALL, queues: Sequence[str] = ("q",)) -> list[str]:
+        """The ids that reserve hands out, in its order."""
+        return [job.id for job in await self.reserve(limit, queues)]
+
+    async def extend(self, *reports: Report, lease: float = 30) -> list[Extended | LeaseError]:
+        """Send heartbeats."""
+        return await self.driver.extend_lease(reports, self.now, timedelta(seconds=lease))
+
+    async def settle(self, *transitions: Transition) -> list[Verdict]:
+        """Settle as it is."""
+        return await self.driver.settle(transitions, self.now)
+
+    async def end(self, *transitions: Transition) -> None:
+        """Settle, which must succeed."""
+        verdicts = await self.settle(*transitions)
+        assert verdicts == ["ok"] * len(transitions), repr(verdicts)
+
+    async def replay(self, id: str, **options: Any) -> str:
+        """Replay one job."""
+        [answer] = await self.look.replay([Replay(id=id, **options)], self.now)
+        return answer
+
+    async def withdraw(self, *ids: str) -> list[Any]:
+        """Cancel by hand."""
+        return list(await self.look.cancel(ids, self.now, KEEP))
+
+    async def sweep(self, limit: int = ALL) -> int:
+        """Cancel what expired."""
+        return await self.look.sweep(self.now, KEEP, limit)
+
+    async def prune(self, limit: int = ALL) -> int:
+        """Forget what was kept long enough."""
+        return await self.look.prune(self.now, limit)
+
+    async def get(self, id: str = "a") -> JobRecord:
+        """The record of a job that must be there; a probe must see it in the same state."""
+        found = await self.find(id)
+        assert found is not None, f"{id} is not in the store"
+        return found
+
+    async def find(self, id: str) -> JobRecord | None:
+        """The record of a job, if it is there; a probe must agree."""
+        [found] = await self.look.get([id])
+        if self.harness.probe is not None:
+            seen = self.harness.probe.state(self.driver, id)
+            assert seen == (None if found is None else found.state), f"the probe sees {id} as {seen}"
+        return found
+
+    async def states(self, *ids: str) -> list[str | None]:
+        """The stored states of these jobs."""
+        found = [await self.find(id) for id in ids]
+        return [None if job is None else str(job.state) for job in found]
+
+    async def all(self) -> list[JobRecord]:
+        """Every record, the newest first; a probe must count as many."""
+        found = await self.look.query(Filter(), self.now, ALL)
+        if self.harness.probe is not None:
+            assert self.harness.probe.count(self.driver) == len(found)
+        return found
+
+    async def everything(self) -> tuple[list[JobRecord], list[list[Parent]]]:
+        """Every record with its edges."""
+        records = await self.all()
+        return records, [await self.look.parents(record.id) for record in records]
+
+    @asynccontextmanager
+    async def nothing_changes(self) -> AsyncGenerator[None]:
+        """Every record and edge of the store must be equal before and after."""
+        before = await self.everything()
+        yield
+        assert await self.everything() == before
+
+
+class Cases:
+    """Base of every group of cases: makes ordinary tests of `async def test_…(self, s: Scene)`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _blocking(test))
+
+
+def _blocking(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def blocking(self: Cases, harness: Harness, **given: Any) -> None:
+        async def play() -> None:
+            scene = Scene(harness, await harness.opened())
+            try:
+                await test(self, scene, **given)
+            finally:
+                await scene.close()
+
+        asyncio.run(play())
+
+    taken = inspect.signature(test).parameters.values()
+    shown = [each.replace(name="harness") if each.name == "s" else each for each in taken]
+    blocking.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return blocking

@@ -1,0 +1,278 @@
+"""D7-D9: a settle is fenced, whole, repeatable, and carries everything it means."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from taskharbor.core.job import Failure, JobRecord
+from taskharbor.core.states import State
+from taskharbor.testing.kit.scene import (
+    AFTER,
+    SETTLES,
+    Cases,
+    Scene,
+    ack,
+    at,
+    cancel,
+    child,
+    every_settle,
+    fail,
+    job,
+    put_back,
+    token_of,
+)
+
+FAILURE = Failure(3, "ValueError", "no", "Traceback …", at(1.000001), at(1), "w")
+FIELDS: dict[str, Any] = {
+    "attempts": 3,
+    "crashes": 2,
+    "unknown_put_backs": 5,
+    "last_error": "ValueError: no",
+    "failed_at": at(1.5),
+    "failures": (FAILURE,),
+    "keep_until": at(86400.000009),
+}
+
+
+def expected(held: JobRecord, kind: str, now: Any) -> JobRecord:
+    """The record that a settle must leave, spelled out here and not by the core."""
+    common = {name: value for name, value in FIELDS.items() if name != "keep_until"}
+    record = replace(held, lease=None, settled_token=token_of(held), state=AFTER[kind], **common)
+    if kind == "put_back":
+        return replace(record, run_at=at(77), due_at=at(77), started_at=None, progress=None)
+    record = replace(record, completed_at=now, keep_until=FIELDS["keep_until"])
+    ends: dict[str, dict[str, Any]] = {
+        "ack": {"result": b"42"},
+        "fail": {"dlq_reason": "crash_loop"},
+        "cancel": {"idempotency_key": None, "key_expires_at": None},
+    }
+    return replace(record, **ends[kind])
+
+
+OWN: dict[str, dict[str, Any]] = {
+    "ack": {"result": b"42"},
+    "put_back": {"run_at": at(77)},
+    "fail": {"reason": "crash_loop"},
+    "cancel": {},
+}
+
+
+class Settle(Cases):
+    """D7-D9."""
+
+    @every_settle
+    async def test_D9_the_settle_writes_exactly_the_fields_it_carries(self, s: Scene, kind: str) -> None:
+        """D9: the complete new fields as given; the driver computes nothing."""
+        held = await s.held(idempotency_key="k", key_expires_at=at(999), priority=2)
+        s.tick(2)
+        await s.end(SETTLES[kind](held, **FIELDS, **OWN[kind]))
+        assert await s.get() == expected(held, kind, s.now)
+
+    @every_settle
+    async def test_D9_fields_at_zero_are_written_too(self, s: Scene, kind: str) -> None:
+        """D9: a transition that says 0 and None resets what was there."""
+        await s.end(put_back(await s.held(), **FIELDS))
+        await s.end(SETTLES[kind](await s.claim("a")))
+        record = await s.get()
+        assert (record.attempts, record.crashes, record.unknown_put_backs) == (0, 0, 0)
+        assert (record.last_error, record.failed_at, record.failures) == (None, None, ())
+
+    @every_settle
+    async def test_D7_a_settle_in_time_is_ok_to_the_last_microsecond(self, s: Scene, kind: str) -> None:
+        """D7: the lease is valid while expires_at > now."""
+        held = await s.held(lease=10)
+        s.tick(9.999999)
+        assert await s.settle(SETTLES[kind](held)) == ["ok"]
+        assert await s.states("a") == [AFTER[kind]]
+
+    @every_settle
+    async def test_D7_at_the_expiry_a_settle_is_refused(self, s: Scene, kind: str) -> None:
+        """D7: even if nobody else has claimed the job yet."""
+        held = await s.held(lease=10)
+        s.tick(10)
+        async with s.nothing_changes():
+            [refused] = await s.settle(SETTLES[kind](held, **FIELDS))
+        assert type(refused).__name__ == "LeaseExpired"
+
+    @every_settle
+    async def test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child(self, s: Scene, kind: str) -> None:
+        """D7, D9, K2: all of a settle is refused, not only its first line."""
+        await s.add(job("a"), child("c", "a", policy="collect"), child("d", "a", policy="cancel"))
+        held = await s.claim("a", lease=10)
+        s.tick(10)
+        async with s.nothing_changes():
+            await s.settle(SETTLES[kind](held, new_jobs=(job("new", idempotency_key="k"),)))
+        assert await s.look.find_key("k", s.now) is None
+
+    async def test_D7_in_a_batch_each_item_stands_alone(self, s: Scene) -> None:
+        """D7: a mixed flush is one call; refused ones harm nobody."""
+        held = {id: await s.held(id, lease=10 if id == "late" else 60) for id in ("a", "b", "late", "c", "d")}
+        s.tick(10)
+        verdicts = await s.settle(
+            ack(held["a"]),
+            ack(held["late"]),
+            fail(held["b"]),
+            put_back(held["c"], token="foreign"),
+            cancel(held["d"]),
+            ack(held["a"], id="nobody"),
+        )
+        assert [verdicts[n] for n in (0, 2, 4)] == ["ok"] * 3
+        refused = [type(verdicts[n]).__name__ for n in (1, 3, 5)]
+        assert refused == ["LeaseExpired", "LeaseMismatch", "JobNotInflight"]
+        assert await s.states("a", "b", "late", "c", "d") == ["done", "dlq", "inflight", "inflight", "cancelled"]
+
+    async def test_D7_no_transitions_no_verdicts(self, s: Scene) -> None:
+        """D7: an empty flush is fine."""
+        assert await s.settle() == []
+
+    async def test_D7_a_large_flush_is_settled_whole(self, s: Scene) -> None:
+        """D7: 500 outcomes of all kinds in one call."""
+        await s.add(*(job(f"j{n:03}") for n in range(500)))
+        kinds = list(SETTLES)
+        held = await s.reserve(500)
+        await s.end(*(SETTLES[kinds[n % 4]](each, attempts=n) for n, each in enumerate(held)))
+        found = await s.look.get([each.id for each in held])
+        states = [(None, None) if record is None else (record.state, record.attempts) for record in found]
+        assert states == [(AFTER[kinds[n % 4]], n) for n in range(500)]
+
+    async def test_D7_two_settles_of_one_job_in_a_batch(self, s: Scene) -> None:
+        """D7, D8: the first counts; the second is its repeat and changes nothing."""
+        held = await s.held()
+        assert await s.settle(ack(held, result=b"1"), fail(held)) == ["ok", "replayed"]
+        record = await s.get()
+        assert (record.state, record.result) == ("done", b"1")
+
+    @every_settle
+    async def test_D8_repeating_a_settle_is_replayed(self, s: Scene, kind: str) -> None:
+        """D8: an unknown outcome becomes known, and nothing happens twice."""
+        held = await s.held()
+        settle = SETTLES[kind](held, new_jobs=(job("new"),))
+        await s.end(settle)
+        async with s.nothing_changes():
+            assert await s.settle(settle) == ["replayed"]
+            assert await s.settle(*(other(held, attempts=9) for other in SETTLES.values())) == ["replayed"] * 4
+
+    @every_settle
+    async def test_D8_it_is_replayed_even_after_the_lease_would_have_expired(self, s: Scene, kind: str) -> None:
+        """D8: before any refusal, expiry included."""
+        held = await s.held(lease=5)
+        await s.end(SETTLES[kind](held))
+        s.tick(3600)
+        async with s.nothing_changes():
+            assert await s.settle(SETTLES[kind](held)) == ["replayed"]
+
+    async def test_D8_it_is_replayed_even_while_somebody_else_holds_the_job(self, s: Scene) -> None:
+        """D8: whatever state; the repeat does not disturb the new holder."""
+        held = await s.held()
+        await s.end(put_back(held))
+        new = await s.claim("a", lease=5)
+        async with s.nothing_changes():
+            assert await s.settle(put_back(held)) == ["replayed"]
+        s.tick(5)
+        assert await s.settle(put_back(held)) == ["replayed"]
+        assert type((await s.settle(ack(new)))[0]).__name__ == "LeaseExpired"
+
+    async def test_D8_only_the_last_settle_is_remembered(self, s: Scene) -> None:
+        """D8: the token that settled last is replayed, an older one is refused like any other."""
+        first = await s.held()
+        await s.end(put_back(first))
+        second = await s.claim("a")
+        await s.end(ack(second))
+        async with s.nothing_changes():
+            [old], new = await s.settle(put_back(first)), await s.settle(ack(second))
+        assert type(old).__name__ == "JobNotInflight"
+        assert new == ["replayed"]
+
+    async def test_D8_replay_by_hand_does_not_forget_the_last_settle(self, s: Scene) -> None:
+        """D8, Q2: while the record exists."""
+        held = await s.held()
+        await s.end(fail(held))
+        await s.replay("a")
+        async with s.nothing_changes():
+            assert await s.settle(fail(held)) == ["replayed"]
+
+    async def test_D8_with_the_record_its_memory_goes(self, s: Scene) -> None:
+        """D8: a deleted job is unknown."""
+        held = await s.held()
+        await s.end(ack(held))
+        await s.look.delete(["a"])
+        [refused] = await s.settle(ack(held))
+        assert type(refused).__name__ == "JobNotInflight"
+
+    async def test_D8_a_refused_token_never_becomes_the_settled_one(self, s: Scene) -> None:
+        """D8: a refusal leaves no trace that a repeat could mistake for success."""
+        held = await s.held(lease=5)
+        s.tick(5)
+        for _ in range(2):
+            [refused] = await s.settle(ack(held))
+            assert type(refused).__name__ == "LeaseExpired"
+
+    @every_settle
+    async def test_D9_new_jobs_are_stored_in_the_same_step(self, s: Scene, kind: str) -> None:
+        """D9: with every field, due as they ask, keys taken."""
+        held = await s.held()
+        new = job("new", payload=b"n", priority=4, run_at=at(50), idempotency_key="k", tags=("x",))
+        await s.end(SETTLES[kind](held, new_jobs=(new, job("plain"))))
+        record = await s.get("new")
+        assert (record.state, record.payload, record.priority, record.due_at) == ("ready", b"n", 4, at(50))
+        assert (record.tags, record.created_at) == (("x",), s.now)
+        assert (await s.get("plain")).due_at == s.now
+        assert await s.look.find_key("k", s.now) == "new"
+
+    async def test_D9_new_jobs_can_be_claimed_at_once(self, s: Scene) -> None:
+        """D9: they stand in line behind those before them."""
+        await s.add(job("a"), job("b"))
+        await s.end(ack(await s.claim("a"), new_jobs=(job("n1"), job("n2"))))
+        assert await s.order() == ["b", "n1", "n2"]
+
+    async def test_D9_a_new_job_whose_key_is_known_is_skipped(self, s: Scene) -> None:
+        """D9: it never refuses the settle, and keeps nobody else out."""
+        held = await s.held()
+        await s.add(job("old", idempotency_key="k"))
+        await s.end(ack(held, new_jobs=(job("x", idempotency_key="k"), job("y"))))
+        assert await s.states("a", "x", "y") == ["done", None, "ready"]
+        assert await s.look.find_key("k", s.now) == "old"
+
+    async def test_D9_a_new_job_whose_id_is_known_is_skipped(self, s: Scene) -> None:
+        """D9: the existing job stays as it is."""
+        held = await s.held()
+        await s.add(job("old", payload=b"old"))
+        before = await s.get("old")
+        await s.end(ack(held, new_jobs=(job("old", payload=b"new"), job("a"), job("y"))))
+        assert await s.get("old") == before
+        assert await s.states("a", "y") == ["done", "ready"]
+
+    async def test_D9_duplicates_among_the_new_jobs_are_one(self, s: Scene) -> None:
+        """D9, I1: within one settle and within one flush."""
+        first, second = await s.held("a"), await s.held("b")
+        keyed = (job("x", idempotency_key="k"), job("y", idempotency_key="k"))
+        await s.end(ack(first, new_jobs=keyed), ack(second, new_jobs=(job("z", idempotency_key="k"), job("x"))))
+        assert sorted(record.id for record in await s.all()) == ["a", "b", "x"]
+
+    async def test_D9_an_id_twice_among_the_new_jobs_is_stored_once(self, s: Scene) -> None:
+        """D9: the first one counts, and the settle is not refused."""
+        await s.end(ack(await s.held(), new_jobs=(job("x", payload=b"1"), job("y"), job("x", payload=b"2"))))
+        assert (await s.get("x")).payload == b"1"
+        assert await s.order() == ["x", "y"]
+
+    async def test_D9_new_jobs_may_depend_on_each_other(self, s: Scene) -> None:
+        """D9, K1: a flow can be born with an Ack."""
+        await s.end(ack(await s.held(), new_jobs=(job("p"), child("c", "p"))))
+        assert await s.states("p", "c") == ["ready", "waiting"]
+        await s.end(ack(await s.claim("p")))
+        assert await s.states("c") == ["ready"]
+
+    @pytest.mark.parametrize("count", [1, 20])
+    async def test_D9_a_put_back_returns_at_its_time_with_its_counts(self, s: Scene, count: int) -> None:
+        """D9, F1: attempts and run_at are what the core decided, again and again."""
+        await s.add(job("a"))
+        for attempt in range(1, count + 1):
+            held = await s.claim("a")
+            assert held.attempts == attempt - 1
+            s.tick(1)
+            await s.end(put_back(held, attempts=attempt, run_at=s.now))
+        assert ((await s.get()).attempts, (await s.get()).state) == (count, State.READY)

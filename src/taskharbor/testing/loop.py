@@ -1,0 +1,98 @@
+"""An event loop with virtual time: where another loop would sleep, this one moves its clock on.
+
+An hour of timers runs in milliseconds, in the same order every time. When everything is blocked and no timer is set,
+`Deadlock` is raised instead of hanging. While a thread works for the loop, time stands still, unless the loop was made
+with `threads_hold_time=False`: then timers run on beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PATIENCE = 30.0
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, and nothing is left that could wake one."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Hands the loop's idle time to `idle` instead of spending it."""
+
+    idle: Callable[[float | None], float]
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        wait = self.idle(timeout)
+        ready = super().select(wait)
+        if wait and not ready:
+            raise Deadlock(f"a thread at work for the loop has not come back for {wait:g} s of real time")
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """`loop.time()` starts at zero and moves only when every task waits for a timer."""
+
+    def __init__(self, *, threads_hold_time: bool = True) -> None:
+        selector = _Selector()
+        super().__init__(selector)
+        self._now = 0.0
+        self._threads = 0
+        self._threads_hold_time = threads_hold_time
+        selector.idle = self._idle
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def _idle(self, timeout: float | None) -> float:
+        """Move on to the next timer; only for threads is there anything to wait for really."""
+        if self._threads and (self._threads_hold_time or timeout is None):
+            return PATIENCE
+        if timeout is None:
+            raise Deadlock("nothing can happen any more: no timer is set, and these tasks wait:\n" + _waiting(self))
+        self._now += timeout
+        return 0
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """As ever; the loop knows that a thread is at work until the future is done."""
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._threads += 1
+        future.add_done_callback(self._thread_is_back)
+        return future
+
+    def _thread_is_back(self, _: asyncio.Future[Any]) -> None:
+        self._threads -= 1
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """As ever; its threads are waited for in real time."""
+        self._threads += 1
+        try:
+            await super().shutdown_default_executor(*args, **kwargs)
+        finally:
+            self._threads -= 1
+
+
+def run(main: Coroutine[Any, Any, T], *, threads_hold_time: bool = True) -> T:
+    """`asyncio.run` in virtual time."""
+    make = partial(VirtualLoop, threads_hold_time=threads_hold_time)
+    with asyncio.Runner(loop_factory=make) as runner:
+        return runner.run(main)
+
+
+def _waiting(loop: asyncio.AbstractEventLoop) -> str:
+    lines = [f"  {task.get_name()}: {_place(task)}" for task in asyncio.all_tasks(loop)]
+    return "\n".join(sorted(lines)) or "  (none)"
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    name = getattr(task.get_coro(), "__qualname__", "?")
+    return f"{name} at {frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else name

@@ -1,0 +1,30 @@
+"""The memory driver keeps the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskharbor.driver import Driver
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.testing.kit import DriverKit, Harness, NewStore
+
+
+class Peek:
+    """Looks into the dict behind the verbs."""
+
+    def state(self, driver: Driver, id: str) -> str | None:
+        assert isinstance(driver, MemoryDriver)
+        job = driver._store.jobs.get(id)
+        return None if job is None else job.state
+
+    def count(self, driver: Driver) -> int:
+        assert isinstance(driver, MemoryDriver)
+        return len(driver._store.jobs)
+
+
+class TestMemory(DriverKit):
+    """Every case of the kit."""
+
+    @pytest.fixture
+    def new_store(self) -> NewStore:
+        return lambda: Harness(url="memory://", probe=Peek())

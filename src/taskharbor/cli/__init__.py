@@ -1,0 +1,59 @@
+"""The command line. No rules here: commands ask the harbor and show what it says.
+
+Importing this imports no engine and no rich; commands that draw import rich when they draw.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+
+import click
+
+from taskharbor.cli.dlq import dlq
+from taskharbor.cli.enqueue import enqueue
+from taskharbor.cli.exits import Commands
+from taskharbor.cli.health import health
+from taskharbor.cli.jobs import jobs
+from taskharbor.cli.place import place_options
+from taskharbor.cli.stats import stats
+from taskharbor.cli.worker import worker
+
+__all__ = ["cli", "main"]
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("taskharbor"), message="taskharbor %(version)s")
+@place_options
+def cli() -> None:
+    """Durable background jobs for Python.
+
+    New here? See it work: `taskharbor demo`
+
+    The application comes from -A, or from `app` in [tool.taskharbor] of pyproject.toml. The store comes from --url, the
+    application, TASKHARBOR_URL, or `url` in [tool.taskharbor]; else it is ./taskharbor.db.
+
+    Exit codes: 0 fine, 1 what was asked about is bad or missing, 2 wrong usage, 3 the store cannot be reached.
+    """
+
+
+@cli.command()
+@click.option("--keep", is_flag=True, help="Keep the store afterwards, to look around in it.")
+def demo(keep: bool) -> None:
+    """See it work: real workers, some hundred jobs, kill -9. About ten seconds."""
+    from taskharbor.cli.demo.play import run_demo  # the demo brings its own harbor; nobody else needs it
+
+    sys.exit(run_demo(keep=keep))
+
+
+for command in (dlq, enqueue, health, jobs, stats, worker):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point of `taskharbor`."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")  # a terminal that lacks a character shows ? instead of failing
+    cli(prog_name="taskharbor")

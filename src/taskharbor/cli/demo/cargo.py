@@ -1,0 +1,120 @@
+"""The demo's jobs: what is enqueued, of which kind, and what was asked of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from taskharbor import Job
+from taskharbor.cli.demo import tasks
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import TERMINAL, State
+
+WAVES, WAVE_EVERY = 12, 0.25
+QUICK_PER_WAVE, SLOW_PER_WAVE = 20, 2
+FLAKY, SCHEDULED = 24, 12
+STANDARD, URGENT = 24, 8
+DELAY = 5.0
+LEGS = 12
+
+
+class Kind:
+    """Jobs of one kind, as enqueued and as last seen in the store."""
+
+    def __init__(self, title: str, expected: int) -> None:
+        self.title = title
+        self.expected = expected
+        self.ids: list[str] = []
+        self.seen: list[JobRecord] = []
+
+    @property
+    def ended(self) -> int:
+        """How many are done or dead."""
+        return sum(job.state in TERMINAL for job in self.seen)
+
+    @property
+    def running(self) -> int:
+        """How many are held by a worker."""
+        return sum(job.state is State.INFLIGHT for job in self.seen)
+
+    @property
+    def failures(self) -> int:
+        """How many failed runs were recorded."""
+        return sum(len(job.failures) for job in self.seen)
+
+    def add(self, jobs: Sequence[Job[object]]) -> None:
+        """Note jobs that were stored."""
+        self.ids += [job.id for job in jobs]
+
+
+class Cargo:
+    """All jobs of the demo."""
+
+    def __init__(self) -> None:
+        self.quick = Kind("quick", WAVES * QUICK_PER_WAVE)
+        self.slow = Kind("slow, in threads", WAVES * SLOW_PER_WAVE)
+        self.flaky = Kind("flaky, retried", FLAKY)
+        self.poison = Kind("poison", 1)
+        self.scheduled = Kind("scheduled", SCHEDULED)
+        self.express = Kind("prioritised", STANDARD + URGENT)
+        self.keyed = Kind("one key, twice", 1)
+        self.voyage = Kind("long voyage", 1)
+        self.kinds = [value for value in vars(self).values() if isinstance(value, Kind)]
+        self.urgent: set[str] = set()
+        self.failures_asked: dict[str, int] = {}
+        self.pair: list[Job[str]] = []
+        self.all_stored = False
+
+    async def load(self, at_work: asyncio.Event) -> None:
+        """Enqueue some jobs at once, the long voyage and waves of others when the workers are at work."""
+        many = tasks.harbor.aenqueue_many
+        self.scheduled.add(
+            await many(tasks.remind.using(delay=DELAY).step(f"guest {number}") for number in range(SCHEDULED))
+        )
+        await self._load_express()
+        await self._load_flaky()
+        self.poison.add([await tasks.parse.aenqueue("this is no JSON")])
+        once = tasks.charge.using(idempotency_key="invoice:2030-0001")
+        self.pair = [await once.aenqueue("2030-0001", 4200), await once.aenqueue("2030-0001", 4200)]
+        self.keyed.add([job for job in self.pair if job.created])
+        await at_work.wait()
+        self.voyage.add([await tasks.sail.aenqueue("Ithaca", LEGS)])
+        for wave in range(WAVES):
+            self.quick.add(await many(tasks.greet.step(f"guest {wave}-{n}") for n in range(QUICK_PER_WAVE)))
+            self.slow.add(await many(tasks.render.step(page) for page in range(SLOW_PER_WAVE)))
+            await asyncio.sleep(WAVE_EVERY)
+        self.all_stored = True
+
+    async def _load_express(self) -> None:
+        """In one commit, the urgent ones last: they must overtake."""
+        standard = [tasks.deliver.step(f"standard {number}") for number in range(STANDARD)]
+        urgent = [tasks.deliver.using(priority=10).step(f"urgent {number}") for number in range(URGENT)]
+        jobs = await tasks.harbor.aenqueue_many([*standard, *urgent])
+        self.express.add(jobs)
+        self.urgent = {job.id for job in jobs[STANDARD:]}
+
+    async def _load_flaky(self) -> None:
+        failures = [1 + number % 3 for number in range(FLAKY)]
+        steps = [tasks.fetch.step(f"https://port-{number}.example", count) for number, count in enumerate(failures)]
+        jobs = await tasks.harbor.aenqueue_many(steps)
+        self.flaky.add(jobs)
+        self.failures_asked = dict(zip((job.id for job in jobs), failures, strict=True))
+
+    async def look(self) -> list[JobRecord]:
+        """See every job as it is in the store now."""
+        total = sum(kind.expected for kind in self.kinds)
+        records = await tasks.harbor.admin.jobs.alist(limit=2 * total)
+        by_id = {record.id: record for record in records}
+        for kind in self.kinds:
+            kind.seen = [by_id[id] for id in kind.ids if id in by_id]
+        return records
+
+    @property
+    def expected(self) -> int:
+        """How many jobs there will be."""
+        return sum(kind.expected for kind in self.kinds)
+
+    @property
+    def ended(self) -> int:
+        """How many are done or dead."""
+        return sum(kind.ended for kind in self.kinds)

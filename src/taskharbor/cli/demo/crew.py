@@ -1,0 +1,133 @@
+"""The demo's workers: real processes, started as anybody would start them, and listened to through their logs."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from typing import NamedTuple
+
+LEASE = "2s"
+CONCURRENCY = 6
+NAMES = ("Argo", "Beagle", "Calypso")
+QUEUES = ("default,voyages", "default,voyages", "default,express")
+_EVENT = re.compile(r" ((?:job|worker|lease|store)\.\w+): (.*)")
+
+
+class Told(NamedTuple):
+    """A log line of a worker: an event's name and its text."""
+
+    ship: Ship
+    event: str
+    text: str
+
+
+class Ship:
+    """One worker process."""
+
+    def __init__(self, name: str, queues: str, url: str, told: queue.SimpleQueue[Told]) -> None:
+        self.name = name
+        self.queues = queues
+        self.state = "starting"
+        self.finished = 0
+        self.running = 0
+        self._told = told
+        # a process group of its own, so that a Ctrl-C in the terminal reaches the demo only
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "taskharbor", "worker", "taskharbor.cli.demo.tasks:harbor"),
+                *("--queues", queues, "--concurrency", str(CONCURRENCY), "--lease", LEASE),
+            ],
+            env={**os.environ, "TASKHARBOR_URL": url, "PYTHONUTF8": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            process_group=0,
+        )
+        self._listener = threading.Thread(target=self._listen, name=f"demo-{name}", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if found := _EVENT.search(line):
+                self._told.put(Told(self, found[1], found[2]))
+            elif line.startswith("taskharbor: "):
+                self._told.put(Told(self, "worker.failed", line.strip()))
+
+    def kill(self) -> None:
+        """kill -9: no chance to say goodbye."""
+        self._process.kill()
+        self._process.wait()
+        self.state = "killed"
+        self.running = 0
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, as a deploy would."""
+        self._process.send_signal(signal.SIGTERM)
+        self.state = "stopping"
+
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs."""
+        code = self._process.poll()
+        if code is not None and self.state == "stopping":
+            self.state = "stopped"
+        return code
+
+    def sink(self) -> None:
+        """End the process whatever it does, and the thread that listens to it."""
+        if self.alive:
+            self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+
+class Crew:
+    """The three workers."""
+
+    def __init__(self, url: str) -> None:
+        self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self.ships: list[Ship] = []
+        self._url = url
+
+    def start(self) -> None:
+        """Start all."""
+        for name, queues in zip(NAMES, QUEUES, strict=True):
+            self.ships.append(Ship(name, queues, self._url, self._told))
+
+    def heard(self) -> list[Told]:
+        """What they said since the last time."""
+        return [self._told.get() for _ in range(self._told.qsize())]
+
+    def by_worker(self, worker: str) -> Ship | None:
+        """The ship behind a worker's id, `host:pid:…`."""
+        pid = worker.rsplit(":", 2)[-2]
+        return next((ship for ship in self.ships if str(ship.pid) == pid), None)
+
+    def by_pid(self, pid: int) -> Ship | None:
+        """The ship with this process id."""
+        return next((ship for ship in self.ships if ship.pid == pid), None)
+
+    def sink(self) -> None:
+        """End all, whatever they do."""
+        for ship in self.ships:
+            ship.sink()

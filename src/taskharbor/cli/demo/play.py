@@ -1,0 +1,116 @@
+"""Running the demo: a temporary store, the story, the verdict, and no trace afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from taskharbor.cli import output
+from taskharbor.cli.demo import tasks
+from taskharbor.cli.demo.promises import Promise, verdicts
+from taskharbor.cli.demo.story import DemoFailed, Story
+from taskharbor.cli.demo.view import view
+from taskharbor.cli.exits import BAD, FINE, complain
+from taskharbor.cli.output import Cell
+from taskharbor.errors import HarborError
+
+
+def run_demo(*, keep: bool) -> int:
+    """The whole demo; returns the exit code."""
+    with _folder(keep) as folder:
+        url = f"sqlite:///{quote(str(folder / 'demo.db'))}"
+        try:
+            story, promises = asyncio.run(_play(url))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            complain(f"demo stopped; its workers have ended, its files are {'kept' if keep else 'removed'}")
+            return BAD
+        except (DemoFailed, HarborError) as error:
+            complain(f"the demo cannot go on: {error}")
+            return BAD
+        _show_verdict(promises, story)
+        _show_next(url if keep else None)
+        return FINE if all(promise.kept for promise in promises) else BAD
+
+
+@contextmanager
+def _folder(keep: bool) -> Generator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="taskharbor-demo-"))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _play(url: str) -> tuple[Story, list[Promise]]:
+    _cancel_on_signals()
+    tasks.harbor.url = url
+    screen = view()
+    story = Story(url, screen.frame, screen.tell)
+    try:
+        async with tasks.harbor.open():
+            with screen.on_screen():
+                await story.run()
+            return story, verdicts(story, await story.cargo.look())
+    finally:
+        story.crew.sink()
+
+
+def _cancel_on_signals() -> None:
+    """Ctrl-C, a kill or a closed terminal end the demo by way of its `finally`s."""
+    main = asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+
+
+def _show_verdict(promises: Sequence[Promise], story: Story) -> None:
+    output.heading("What the store says now")
+    output.facts(
+        (Cell(f"{'✔' if kept else '✘'} {text}", "green" if kept else "bold red"), evidence)
+        for text, kept, evidence in promises
+    )
+    broken = sum(not promise.kept for promise in promises)
+    seconds = f"{story.elapsed:.1f} s"
+    if broken:
+        output.say(f"\n{broken} of {len(promises)} promises were broken, in {seconds}.", "bold red")
+    else:
+        output.say(f"\nAll {len(promises)} promises kept, in {seconds}.", "bold green")
+
+
+def _show_next(url: str | None) -> None:
+    output.heading("Now yours: hello.py")
+    output.say(_PROGRAM, "cyan")
+    output.heading("What to type next")
+    output.say(_COMMANDS, "cyan")
+    output.say(f"\nThe tasks of this demo are a good first read: {tasks.__file__}", "dim")
+    if url is not None:
+        folder = Path(unquote(url.removeprefix("sqlite:///"))).parent
+        output.heading(f"The demo's store was kept in {folder}")
+        output.say(_LOOK_AROUND.format(url=url), "cyan")
+
+
+_PROGRAM = """\
+  from taskharbor import Harbor
+
+  harbor = Harbor()
+
+  @harbor.task
+  def greet(name: str) -> str:
+      return f"Ahoy, {name}!\""""
+
+_COMMANDS = """\
+  taskharbor worker hello:harbor --reload &
+  taskharbor enqueue -A hello:harbor hello.greet name=Ada
+  taskharbor jobs ls
+  taskharbor --help"""
+
+_LOOK_AROUND = """\
+  taskharbor stats --url {url}
+  taskharbor dlq ls --url {url}"""

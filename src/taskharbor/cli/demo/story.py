@@ -1,0 +1,175 @@
+"""The demo's plot: load the cargo, watch the workers, kill one under its job, see the job finish elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from taskharbor.cli.demo.cargo import Cargo
+from taskharbor.cli.demo.crew import Crew, Ship, Told
+from taskharbor.cli.output import count
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import State
+
+FRAME = 0.1
+DEADLINE = 60.0
+KILL_FROM, KILL_BY = 0.25, 0.6
+_JOB = re.compile(r"job (\S+) \(([^)]*\.)?(\w+)\)(?:, )?(.*)")
+
+
+class Event(NamedTuple):
+    """Something worth telling; minor ones only where there is room."""
+
+    at: float
+    text: str
+    style: str = ""
+    minor: bool = False
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on."""
+
+
+class Story:
+    """What has happened so far. `frame` is called for every picture, `tell` for every event."""
+
+    def __init__(self, url: str, frame: Callable[[Story], None], tell: Callable[[Event], None]) -> None:
+        self.crew = Crew(url)
+        self.cargo = Cargo()
+        self.victim: Ship | None = None
+        self.adrift: list[str] = []
+        self.taken_over = False
+        self.exit_codes: dict[str, int | None] = {}
+        self._at_work = asyncio.Event()
+        self._began = time.monotonic()
+        self._frame = frame
+        self._tell = tell
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def tell(self, text: str, style: str = "", *, minor: bool = False) -> None:
+        """Add an event."""
+        self._tell(Event(self.elapsed, text, style, minor))
+
+    async def run(self) -> None:
+        """From the first process to the last."""
+        self.tell("starting three worker processes on one SQLite file")
+        self.crew.start()
+        loading = asyncio.create_task(self.cargo.load(self._at_work))
+        try:
+            while self.elapsed < DEADLINE:
+                if loading.done():
+                    loading.result()
+                await self._step()
+                if self.cargo.all_stored and self.cargo.ended == self.cargo.expected:
+                    break
+                await asyncio.sleep(FRAME)
+        finally:
+            loading.cancel()
+        await self._go_home()
+
+    async def _step(self) -> None:
+        self._hear()
+        records = await self.cargo.look()
+        for ship in self.crew.ships:
+            ship.running = sum(_held_by(ship, record) for record in records)
+            if not ship.alive and ship.state in ("starting", "working"):
+                raise DemoFailed(f"worker {ship.name} ended by itself with exit code {ship.exit_code()}")
+        if all(ship.state == "working" for ship in self.crew.ships):
+            self._at_work.set()
+        for voyage in self.cargo.voyage.seen:
+            self._follow(voyage, records)
+        self._frame(self)
+
+    def _hear(self) -> None:
+        for told in self.crew.heard():
+            _REACTIONS.get(told.event, _ignore)(self, told)
+
+    def _follow(self, voyage: JobRecord, records: list[JobRecord]) -> None:
+        """The one job that matters: kill its worker half-way, then watch who takes over."""
+        ship = self.crew.by_worker(voyage.lease.worker) if voyage.lease else None
+        if self.victim is None:
+            progress = voyage.progress.fraction if voyage.progress else 0.0
+            if ship is not None and (progress >= KILL_BY or (progress >= KILL_FROM and ship.running > 1)):
+                self._kill(ship, records)
+        elif not self.taken_over and ship is not None and ship is not self.victim:
+            self.taken_over = True
+            self.tell(f"{ship.name} takes the voyage over: lease version {voyage.version}", "bold green")
+
+    def _kill(self, ship: Ship, records: list[JobRecord]) -> None:
+        self.victim = ship
+        self.adrift = [record.id for record in records if _held_by(ship, record)]
+        ship.kill()
+        others = len(self.adrift) - 1
+        beside = f" and {count(others, 'other job')}" if others else ""
+        self.tell(f"kill -9 {ship.pid}: {ship.name} dies in the middle of the voyage{beside}", "bold red")
+
+    async def _go_home(self) -> None:
+        """SIGTERM to all that are left, and their exit codes."""
+        afloat = [ship for ship in self.crew.ships if ship is not self.victim]
+        for ship in afloat:
+            ship.ask_to_stop()
+        while any(ship.exit_code() is None for ship in afloat) and self.elapsed < DEADLINE:
+            await self._step()
+            await asyncio.sleep(FRAME / 2)
+        self.exit_codes = {ship.name: ship.exit_code() for ship in afloat}
+        await self._step()
+
+
+def _held_by(ship: Ship, record: JobRecord) -> bool:
+    return record.state is State.INFLIGHT and record.lease is not None and f":{ship.pid}:" in record.lease.worker
+
+
+def _ignore(story: Story, told: Told) -> None:
+    pass
+
+
+def _started(story: Story, told: Told) -> None:
+    if told.ship.state == "starting":
+        told.ship.state = "working"
+    story.tell(f"{told.ship.name} is at work, pid {told.ship.pid}, on {told.ship.queues.replace(',', ' and ')}")
+
+
+def _succeeded(story: Story, told: Told) -> None:
+    told.ship.finished += 1
+    found = _JOB.match(told.text)
+    if found and found[1] in story.cargo.voyage.ids:
+        story.tell(f"{told.ship.name} finishes the voyage", "bold green")
+
+
+def _retrying(story: Story, told: Told) -> None:
+    if found := _JOB.match(told.text):
+        error = found[4].partition(": ")[2]
+        story.tell(f"{found[3]} fails on {told.ship.name}, will be tried again: {error}", "yellow", minor=True)
+
+
+def _dead(story: Story, told: Told) -> None:
+    if found := _JOB.match(told.text):
+        error = found[4].partition(": ")[2]
+        story.tell(f"{found[3]} goes to the dead-letter queue: {error}", "red")
+
+
+def _trouble(story: Story, told: Told) -> None:
+    story.tell(f"{told.ship.name}: {told.event}: {told.text}", "yellow", minor=told.event != "worker.failed")
+
+
+def _stopped(story: Story, told: Told) -> None:
+    story.tell(f"{told.ship.name} stops gracefully after {told.ship.finished} jobs")
+
+
+_REACTIONS: dict[str, Callable[[Story, Told], None]] = {
+    "worker.started": _started,
+    "worker.stopped": _stopped,
+    "worker.failed": _trouble,
+    "job.succeeded": _succeeded,
+    "job.retrying": _retrying,
+    "job.dead": _dead,
+    "lease.lost": _trouble,
+    "store.unavailable": _trouble,
+}

@@ -1,0 +1,240 @@
+"""A job as commands show it: JSON fields with stable names, a row of a list, a page."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from taskharbor.cli import output
+from taskharbor.cli.output import Cell, Column, ago, exact
+from taskharbor.core.job import Failure, JobRecord
+from taskharbor.core.states import Shown, shown
+
+COLUMNS = (
+    Column("ID"),
+    Column("TASK", least=58, soft=True),
+    Column("QUEUE", least=110),
+    Column("STATE"),
+    Column("TRIES", right=True, least=72),
+    Column("WHEN", least=84),
+    Column("ERROR", least=100, soft=True),
+)
+DEAD_COLUMNS = (
+    Column("ID"),
+    Column("TASK", least=50, soft=True),
+    Column("QUEUE", least=130),
+    Column("TRIES", right=True, least=110),
+    Column("WHEN", least=96),
+    Column("ERROR", least=76, soft=True),
+)
+
+
+class _Envelope(msgspec.Struct):
+    args: msgspec.Raw
+
+
+def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
+    """The fields of a job in lists."""
+    return {
+        "id": job.id,
+        "task": job.type,
+        "queue": job.queue,
+        "state": shown(job, now).value,
+        "priority": job.priority,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "crashes": job.crashes,
+        "lease_version": job.version,
+        "created_at": job.created_at,
+        "due_at": job.due_at,
+        "started_at": job.started_at,
+        "completed_at": job.completed_at,
+        "failed_at": job.failed_at,
+        "last_error": job.last_error,
+        "dlq_reason": job.dlq_reason,
+        "worker": job.lease.worker if job.lease else None,
+        "tags": job.tags,
+        "idempotency_key": job.idempotency_key,
+    }
+
+
+def full(job: JobRecord, now: datetime) -> dict[str, Any]:
+    """Every field of a job. The lease's token stays in the store: whoever has it can finish the job."""
+    return {
+        **brief(job, now),
+        "arguments": arguments_of(job),
+        "payload_base64": None if arguments_of(job) is not None else base64.b64encode(job.payload).decode(),
+        "result": None if job.result is None else msgspec.Raw(job.result),
+        "run_at": job.run_at,
+        "expires_at": job.expires_at,
+        "timeout": job.timeout,
+        "max_crashes": job.max_crashes,
+        "unknown_put_backs": job.unknown_put_backs,
+        "lease": _lease(job),
+        "progress": None if job.progress is None else {"fraction": job.progress.fraction, "note": job.progress.note},
+        "cancel_requested_at": job.cancel_requested_at,
+        "key_expires_at": job.key_expires_at,
+        "headers": dict(job.headers),
+        "failures": [_failure(failure) for failure in job.failures],
+        "workflow_id": job.workflow_id,
+        "unmet_dependencies": job.unmet,
+        "original_id": job.original_id,
+        "replays": job.replays,
+        "keep_until": job.keep_until,
+    }
+
+
+def arguments_of(job: JobRecord) -> msgspec.Raw | None:
+    """The arguments as stored, or None if the payload is no payload of ours."""
+    try:
+        msgspec.json.decode(job.payload)
+        return msgspec.json.decode(job.payload, type=_Envelope).args
+    except msgspec.DecodeError:
+        return None
+
+
+def _lease(job: JobRecord) -> dict[str, Any] | None:
+    if job.lease is None:
+        return None
+    lease = job.lease
+    return {
+        "worker": lease.worker,
+        "version": lease.version,
+        "claimed_at": lease.claimed_at,
+        "expires_at": lease.expires_at,
+    }
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {
+        "attempt": failure.attempt,
+        "type": failure.kind,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "started_at": failure.started_at,
+        "failed_at": failure.failed_at,
+        "worker": failure.worker,
+    }
+
+
+def table(jobs: Sequence[JobRecord], now: datetime, *, dead: bool = False) -> None:
+    """The jobs as a table; in one of dead jobs the state goes without saying."""
+    columns = DEAD_COLUMNS if dead else COLUMNS
+    rows = [_row(job, now) for job in jobs]
+    output.table(columns, [[row[column.title] for column in columns] for row in rows])
+
+
+def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
+    return {
+        "ID": Cell(job.id, "bold"),
+        "TASK": job.type,
+        "QUEUE": job.queue,
+        "STATE": output.state_cell(shown(job, now)),
+        "TRIES": f"{job.attempts}/{job.max_attempts or '∞'}",
+        "WHEN": _when(job, now),
+        "ERROR": Cell(job.last_error or "", "red"),
+    }
+
+
+def _when(job: JobRecord, now: datetime) -> str:
+    state = shown(job, now)
+    if state is Shown.SCHEDULED:
+        return ago(job.due_at, now)
+    return ago(job.completed_at or (job.lease.claimed_at if job.lease else job.created_at), now)
+
+
+def page(job: JobRecord, now: datetime) -> None:
+    """Everything about one job."""
+    output.say(f"{job.type}  {job.id}", "bold")
+    output.facts(
+        [
+            ("state", _state(job, now)),
+            ("queue", job.queue),
+            ("priority", str(job.priority) if job.priority else None),
+            ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
+            ("crashes", f"{job.crashes} of {'any number' if job.max_crashes is None else job.max_crashes}"),
+            ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
+            ("put back", f"{job.unknown_put_backs} times: no such task" if job.unknown_put_backs else None),
+            ("held by", _holder(job, now)),
+            ("progress", _progress(job)),
+            ("timeout", None if job.timeout is None else output.length(job.timeout)),
+            ("tags", ", ".join(job.tags) or None),
+            ("key", job.idempotency_key),
+        ]
+    )
+    _times(job, now)
+    _lineage(job)
+    _values(job)
+    _failures(job, now)
+
+
+def _state(job: JobRecord, now: datetime) -> Cell:
+    state = output.state_cell(shown(job, now))
+    return state if job.dlq_reason is None else Cell(f"{state.text} ({job.dlq_reason})", state.style)
+
+
+def _holder(job: JobRecord, now: datetime) -> str | None:
+    return None if job.lease is None else f"{job.lease.worker}, until {exact(job.lease.expires_at, now)}"
+
+
+def _progress(job: JobRecord) -> str | None:
+    return None if job.progress is None else f"{job.progress.fraction:.0%} {job.progress.note}".rstrip()
+
+
+def _times(job: JobRecord, now: datetime) -> None:
+    output.heading("Times")
+    ran = job.completed_at - job.started_at if job.completed_at and job.started_at else None
+    output.facts(
+        [
+            ("created", exact(job.created_at, now)),
+            ("due", exact(job.due_at, now)),
+            ("claimed", exact(job.lease.claimed_at if job.lease else None, now)),
+            ("started", exact(job.started_at, now)),
+            ("failed", exact(job.failed_at, now)),
+            ("cancel asked", exact(job.cancel_requested_at, now)),
+            ("completed", exact(job.completed_at, now)),
+            ("took", None if ran is None else output.length(ran.total_seconds())),
+            ("expires", exact(job.expires_at, now)),
+            ("key until", exact(job.key_expires_at, now)),
+            ("kept until", exact(job.keep_until, now)),
+        ]
+    )
+
+
+def _lineage(job: JobRecord) -> None:
+    known = [
+        ("workflow", job.workflow_id),
+        ("waits for", output.count(job.unmet, "job") if job.unmet else None),
+        ("replayed", output.count(job.replays, "time") if job.replays else None),
+        ("original", job.original_id if job.original_id != job.id else None),
+        *job.headers.items(),
+    ]
+    if any(value is not None for _, value in known):
+        output.heading("Lineage and headers")
+        output.facts(known)
+
+
+def _values(job: JobRecord) -> None:
+    output.heading("Arguments")
+    arguments = arguments_of(job)
+    if arguments is None:
+        output.say(f"not a payload of TaskHarbor, {len(job.payload):,} bytes: {job.payload[:200]!r}")
+    else:
+        output.json_block(bytes(arguments))
+    if job.result is not None:
+        output.heading("Result")
+        output.json_block(job.result)
+
+
+def _failures(job: JobRecord, now: datetime) -> None:
+    if not job.failures and job.last_error:
+        output.heading("Last error")
+        output.say(job.last_error, "red")
+    for failure in job.failures:
+        output.heading(f"Failure {failure.attempt}: {failure.kind}, {ago(failure.failed_at, now)}")
+        output.facts([("worker", failure.worker), ("started", exact(failure.started_at, now))])
+        output.say(failure.traceback.rstrip() or failure.message, "red" if not failure.traceback else "dim")

@@ -1,0 +1,83 @@
+"""`taskharbor enqueue`: store a job by the name of its task."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, cast
+
+import click
+
+from taskharbor.cli import output
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.types import arguments, json_option, moment, time_option
+from taskharbor.runtime.options import JobOptions
+
+
+@click.command()
+@click.argument("task")
+@click.argument("words", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
+@time_option("--delay", "Not before that much time has passed: 30, 15m, 2h.")
+@click.option("--run-at", type=moment, metavar="TIME", help="Not before that time: 2030-01-31T09:00:00Z.")
+@time_option("--expires", "Cancel it if it has not begun within this time.")
+@click.option("--priority", type=int, help="From -100 to 100; higher runs first.")
+@click.option("--key", metavar="KEY", help="Idempotency key: a second job with it is not stored.")
+@time_option("--key-ttl", "How long the key holds (24 h unless told).")
+@click.option("--id", metavar="ID", help="The job's id, instead of a new one.")
+@click.option("--max-attempts", type=int, help="Failures before the dead-letter queue.")
+@time_option("--timeout", "How long a run may take.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="A label; may be given several times.")
+@json_option
+@place_options
+def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """Store a job for TASK with the given arguments.
+
+    A VALUE is JSON: 42, true, '["a", "b"]', '{"x": 1}'. What is no JSON is taken as text, so name=Ada will do; a text
+    that looks like a number is written '"42"'.
+
+    With an application, the task must exist there, its signature checks the arguments, and its own queue and options
+    apply. Without one, the job is stored as given, for a worker elsewhere.
+    """
+    values = arguments(words)
+    known = here().application()
+    harbor = known or here().bare()
+    if known is not None:
+        harbor.find(task)
+    step = harbor.step(task, values, **_options(**given))
+    (job,) = ask(harbor, lambda harbor: harbor.aenqueue_many([step]))
+    if as_json:
+        output.print_json({"id": job.id, "created": job.created, "same_payload": job.same_payload})
+    elif job.created:
+        output.say(f"{job.id} created")
+    else:
+        differs = "" if job.same_payload else ", with other arguments"
+        output.say(f"{job.id} existed already under this key{differs}: nothing was stored")
+
+
+def _options(
+    queue: str | None,
+    delay: float | None,
+    run_at: datetime | None,
+    expires: float | None,
+    priority: int | None,
+    key: str | None,
+    key_ttl: float | None,
+    id: str | None,
+    max_attempts: int | None,
+    timeout: float | None,
+    tags: tuple[str, ...],
+) -> JobOptions:
+    given = {
+        "queue": queue,
+        "delay": delay,
+        "run_at": run_at,
+        "expires": expires,
+        "priority": priority,
+        "idempotency_key": key,
+        "idempotency_ttl": key_ttl,
+        "id": id,
+        "max_attempts": max_attempts,
+        "timeout": timeout,
+        "tags": tags or None,
+    }
+    return cast(JobOptions, {name: value for name, value in given.items() if value is not None})

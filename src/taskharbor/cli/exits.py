@@ -1,0 +1,64 @@
+"""How commands end: one line on stderr that names the fix, and an exit code (CONTRACT C). Never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, HarborError, InvalidJob
+
+FINE, BAD, USAGE, UNREACHABLE = 0, 1, 2, 3
+
+
+def exit_code(error: HarborError) -> int:
+    """Which exit code an error stands for."""
+    if isinstance(error, ConfigError | InvalidJob | CapabilityMissing):
+        return USAGE
+    return UNREACHABLE if isinstance(error, DriverError) else BAD
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    click.echo(f"taskharbor: {' '.join(message.split())}", err=True)
+
+
+class Commands(click.Group):
+    """A group whose commands end as above, whatever went wrong."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and leave the process with its exit code."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(USAGE)
+        except click.UsageError as error:
+            complain(_with_hint(error))
+            sys.exit(USAGE)
+        except click.ClickException as error:
+            complain(error.format_message())
+            sys.exit(error.exit_code)
+        except HarborError as error:
+            complain(str(error))
+            sys.exit(exit_code(error))
+        except click.Abort:
+            complain("stopped")
+            sys.exit(BAD)
+        sys.exit(code if isinstance(code, int) else FINE)
+
+
+def _with_hint(error: click.UsageError) -> str:
+    message = error.format_message().rstrip(".")
+    return message if error.ctx is None else f"{message} (see `{error.ctx.command_path} --help`)"

@@ -1,0 +1,116 @@
+"""`taskharbor health`: is the work being done? For people, containers and monitors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from taskharbor.cli import output
+from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.types import json_option, time_option
+from taskharbor.driver import QueueCounts, WorkerRecord
+from taskharbor.errors import HarborError
+from taskharbor.harbor import Harbor
+
+Problem = tuple[str, str]
+State = tuple[list[QueueCounts], list[WorkerRecord]]
+
+
+@click.command()
+@time_option("--max-wait", "Unhealthy, too, if a due job has waited longer than this.")
+@click.option("--store-only", is_flag=True, help="Only ask whether the store answers.")
+@json_option
+@place_options
+def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
+    """Say whether the work is being done.
+
+    Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
+    that listens to it (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does not answer.
+
+    Dead jobs do not make it unhealthy; they are counted.
+    """
+    try:
+        harbor = here().store()
+        queues, workers = ask(harbor, _look)
+    except HarborError as error:
+        if exit_code(error) != UNREACHABLE:
+            raise
+        if as_json:
+            output.print_json({"healthy": False, "problems": [_named(("store_unreachable", str(error)))]})
+        complain(str(error))
+        sys.exit(UNREACHABLE)
+    now = harbor.admin.now()
+    problems = [] if store_only else _problems(queues, workers, max_wait, now)
+    if as_json:
+        output.print_json(_answer(queues, workers, problems, now))
+    else:
+        _show(queues, workers, problems)
+    sys.exit(BAD if problems else FINE)
+
+
+async def _look(harbor: Harbor) -> State:
+    return await harbor.admin.queues.alist(), await harbor.admin.workers.alist()
+
+
+def _problems(
+    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], max_wait: float | None, now: datetime
+) -> list[Problem]:
+    if not workers:
+        return [("no_worker", "no worker was seen within the last 40 seconds: run `taskharbor worker`")]
+    problems: list[Problem] = []
+    listened = {name for worker in workers for name in worker.queues}
+    for counts in queues:
+        if counts.paused or not counts.ready:
+            continue
+        if counts.queue not in listened:
+            message = (
+                f"queue {counts.queue} has {output.count(counts.ready, 'due job')} and no worker listens to it: "
+                f"run `taskharbor worker --queues {counts.queue}`"
+            )
+            problems.append(("queue_without_worker", message))
+        elif max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
+            waited = output.length((now - counts.oldest_due).total_seconds())
+            problems.append(
+                (
+                    "late",
+                    f"queue {counts.queue}: a due job has waited {waited}: start more workers or raise concurrency",
+                )
+            )
+    return problems
+
+
+def _named(problem: Problem) -> dict[str, str]:
+    return {"code": problem[0], "message": problem[1]}
+
+
+def _answer(
+    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem], now: datetime
+) -> dict[str, object]:
+    oldest = min((counts.oldest_due for counts in queues if counts.oldest_due), default=None)
+    return {
+        "healthy": not problems,
+        "problems": [_named(problem) for problem in problems],
+        "workers": len(workers),
+        "due": sum(counts.ready for counts in queues),
+        "running": sum(counts.claimed + counts.running for counts in queues),
+        "dlq": sum(counts.dlq for counts in queues),
+        "paused": [counts.queue for counts in queues if counts.paused],
+        "oldest_due_seconds": None if oldest is None else max(0.0, (now - oldest).total_seconds()),
+    }
+
+
+def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem]) -> None:
+    due, dead = sum(counts.ready for counts in queues), sum(counts.dlq for counts in queues)
+    numbers = ", ".join(
+        [output.count(len(workers), "worker"), output.count(due, "due job"), output.count(dead, "dead job")]
+    )
+    if not problems:
+        output.say(f"healthy: {numbers}", "green")
+        return
+    output.say(f"unhealthy: {numbers}", "bold red")
+    for _, message in problems:
+        complain(message)

@@ -1,0 +1,70 @@
+"""`taskharbor jobs`: look at jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from taskharbor.cli import describe, output
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.types import json_option, limit_option
+from taskharbor.core.job import JobRecord
+
+WORDS_HELP = """
+    WORDS narrow the list; all of them must hold:
+
+    \b
+      mail.*            tasks by name, * stands for anything (also task:mail.*)
+      queue:mail        a queue
+      state:dlq,ready   scheduled, ready, waiting, claimed, running, done, dlq, cancelled
+      tag:vip           a tag
+      error:refused     part of the last error
+      reason:crash_*    why it is in the dead-letter queue
+      workflow:ID       the jobs of a workflow
+      since:1h          created within the last hour; until:1h before that
+    """
+
+
+@click.group()
+def jobs() -> None:
+    """Look at jobs."""
+
+
+@jobs.command("ls", help=f"List jobs, the newest first.\n{WORDS_HELP}")
+@click.argument("words", nargs=-1)
+@limit_option(50, 1000)
+@click.option("--after", metavar="ID", help="Go on behind this job.")
+@json_option
+@place_options
+def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bool) -> None:
+    harbor = here().store()
+    found = ask(harbor, lambda harbor: harbor.admin.jobs.alist(words, limit=limit, after=after))
+    if as_json:
+        output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
+    else:
+        show_list(found, harbor.admin.now(), limit, "No jobs match." if words else "No jobs yet.")
+
+
+def show_list(found: list[JobRecord], now: datetime, limit: int, nothing: str, *, dead: bool = False) -> None:
+    """A table of jobs, and how to see the rest."""
+    if not found:
+        output.say(nothing, "dim")
+        return
+    describe.table(found, now, dead=dead)
+    if len(found) == limit:
+        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
+
+
+@jobs.command("show")
+@click.argument("id")
+@json_option
+@place_options
+def show_job(id: str, as_json: bool) -> None:
+    """Show everything about one job."""
+    harbor = here().store()
+    job = ask(harbor, lambda harbor: harbor.admin.jobs.aget(id))
+    if as_json:
+        output.print_json(describe.full(job, harbor.admin.now()))
+    else:
+        describe.page(job, harbor.admin.now())

@@ -1,0 +1,164 @@
+"""Where a command works: the application it imports, or just the store that a URL names.
+
+Commands that only read get by with a URL and import nobody's code, unless an application is the only hint to the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import click
+
+from taskharbor import config
+from taskharbor.errors import ConfigError, DriverUnavailable
+from taskharbor.harbor import Harbor
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+STORE_PATIENCE = 10.0
+
+
+class Place:
+    """What `-A` and `--url` said, before or after the command's name."""
+
+    def __init__(self) -> None:
+        self.app: str | None = None
+        self.url: str | None = None
+
+    def application(self) -> Harbor | None:
+        """The application's harbor, if one is named here or in pyproject.toml; `--url` replaces its store."""
+        spec = self.spec()
+        return None if spec is None else self._moved(load(spec))
+
+    def spec(self) -> str | None:
+        """How the application is named, if at all."""
+        return self.app or config.project("app")
+
+    def bare(self) -> Harbor:
+        """A harbor without any tasks, to store jobs for workers elsewhere."""
+        return Harbor(self.url, store_timeout=STORE_PATIENCE)
+
+    def store(self) -> Harbor:
+        """A harbor to read from. Imports the application only if it was asked for, or nothing else names a store."""
+        if self.app is not None:
+            harbor = self._moved(load(self.app))
+        elif self.url is None and not os.environ.get(config.URL_VARIABLE) and config.project("url") is None:
+            harbor = self.application() or self.bare()
+        else:
+            harbor = self.bare()
+        _check_file(harbor.url)
+        return harbor
+
+    def _moved(self, harbor: Harbor) -> Harbor:
+        if self.url is not None:
+            harbor.url = self.url
+        return harbor
+
+
+def place_options(command: C) -> C:
+    """Give a command `-A/--app` and `--url`; `here()` has what they said."""
+    app = click.option("-A", "--app", metavar="MODULE:HARBOR", help="The application.", **_REMEMBERED)
+    url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
+    return app(url(command))
+
+
+def here() -> Place:
+    """The place of the running command."""
+    return click.get_current_context().ensure_object(Place)
+
+
+def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    place = context.ensure_object(Place)
+    if value is not None:
+        setattr(place, option.name, value)
+
+
+_REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember}
+
+
+def ask(harbor: Harbor, question: Callable[[Harbor], Awaitable[T]]) -> T:
+    """Connect, ask, and close."""
+
+    async def answer() -> T:
+        async with harbor.open():
+            return await question(harbor)
+
+    return asyncio.run(answer())
+
+
+def load(spec: str) -> Harbor:
+    """The harbor that `module:harbor` names. `module` alone will do if it has just one."""
+    name, _, attribute = spec.partition(":")
+    if not name:
+        raise ConfigError(f"{spec!r} names no application: write module:harbor, such as shop:harbor")
+    module = _imported(name, spec)
+    if not attribute:
+        return _only_harbor(module, spec)
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Harbor):
+        there = ", ".join(_harbors(module)) or "none"
+        raise ConfigError(f"application {spec!r}: {attribute} is no Harbor; harbors in {name}: {there}")
+    return found
+
+
+def _imported(name: str, spec: str) -> ModuleType:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"application {spec!r}: no module {error.name!r} in {folder} or among the installed packages"
+            ) from error
+        raise _broken(error, name, spec) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(error, name, spec) from error
+
+
+def _broken(error: BaseException, name: str, spec: str) -> ConfigError:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{frames[-1].filename} line {frames[-1].lineno}: " if frames else ""
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename} line {error.lineno}: "
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ConfigError(
+        f"application {spec!r} cannot be imported: {where}{type(error).__name__}: {said} "
+        f'(the whole story: {Path(sys.executable).name} -c "import {name}")'
+    )
+
+
+def _harbors(module: ModuleType) -> dict[str, Harbor]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Harbor)}
+
+
+def _only_harbor(module: ModuleType, spec: str) -> Harbor:
+    harbors = _harbors(module)
+    if len(harbors) != 1:
+        there = ", ".join(f"{spec}:{name}" for name in harbors) or "none"
+        raise ConfigError(f"application {spec!r} must name one harbor, as in {spec}:harbor; there is {there}")
+    return next(iter(harbors.values()))
+
+
+def _check_file(url: str) -> None:
+    """A look at a store must not make one."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite" and not parts.netloc:
+        file = Path(unquote(parts.path[1:]))
+        if not file.exists():
+            raise DriverUnavailable(
+                f"there is no store {file}: it is made by the first enqueue or worker; "
+                f"name another with --url, -A or {config.URL_VARIABLE}"
+            )

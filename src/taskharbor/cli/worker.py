@@ -1,0 +1,110 @@
+"""`taskharbor worker`: run jobs until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from taskharbor.cli import logs, reload
+from taskharbor.cli.exits import FINE, complain, exit_code
+from taskharbor.cli.place import here, place_options
+from taskharbor.cli.types import queues, time_option
+from taskharbor.errors import HarborError, MissingExtra
+from taskharbor.harbor import Harbor
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+CLOSE_PATIENCE = 5.0
+
+
+@click.command()
+@click.argument("application", required=False, metavar="[MODULE:HARBOR]")
+@click.option(
+    "-Q", "--queues", "queue_list", metavar="NAMES", help="a,b or with weights a=3,b=1. Default: the tasks' own."
+)
+@click.option("-c", "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Jobs at a time.")
+@time_option("--lease", "How long a job is held between heartbeats.", "30s")
+@time_option("--grace", "How long a stop waits for running jobs.", "25s")
+@click.option("--reload", "reloading", is_flag=True, help="Start anew whenever a .py file below this folder changes.")
+@click.option("--uvloop", is_flag=True, help='Run on uvloop (pip install "taskharbor[fast]").')
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Log from this level up.",
+)
+@place_options
+def worker(
+    application: str | None,
+    queue_list: str | None,
+    concurrency: int,
+    lease: float,
+    grace: float,
+    reloading: bool,
+    uvloop: bool,
+    log_level: str,
+) -> None:
+    """Run jobs until SIGTERM or SIGINT (Ctrl-C).
+
+    The first signal stops gracefully: no new jobs, running ones may finish within the grace time, the rest is cancelled
+    and goes back to its queue without losing an attempt. A second signal does not wait.
+    """
+    place = here()
+    place.app = application or place.app
+    if place.spec() is None:
+        raise click.UsageError("name the application: `taskharbor worker shop:harbor`, or app in [tool.taskharbor]")
+    names = queues(queue_list)
+    if reloading:
+        sys.exit(reload.supervise([word for word in sys.argv[1:] if word != "--reload"], log_level))
+    loop_factory = _uvloop() if uvloop else None
+    logs.configure(log_level)
+    # As PID 1, a signal without a handler is ignored: have one before anything slow begins.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    code = FINE
+    try:
+        harbor = place.application()
+        assert harbor is not None
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(_work(harbor, names, concurrency, lease, grace))
+    except KeyboardInterrupt:
+        pass
+    except HarborError as error:
+        complain(str(error))
+        code = exit_code(error)
+    _end(code)
+
+
+async def _work(
+    harbor: Harbor, names: list[str] | dict[str, int] | None, concurrency: int, lease: float, grace: float
+) -> None:
+    await harbor.run_worker(names, concurrency=concurrency, lease=lease, grace=grace, release_abandoned=True)
+    with suppress(HarborError, TimeoutError):
+        async with asyncio.timeout(CLOSE_PATIENCE):
+            await harbor.aclose()
+    _end(FINE)  # from here: closing the loop would wait for threads that ignore their cancellation
+
+
+def _end(code: int) -> NoReturn:
+    """Leave at once: what a stuck thread still does must not outlive the release of its job."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _uvloop() -> LoopFactory:
+    try:
+        factory: LoopFactory = import_module("uvloop").new_event_loop
+    except ImportError:
+        raise MissingExtra('--uvloop needs a package that is not installed: pip install "taskharbor[fast]"') from None
+    return factory

@@ -1,0 +1,1 @@
+"""The command line, against real SQLite files and real processes."""

@@ -1,0 +1,21 @@
+"""A folder with an application in it, and commands run in that folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .desk import SHOP, Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """An empty folder with shop.py in it, as the working directory; no settings from outside."""
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TASKHARBOR_URL", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    return Desk(tmp_path)

@@ -1,0 +1,124 @@
+"""`taskharbor demo`, from end to end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskharbor.cli.demo import play
+from taskharbor.cli.demo.promises import Promise, verdicts
+from taskharbor.cli.demo.story import Story
+
+from .desk import Desk, in_terminal, unpainted, until
+
+LONGEST = 120
+
+
+def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """The demo as a process that keeps its temporary files below a folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "taskharbor", "demo", *words],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder), "TASKHARBOR_URL": "sqlite:///not-this-one.db"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+
+
+def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
+    """X1, F1, F2, F10, Q1, N1, D11, I1, X6: the summary is checked against the store; no trace is left."""
+    with demo(tmp_path) as process:
+        out, err = process.communicate(timeout=LONGEST)
+    assert (process.returncode, err) == (0, ""), out
+    kept = [line for line in out.splitlines() if line.startswith("✔")]
+    assert len(kept) == 9
+    assert "✘" not in out
+    assert "All 9 promises kept" in out
+    for text in (
+        "kill -9",
+        "takes the voyage over: lease version",
+        "goes to the dead-letter queue",
+        "What to type next",
+    ):
+        assert text in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
+    """X1, C: the same as a live picture, with the cursor back at the end."""
+    code, text = in_terminal(tmp_path, 80, "demo", TMPDIR=str(tmp_path))
+    picture = unpainted(text)
+    assert code == 0, picture
+    for words in ("TaskHarbor demo", "long voyage", "killed with -9", "lease version", "All 9 promises kept"):
+        assert words in picture
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stopped_demo_cleans_up(desk: Desk) -> None:
+    """C: SIGTERM in the middle ends the workers and removes the files."""
+    with demo(desk.folder) as process:
+        assert process.stdout is not None
+        (store,) = wait_for_folder(desk.folder)
+        for line in process.stdout:
+            if "is at work, pid" in line:
+                break
+        worker = int(line.partition("pid ")[2].partition(",")[0])
+        assert runs(worker)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=LONGEST)
+    assert process.returncode == 1
+    assert "demo stopped" in err
+    assert not runs(worker)
+    assert not store.exists()
+
+
+def test_a_broken_promise_is_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """C: the demo does not lie about itself; a store that is asked for is kept."""
+
+    async def broken(url: str) -> tuple[Story, list[Promise]]:
+        return story(), [Promise("Kept", True, "seen"), Promise("Not kept", False, "missed")]
+
+    monkeypatch.setattr(play, "_play", broken)
+    assert play.run_demo(keep=True) == 1
+    out = capsys.readouterr().out
+    assert "✔ Kept      seen" in out
+    assert "✘ Not kept  missed" in out
+    assert "1 of 2 promises were broken" in out
+    folder = Path(re.search("store was kept in (.*)", out)[1])  # type: ignore[index]
+    assert folder.is_dir()
+    folder.rmdir()
+
+
+def test_nothing_is_taken_for_kept_without_proof() -> None:
+    """C: held against an empty store, every promise is broken."""
+    assert [promise.text for promise in verdicts(story(), []) if promise.kept] == []
+
+
+def story() -> Story:
+    """A demo before its beginning."""
+    return Story("sqlite:///nothing.db", lambda _: None, lambda _: None)
+
+
+def wait_for_folder(folder: Path) -> list[Path]:
+    """The demo's folder, once it is there."""
+    until(lambda: bool(list(folder.glob("taskharbor-demo-*"))))
+    return list(folder.glob("taskharbor-demo-*"))
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

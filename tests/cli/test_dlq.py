@@ -1,0 +1,133 @@
+"""`taskharbor dlq`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .desk import Desk
+
+
+@pytest.fixture
+def dead(desk: Desk) -> Desk:
+    """A store with three dead jobs and a done one."""
+    for number in range(3):
+        desk.enqueue("shop.explode", f"text=shot {number}", "--id", f"dead-{number}")
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "done")
+    desk.drain()
+    return desk
+
+
+def job(desk: Desk, id: str) -> Any:
+    """The job in full."""
+    return desk.json("jobs", "show", id, "--url", desk.url)
+
+
+def test_the_list(dead: Desk) -> None:
+    """Q1: dead jobs only, narrowed by words."""
+    listed = dead.json("dlq", "ls", "--url", dead.url)
+    assert [entry["id"] for entry in listed] == ["dead-2", "dead-1", "dead-0"]
+    assert {entry["state"] for entry in listed} == {"dlq"}
+    (found,) = dead.json("dlq", "ls", "error:shot 1", "--url", dead.url)
+    assert found["id"] == "dead-1"
+    assert "ValueError: shot 2" in dead.good("dlq", "ls", "--url", dead.url)
+    assert dead.good("dlq", "ls", "queue:x", "--url", dead.url) == "No dead jobs match.\n"
+
+
+def test_an_empty_queue(desk: Desk) -> None:
+    """Q1: nothing dead is no error."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert desk.good("dlq", "ls", "--url", desk.url) == "The dead-letter queue is empty.\n"
+
+
+def test_states_make_no_sense_here(dead: Desk) -> None:
+    """X5: exit 2 instead of another answer than asked for."""
+    assert "dead jobs only" in dead.bad(2, "dlq", "ls", "state:ready", "--url", dead.url)
+    assert "dead jobs only" in dead.bad(2, "dlq", "replay", "--all", "state:ready", "--url", dead.url)
+
+
+def test_one_dead_job(dead: Desk) -> None:
+    """Q1: everything about it; a job that is not dead is exit 1."""
+    assert dead.json("dlq", "show", "dead-0", "--url", dead.url) == job(dead, "dead-0")
+    assert "Failure 2" in dead.good("dlq", "show", "dead-0", "--url", dead.url)
+    assert "jobs show done" in dead.bad(1, "dlq", "show", "done", "--url", dead.url)
+    assert "there is no job" in dead.bad(1, "dlq", "show", "nobody", "--url", dead.url)
+
+
+def test_replay_by_id(dead: Desk) -> None:
+    """Q2: attempts back to zero, lineage kept."""
+    assert dead.good("dlq", "replay", "dead-0", "dead-1", "--url", dead.url) == "Replayed dead-0.\nReplayed dead-1.\n"
+    replayed = job(dead, "dead-0")
+    assert (replayed["state"], replayed["attempts"], replayed["replays"]) == ("ready", 0, 1)
+    assert replayed["original_id"] == "dead-0"
+    assert len(replayed["failures"]) == 2
+
+
+def test_replay_with_other_arguments_and_a_key(dead: Desk) -> None:
+    """Q2: edited arguments, checked by the signature if the application is there."""
+    words = ["dlq", "replay", "dead-0", "--args", '{"text": "blank"}', "--key", "again", "-A", "shop:harbor"]
+    assert dead.json(*words) == [{"id": "dead-0", "outcome": "replayed"}]
+    replayed = job(dead, "dead-0")
+    assert (replayed["arguments"], replayed["idempotency_key"]) == ({"text": "blank"}, "again")
+    wrong = ["dlq", "replay", "dead-1", "--args", '{"sound": "bang"}']
+    assert "sound" in dead.bad(2, *wrong, "-A", "shop:harbor")
+    assert job(dead, "dead-1")["state"] == "dlq"
+
+
+def test_what_cannot_be_replayed(dead: Desk) -> None:
+    """Q2, C: exit 1 with a line for each; the others are replayed."""
+    result = dead.run("dlq", "replay", "done", "nobody", "dead-0", "--url", dead.url)
+    assert (result.exit_code, result.stdout) == (1, "Replayed dead-0.\n")
+    first, second = result.stderr.splitlines()
+    assert "done was not replayed: it is neither dead nor cancelled" in first
+    assert "nobody was not replayed: there is no such job" in second
+    outcomes = dead.run("dlq", "replay", "done", "nobody", "--json", "--url", dead.url)
+    assert outcomes.exit_code == 1
+    assert '"outcome": "not_dead"' in outcomes.stdout
+
+
+def test_a_dry_run_changes_nothing(dead: Desk) -> None:
+    """Q2: previewed."""
+    assert dead.good("dlq", "replay", "dead-0", "--dry-run", "--url", dead.url) == "Would replay dead-0.\n"
+    preview = dead.good("dlq", "replay", "--all", "error:shot 1", "--dry-run", "--url", dead.url)
+    assert preview.startswith("Would replay 1 job.\n")
+    assert "dead-1" in preview
+    words = ["dlq", "replay", "--all", "--dry-run", "--url", dead.url]
+    assert dead.json(*words) == {"matched": 3, "replayed": [], "dry_run": True}
+    assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
+    assert "nobody" in dead.bad(1, "dlq", "replay", "nobody", "--dry-run", "--url", dead.url)
+
+
+def test_replay_all_that_match(dead: Desk) -> None:
+    """Q2: with words; without a question only if told so."""
+    assert dead.good("dlq", "replay", "--all", "error:shot 1", "--yes", "--url", dead.url) == "Replayed 1 job.\n"
+    assert job(dead, "dead-1")["state"] == "ready"
+    answer = dead.json("dlq", "replay", "--all", "--yes", "--url", dead.url)
+    assert (answer["matched"], sorted(answer["replayed"])) == (2, ["dead-0", "dead-2"])
+    assert dead.good("dlq", "replay", "--all", "--url", dead.url) == "Replayed 0 jobs.\n"
+
+
+def test_the_limit_bounds_it(dead: Desk) -> None:
+    """Q2: bounded, and it says so."""
+    result = dead.run("dlq", "replay", "--all", "--yes", "--limit", "2", "--url", dead.url)
+    assert (result.exit_code, result.stdout) == (0, "Replayed 2 jobs.\n")
+    assert "run it again" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "say --all"),
+        (["--all"], "3 jobs would be replayed: add --yes"),
+        (["--all", "--args", "{}"], "for one job"),
+        (["dead-0", "dead-1", "--key", "k"], "for one job"),
+        (["dead-0", "--args", "[1]"], "JSON object"),
+        (["dead-0", "--args", "{"], "JSON object"),
+        (["--all", "colour:red"], "unknown filter word"),
+    ],
+)
+def test_wrong_usage(dead: Desk, words: list[str], said: str) -> None:
+    """X5: exit 2, nothing replayed."""
+    assert said in dead.bad(2, "dlq", "replay", *words, "--url", dead.url)
+    assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3

@@ -1,0 +1,119 @@
+"""`taskharbor enqueue`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from .desk import Desk
+
+
+def stored(desk: Desk, id: str) -> Any:
+    """The job as `jobs show` tells it."""
+    return desk.json("jobs", "show", id, "--url", desk.url)
+
+
+def test_with_an_application_its_options_apply(desk: Desk) -> None:
+    """C, R5: the task's own queue and tags; the signature reads the arguments."""
+    id = desk.enqueue("shop.welcome", "user_id=42", "locale=de")
+    job = stored(desk, id)
+    assert job["arguments"] == {"user_id": 42, "locale": "de"}
+    assert (job["queue"], job["tags"], job["state"]) == ("mail", ["letter"], "ready")
+    assert desk.drain() == 1
+    assert stored(desk, id)["result"] == "de:42"
+
+
+def test_without_one_it_is_stored_as_given(desk: Desk) -> None:
+    """C: by name, for a worker elsewhere."""
+    words = ["a=1", "b=text", "c=[1, 2]", 'd="7"', "e=null", "f=", "g=a=b", "h=ünï"]
+    id = desk.json("enqueue", "far.away", *words, "--url", desk.url)["id"]
+    job = stored(desk, id)
+    assert job["task"] == "far.away"
+    assert job["arguments"] == {
+        "a": 1, "b": "text", "c": [1, 2], "d": "7", "e": None, "f": "", "g": "a=b", "h": "ünï"
+    }  # fmt: skip
+
+
+def test_it_prints_the_id(desk: Desk) -> None:
+    """C: for people, the id and whether it was created."""
+    assert desk.good("enqueue", "far.away", "--id", "mine", "--url", desk.url) == "mine created\n"
+
+
+def test_every_option(desk: Desk) -> None:
+    """C, N1, I1: options are stored with the job."""
+    id = desk.enqueue(
+        "shop.welcome", "user_id=1", "--queue", "slow", "--delay", "15m", "--priority", "7", "--key", "k",
+        "--key-ttl", "1h", "--id", "one", "--max-attempts", "9", "--timeout", "1.5", "--tag", "x", "--tag", "y",
+        "--expires", "2h",
+    )  # fmt: skip
+    job = stored(desk, id)
+    expected = {
+        "id": "one", "queue": "slow", "priority": 7, "idempotency_key": "k", "max_attempts": 9, "timeout": 1.5,
+        "tags": ["x", "y"], "state": "scheduled",
+    }  # fmt: skip
+    assert {name: job[name] for name in expected} == expected
+    created = datetime.fromisoformat(job["created_at"])
+    for name, after in {"run_at": 15, "key_expires_at": 60, "expires_at": 120}.items():
+        assert abs(datetime.fromisoformat(job[name]) - created - timedelta(minutes=after)) < timedelta(minutes=1)
+
+
+def test_run_at(desk: Desk) -> None:
+    """N1: a moment with its zone, kept in UTC."""
+    id = desk.enqueue("shop.welcome", "user_id=1", "--run-at", "2040-01-31T09:00:00+02:00")
+    assert stored(desk, id)["run_at"] == "2040-01-31T07:00:00Z"
+
+
+def test_a_known_key_stores_nothing(desk: Desk) -> None:
+    """I1, I3: the existing id, and whether the arguments were the same."""
+    id = desk.enqueue("shop.welcome", "user_id=1", "--key", "k")
+    again = desk.json("enqueue", "-A", "shop", "shop.welcome", "user_id=1", "--key", "k")
+    other = desk.json("enqueue", "-A", "shop", "shop.welcome", "user_id=2", "--key", "k")
+    assert again == {"id": id, "created": False, "same_payload": True}
+    assert other == {"id": id, "created": False, "same_payload": False}
+    assert "existed already" in desk.good("enqueue", "-A", "shop", "shop.welcome", "user_id=1", "--key", "k")
+    assert "other arguments" in desk.good("enqueue", "-A", "shop", "shop.welcome", "user_id=2", "--key", "k")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["shop.nothing"], "shop.explode, shop.hang, shop.welcome"),
+        (["shop.welcome"], "user_id"),
+        (["shop.welcome", "user_id=many"], "Expected `int`, got `str` - at `arguments.user_id`"),
+        (["shop.welcome", "user_id=1", "colour=red"], "colour"),
+        (["shop.welcome", "user_id"], "write name=value"),
+        (["shop.welcome", "=1"], "write name=value"),
+        (["shop.welcome", "user_id=1", "user_id=2"], "given twice"),
+        (["shop.welcome", 'user_id={"a":'], "looks like JSON but is not"),
+        (["shop.welcome", "user_id=1", "--priority", "101"], "priority must be"),
+        (["shop.welcome", "user_id=1", "--max-attempts", "0"], "max_attempts must be"),
+        (["shop.welcome", "user_id=1", "--delay", "later"], "15m"),
+        (["shop.welcome", "user_id=1", "--delay", "-5"], "delay must be"),
+        (["shop.welcome", "user_id=1", "--run-at", "tomorrow"], "2030-01-31T09:00:00Z"),
+        (["shop.welcome", "user_id=1", "--run-at", "2040-01-31T09:00:00"], "time zone"),
+        (["shop.welcome", "user_id=1", "--run-at", "2040-01-31T09:00:00Z", "--delay", "1"], "not both"),
+        (["shop.welcome", "user_id=1", "--key-ttl", "1h"], "idempotency_ttl needs"),
+        (["shop.welcome", "user_id=1", "--queue", "a\tb"], "control characters"),
+        (["shop.explode", f"text={'x' * 600_000}"], "the limit is 524,288"),
+    ],
+)
+def test_bad_input_stores_nothing(desk: Desk, words: list[str], said: str) -> None:
+    """X5: exit 2, one line that names the rule, nothing stored."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert said in desk.bad(2, "enqueue", "-A", "shop:harbor", *words)
+    assert len(desk.json("jobs", "ls", "--url", desk.url)) == 1
+
+
+def test_a_taken_id_is_refused(desk: Desk) -> None:
+    """R2: exit 1."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    assert "one" in desk.bad(1, "enqueue", "-A", "shop", "shop.welcome", "user_id=1", "--id", "one")
+
+
+def test_a_folder_that_is_not_there(desk: Desk) -> None:
+    """X5: a store cannot be made in a folder that is missing."""
+    result = desk.run("enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")
+    assert result.exit_code in (2, 3)
+    assert "no folder" in result.stderr

@@ -1,0 +1,136 @@
+"""`taskharbor jobs`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from .desk import Desk
+
+BRIEF = {
+    "id", "task", "queue", "state", "priority", "attempts", "max_attempts", "crashes", "lease_version", "created_at",
+    "due_at", "started_at", "completed_at", "failed_at", "last_error", "dlq_reason", "worker", "tags",
+    "idempotency_key",
+}  # fmt: skip
+FULL = BRIEF | {
+    "arguments", "payload_base64", "result", "run_at", "expires_at", "timeout", "max_crashes", "unknown_put_backs",
+    "lease", "progress", "cancel_requested_at", "key_expires_at", "headers", "failures", "workflow_id",
+    "unmet_dependencies", "original_id", "replays", "keep_until",
+}  # fmt: skip
+
+
+@pytest.fixture
+def busy(desk: Desk) -> Desk:
+    """A store with a done job, a dead one, one in line and one for later."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "done", "--tag", "vip")
+    desk.enqueue("shop.explode", "text=no such user", "--id", "dead")
+    desk.drain()
+    desk.enqueue("shop.welcome", "user_id=2", "--id", "ready")
+    desk.enqueue("shop.welcome", "user_id=3", "--id", "later", "--delay", "1h")
+    return desk
+
+
+def listed(desk: Desk, *words: str) -> list[str]:
+    """The ids that the list has for these words."""
+    return [job["id"] for job in desk.json("jobs", "ls", *words, "--url", desk.url)]
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ([], ["later", "ready", "dead", "done"]),
+        (["state:dlq"], ["dead"]),
+        (["state:done,scheduled"], ["later", "done"]),
+        (["shop.*"], ["later", "ready", "dead", "done"]),
+        (["task:*.explode"], ["dead"]),
+        (["queue:mail", "state:ready"], ["ready"]),
+        (["tag:vip"], ["done"]),
+        (["error:no such"], ["dead"]),
+        (["reason:max_*"], ["dead"]),
+        (["since:1h"], ["later", "ready", "dead", "done"]),
+        (["until:1h"], []),
+        (["--limit", "2"], ["later", "ready"]),
+        (["--after", "ready"], ["dead", "done"]),
+    ],
+)
+def test_words_narrow_the_list(busy: Desk, words: list[str], ids: list[str]) -> None:
+    """C: the words of the filter; the newest first."""
+    result = busy.run("jobs", "ls", *words, "--json", "--url", busy.url)
+    assert result.exit_code == 0
+    assert listed(busy, *words) == ids
+
+
+@pytest.mark.parametrize("word", ["colour:red", "state:happy", "since:yesterday"])
+def test_an_unknown_word(busy: Desk, word: str) -> None:
+    """X5: exit 2."""
+    assert word.partition(":")[2] in busy.bad(2, "jobs", "ls", word, "--url", busy.url)
+
+
+def test_the_fields_of_a_list(busy: Desk) -> None:
+    """C: stable names; times in ISO 8601, UTC."""
+    for job in busy.json("jobs", "ls", "--url", busy.url):
+        assert set(job) == BRIEF
+        assert job["created_at"].endswith("Z")
+        assert datetime.fromisoformat(job["created_at"]).tzinfo is not None
+
+
+def test_the_list_for_people(busy: Desk) -> None:
+    """C: plain aligned text where stdout is no terminal."""
+    head, *rows = busy.good("jobs", "ls", "--url", busy.url).splitlines()
+    assert head.split() == ["ID", "TASK", "QUEUE", "STATE", "TRIES", "WHEN", "ERROR"]
+    assert [row.split()[0] for row in rows] == ["later", "ready", "dead", "done"]
+    assert all(row[head.index("TASK") :].startswith("shop.") for row in rows)
+    assert rows[2].endswith("ValueError: no such user")
+
+
+def test_a_longer_list_says_how_to_go_on(busy: Desk) -> None:
+    """C: on stderr, so that stdout stays a table."""
+    result = busy.run("jobs", "ls", "--limit", "2", "--url", busy.url)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    assert "--after ready" in result.stderr
+
+
+def test_an_empty_list(busy: Desk) -> None:
+    """C: nothing found is no error."""
+    assert busy.good("jobs", "ls", "queue:nothing", "--url", busy.url) == "No jobs match.\n"
+    assert listed(busy, "queue:nothing") == []
+
+
+def test_one_job_in_full(busy: Desk) -> None:
+    """C, Q1, F10: every field, and each failure with its traceback."""
+    job = busy.json("jobs", "show", "dead", "--url", busy.url)
+    assert set(job) == FULL
+    assert (job["state"], job["attempts"], job["dlq_reason"]) == ("dlq", 2, "max_attempts")
+    assert job["arguments"] == {"text": "no such user"}
+    assert [failure["attempt"] for failure in job["failures"]] == [1, 2]
+    for failure in job["failures"]:
+        assert (failure["type"], failure["message"]) == ("ValueError", "no such user")
+        assert "in explode" in failure["traceback"]
+        assert failure["worker"]
+
+
+def test_one_job_for_people(busy: Desk) -> None:
+    """C: state, times, arguments, result, failures."""
+    done = busy.good("jobs", "show", "done", "--url", busy.url)
+    for text in ("shop.welcome  done", "Times", "completed", '"user_id": 1', "Result", '"en:1"', "vip"):
+        assert text in done
+    dead = busy.good("jobs", "show", "dead", "--url", busy.url)
+    for text in ("dlq (max_attempts)", "attempts", "2 of 2", "Failure 1: ValueError", "Failure 2: ValueError"):
+        assert text in dead
+
+
+def test_no_such_job(busy: Desk) -> None:
+    """C: exit 1."""
+    assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--url", busy.url)
+    assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--json", "--url", busy.url)
+
+
+def test_what_a_job_says_cannot_steer_the_terminal(desk: Desk) -> None:
+    """X5: control characters in stored text are shown, not sent."""
+    desk.enqueue("shop.explode", 'text="\\u001b[31mred\\u0007\\u202e"', "--id", "evil")
+    desk.drain()
+    for words in (["jobs", "ls"], ["jobs", "show", "evil"], ["dlq", "ls"]):
+        text = desk.good(*words, "--url", desk.url)
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
+        assert "\\x1b[31mred" in text

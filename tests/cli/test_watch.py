@@ -1,0 +1,126 @@
+"""`taskharbor stats` and `taskharbor health`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from .desk import Desk, until
+
+
+def test_stats_of_a_busy_store(desk: Desk) -> None:
+    """C: counts per queue, totals per task."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    desk.enqueue("shop.explode", "text=x")
+    desk.drain()
+    desk.enqueue("shop.welcome", "user_id=2", "--delay", "1h")
+    answer = desk.json("stats", "--url", desk.url)
+    assert set(answer) == {"at", "queues", "workers", "since_seconds", "totals"}
+    default, mail = answer["queues"]
+    assert (default["queue"], default["dlq"]) == ("default", 1)
+    assert (mail["queue"], mail["done"], mail["scheduled"], mail["paused"]) == ("mail", 1, 1, False)
+    totals = {total["task"]: total for total in answer["totals"]}
+    assert (totals["shop.explode"]["retried"], totals["shop.explode"]["dlq"]) == (1, 1)
+    assert totals["shop.welcome"]["done"] == 1
+    text = desk.good("stats", "--url", desk.url)
+    for word in ("Queues", "mail", "SCHEDULED", "Workers", "none seen", "Runs of the last", "shop.explode", "RETRIED"):
+        assert word in text
+
+
+def test_stats_of_an_empty_store(desk: Desk) -> None:
+    """C: no jobs, no workers, no totals."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    asyncio.run(forget(desk, "one"))
+    assert "no jobs yet" in desk.good("stats", "--url", desk.url)
+
+
+async def forget(desk: Desk, id: str) -> None:
+    """Remove a job."""
+    async with desk.harbor.open() as harbor:
+        await harbor.admin.jobs.acancel([id])
+        await harbor.admin.jobs.adelete([id])
+
+
+def test_health_without_a_worker(desk: Desk) -> None:
+    """C: exit 1 and what to do; with --store-only the store is enough."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    result = desk.run("health", "--url", desk.url)
+    assert (result.exit_code, result.stdout) == (1, "unhealthy: 0 workers, 1 due job, 0 dead jobs\n")
+    assert "taskharbor worker" in result.stderr
+    answer = desk.run("health", "--json", "--url", desk.url)
+    assert answer.exit_code == 1
+    assert '"no_worker"' in answer.stdout
+    assert desk.good("health", "--store-only", "--url", desk.url).startswith("healthy")
+
+
+def test_health_without_a_store(desk: Desk) -> None:
+    """C: exit 3, in JSON too."""
+    result = desk.run("health", "--json", "--url", "sqlite:///nothing.db")
+    assert result.exit_code == 3
+    assert '"store_unreachable"' in result.stdout
+    assert "there is no store" in result.stderr
+
+
+def test_health_with_wrong_usage(desk: Desk) -> None:
+    """C: exit 2."""
+    desk.bad(2, "health", "--url", "nonsense")
+    desk.bad(2, "health", "--max-wait", "soon")
+
+
+def test_health_with_a_worker(desk: Desk) -> None:
+    """C: exit 0 while every queue with due jobs has a listener; exit 1 for a queue without, or one that is late."""
+    with desk.process("worker", "shop:harbor", "--queues", "default", "--grace", "0") as worker:
+        worker.says("worker.started")
+        until(lambda: desk.run("health", "--url", desk.url).exit_code == 0)
+        answer = desk.json("health", "--url", desk.url)
+        assert (answer["healthy"], answer["workers"], answer["problems"]) == (True, 1, [])
+        assert set(answer) == {
+            "healthy", "problems", "workers", "due", "running", "dlq", "paused", "oldest_due_seconds"
+        }  # fmt: skip
+        (seen,) = desk.json("stats", "--url", desk.url)["workers"]
+        assert (seen["queues"], seen["slots"]) == (["default"], 16)
+        assert "0/16" in desk.good("stats", "--url", desk.url)
+
+        desk.enqueue("shop.welcome", "user_id=1")
+        assert "queue mail has 1 due job and no worker listens to it" in unhealthy(desk)
+        pause(desk, "mail")
+        assert desk.run("health", "--url", desk.url).exit_code == 0
+
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+    assert "no worker" in unhealthy(desk)
+
+
+def test_health_of_a_late_queue(desk: Desk) -> None:
+    """C: --max-wait."""
+    with desk.process("worker", "shop:harbor", "--concurrency", "1", "--grace", "0") as worker:
+        desk.enqueue("shop.hang")
+        worker.says("hanging")
+        desk.enqueue("shop.hang")
+        until(lambda: desk.run("health", "--url", desk.url).exit_code == 0)
+        assert "queue default: a due job has waited" in unhealthy(desk, "--max-wait", "0")
+
+
+def unhealthy(desk: Desk, *words: str) -> str:
+    """The complaint of a health that is bad."""
+    result = desk.run("health", *words, "--url", desk.url)
+    assert result.exit_code == 1
+    return result.stderr
+
+
+def pause(desk: Desk, queue: str) -> None:
+    """Pause a queue."""
+
+    async def act() -> None:
+        async with desk.harbor.open() as harbor:
+            await harbor.admin.queues.apause(queue)
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("words", [["stats"], ["health"]])
+def test_they_take_no_arguments(desk: Desk, words: list[str]) -> None:
+    """X5: exit 2."""
+    desk.bad(2, *words, "extra")

@@ -1,0 +1,194 @@
+"""`taskharbor worker`, as a process."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskharbor.cli import types
+
+from .desk import Desk, until
+
+
+def job(desk: Desk, id: str) -> Any:
+    """The job in full."""
+    return desk.json("jobs", "show", id, "--url", desk.url)
+
+
+def test_it_works_until_sigterm(desk: Desk) -> None:
+    """X6, C: runs jobs, stops gracefully, exit 0; every line carries the fields of its job."""
+    with desk.process("worker", "shop:harbor") as worker:
+        assert "works on default, mail, 16 jobs at a time" in worker.says("worker.started")
+        id = desk.enqueue("shop.welcome", "user_id=7")
+        inside = worker.says("welcoming 7")
+        assert re.match(rf"\d{{4}}-\S+Z INFO shop job={id} task=shop.welcome attempt=1 welcoming 7$", inside)
+        assert "job=- task=- attempt=-" in worker.says(f"job.succeeded: job {id} (shop.welcome)")
+        worker.signal(signal.SIGTERM)
+        worker.says("worker.draining")
+        worker.says("worker.stopped")
+        assert worker.exit_code() == 0
+    assert job(desk, id)["state"] == "done"
+    assert desk.json("stats", "--url", desk.url)["workers"] == []
+
+
+def test_sigint_is_as_good(desk: Desk) -> None:
+    """X6: Ctrl-C."""
+    with desk.process("worker", "-A", "shop:harbor") as worker:
+        worker.says("worker.started")
+        worker.signal(signal.SIGINT)
+        assert worker.exit_code() == 0
+
+
+def test_a_thread_that_never_ends_is_released(desk: Desk) -> None:
+    """X6: after the grace period its job goes back without an attempt, and the process ends."""
+    id = desk.enqueue("shop.hang")
+    with desk.process("worker", "shop:harbor", "--grace", "0.1") as worker:
+        worker.says("hanging")
+        worker.signal(signal.SIGTERM)
+        assert id in worker.says("worker.abandoned")
+        assert worker.exit_code() == 0
+    released = job(desk, id)
+    assert (released["state"], released["attempts"], released["crashes"], released["lease"]) == ("ready", 0, 0, None)
+
+
+def test_a_second_signal_does_not_wait(desk: Desk) -> None:
+    """X6: the grace period of an hour is cut short; the job is released as well."""
+    id = desk.enqueue("shop.hang")
+    with desk.process("worker", "shop:harbor", "--grace", "1h") as worker:
+        worker.says("hanging")
+        worker.signal(signal.SIGTERM)
+        worker.says("worker.draining")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+    assert job(desk, id)["state"] == "ready"
+
+
+def test_a_signal_while_the_application_is_imported(desk: Desk) -> None:
+    """X6: as PID 1 a signal without a handler would be ignored, so there is one from the start."""
+    (desk.folder / "slow.py").write_text(
+        "import pathlib, sys, threading\nprint('importing', file=sys.stderr, flush=True)\nthreading.Event().wait()\n",
+        encoding="utf-8",
+    )
+    with desk.process("worker", "slow:harbor") as worker:
+        worker.says("importing")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+
+
+def test_it_listens_to_the_queues_it_is_told(desk: Desk) -> None:
+    """C: --queues."""
+    other, mine = desk.enqueue("shop.welcome", "user_id=1"), desk.enqueue("shop.explode", "text=x")
+    with desk.process("worker", "shop", "--queues", "default=3,spare=1", "--log-level", "debug") as worker:
+        assert "works on default, spare" in worker.says("worker.started")
+        worker.says(f"job.dead: job {mine}")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+    assert job(desk, other)["state"] == "ready"
+
+
+def test_the_log_level(desk: Desk) -> None:
+    """C: --log-level; one line for one record, whatever a job raises."""
+    desk.enqueue("shop.explode", 'text="first\\nsecond \\u001b[31m"')
+    with desk.process("worker", "shop", "--log-level", "error") as worker:
+        worker.says("job.dead")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+    (line,) = worker.lines
+    assert line.endswith("ValueError: first\\nsecond \\x1b[31m")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "name the application"),
+        (["nowhere:harbor"], 2, "no module 'nowhere'"),
+        (["shop:harbor", "--queues", "mail=many"], 2, "whole number"),
+        (["shop:harbor", "--queues", "mail=0"], 2, "from 1 to 100"),
+        (["shop:harbor", "--queues", ""], 2, "queue's name"),
+        (["shop:harbor", "--concurrency", "0"], 2, "--concurrency"),
+        (["shop:harbor", "--lease", "0"], 2, "lease must be"),
+        (["shop:harbor", "--lease", "short"], 2, "15m"),
+        (["shop:harbor", "--grace", "-1"], 2, "grace must be"),
+        (["shop:harbor", "--log-level", "loud"], 2, "--log-level"),
+        (["shop:harbor", "--url", "sqlite:///shop.py"], 3, "shop.py"),
+        (["shop:harbor", "extra"], 2, "extra"),
+    ],
+)
+def test_a_worker_that_cannot_start(desk: Desk, words: list[str], code: int, said: str) -> None:
+    """C, X5: one line and the exit code, at once."""
+    with desk.process("worker", *words) as worker:
+        assert said in worker.says("taskharbor: ")
+        assert worker.exit_code() == code
+    assert len(worker.lines) == 1
+
+
+def test_uvloop_is_an_extra(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: the message has the pip command."""
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert 'pip install "taskharbor[fast]"' in desk.bad(2, "worker", "shop:harbor", "--uvloop")
+
+
+@pytest.mark.parametrize(
+    ("text", "queues"),
+    [
+        (None, None),
+        ("mail", ["mail"]),
+        ("mail, default", ["mail", "default"]),
+        ("mail=3,default=1", {"mail": 3, "default": 1}),
+        ("mail=3,default", {"mail": 3, "default": 1}),
+        ("a=b=2", {"a=b": 2}),
+    ],
+)
+def test_how_queues_are_written(text: str | None, queues: object) -> None:
+    """C: names, or names with weights."""
+    assert types.queues(text) == queues
+
+
+def test_reload_restarts_on_a_change(desk: Desk) -> None:
+    """C: a change stops the worker gracefully and starts the new code; a broken file waits for the next change."""
+    with desk.process("worker", "shop:harbor", "--reload") as worker:
+        worker.says("worker.started")
+        source = desk.folder / "shop.py"
+        code = source.read_text(encoding="utf-8")
+        source.write_text(code.replace("welcoming", "greeting"), encoding="utf-8")
+        worker.says("reload: shop.py changed")
+        worker.says("worker.stopped")
+        worker.says("worker.started")
+        desk.enqueue("shop.welcome", "user_id=1")
+        worker.says("greeting 1")
+
+        source.write_text("1 / 0", encoding="utf-8")
+        worker.says("ZeroDivisionError")
+        worker.says("reload: the worker ended with exit code 2; waiting for a change")
+        source.write_text(code, encoding="utf-8")
+        worker.says("worker.started")
+        worker.signal(signal.SIGTERM)
+        worker.says("worker.stopped")
+        assert worker.exit_code() == 0
+
+
+def test_reload_passes_a_second_signal_on(desk: Desk) -> None:
+    """X6: the parent waits for its worker, and does not wait after a second signal."""
+    id = desk.enqueue("shop.hang")
+    with desk.process("worker", "shop:harbor", "--reload", "--grace", "1h") as worker:
+        worker.says("hanging")
+        worker.signal(signal.SIGINT)
+        worker.says("worker.draining")
+        worker.signal(signal.SIGINT)
+        assert worker.exit_code() == 0
+    until(lambda: job(desk, id)["state"] == "ready")
+
+
+def test_what_reload_looks_at(tmp_path: Path) -> None:
+    """C: .py files; not hidden folders, caches or virtual environments."""
+    from taskharbor.cli.reload import sources
+
+    for name in ("a.py", "src/b.py", "c.txt", ".git/d.py", "env/pyvenv.cfg", "env/lib/e.py", "x/__pycache__/f.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert sorted(str(path.relative_to(tmp_path)) for path in sources(tmp_path)) == ["a.py", "src/b.py"]

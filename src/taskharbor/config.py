@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from taskharbor.errors import ConfigError
 
@@ -15,7 +15,9 @@ URL_VARIABLE = "TASKHARBOR_URL"
 
 def store_url(given: str | None) -> str:
     """The URL of the store."""
-    return given or os.environ.get(URL_VARIABLE) or project("url") or DEFAULT_URL
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"a store's URL must be text such as {DEFAULT_URL}, not {given!r}")
+    return given if given is not None else os.environ.get(URL_VARIABLE) or project("url") or DEFAULT_URL
 
 
 def project(name: str) -> str | None:
@@ -32,9 +34,15 @@ def _table() -> dict[str, Any]:
         file = folder / "pyproject.toml"
         if file.is_file():
             try:
-                content = tomllib.loads(file.read_text(encoding="utf-8"))
+                content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
                 raise ConfigError(f"{file} cannot be read: {error}") from error
-            found: dict[str, Any] = content.get("tool", {}).get("taskharbor", {})
-            return found
+            return _inner(_inner(content, "tool", file), "taskharbor", file)
     return {}
+
+
+def _inner(table: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: [{name}] must be a table, not {found!r}")
+    return cast(dict[str, Any], found)

@@ -11,13 +11,14 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
 from random import Random
-from typing import Any, ParamSpec, TypeVar, overload
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
-from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
 from taskharbor.core.decide import Retention
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
@@ -28,7 +29,7 @@ from taskharbor.runtime.client import Client
 from taskharbor.runtime.clock import Clock
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
-from taskharbor.runtime.options import Duration, JobOptions, checked, seconds
+from taskharbor.runtime.options import Duration, JobOptions, checked, checked_settings, seconds
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.session import Session, Settings
@@ -53,7 +54,7 @@ class Registrar:
         self._options = options
 
     @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]  an async def is a Callable[P, R] too; the first fits
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> AsyncTask[P, R]: ...
     @overload
@@ -87,7 +88,18 @@ class Harbor:
         chance: Random | None = None,
         driver: Driver | None = None,
     ) -> None:
-        checked({"max_attempts": max_attempts, "timeout": timeout})
+        checked_settings(
+            {
+                "max_attempts": max_attempts,
+                "max_crashes": max_crashes,
+                "timeout": timeout,
+                "idempotency_ttl": idempotency_ttl,
+                "payload_limit": payload_limit,
+                "keep_done": keep_done,
+                "keep_dead": keep_dead,
+                "store_timeout": store_timeout,
+            }
+        )
         self.url = config.store_url(url)
         if driver is None:
             drivers.parse(self.url)
@@ -95,10 +107,10 @@ class Harbor:
             max_attempts=max_attempts,
             max_crashes=max_crashes,
             timeout=None if timeout is None else seconds(timeout),
-            retry=retry or Retry(),
+            retry=_policy(retry) or Retry(),
             idempotency_ttl=None if idempotency_ttl is None else seconds(idempotency_ttl),
             payload_limit=payload_limit,
-            retention=Retention(timedelta(seconds=seconds(keep_done)), timedelta(seconds=seconds(keep_dead))),
+            retention=Retention(_length(keep_done), _length(keep_dead)),
             store_timeout=store_timeout,
         )
         self._driver = driver
@@ -128,7 +140,7 @@ class Harbor:
     # registering
 
     @overload
-    def task(  # pyright: ignore[reportOverlappingOverload]  an async def is a Callable[P, R] too; the first fits
+    def task(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
     @overload
@@ -162,17 +174,16 @@ class Harbor:
                 f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, timeout, "
                 "retry and tags (the rest goes into .using(…))"
             )
-        policy = retry if retry is None or isinstance(retry, Retry) else Retry(custom=retry)
-        registrar = Registrar(self, name, policy, checked(options))
+        registrar = Registrar(self, name, _policy(retry), checked(options))
         return registrar if function is None else registrar(function)
 
     def register(
         self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
     ) -> Task[..., Any] | AsyncTask[..., Any]:
         """Register a function under its name (P4)."""
-        if not callable(function):
-            raise ConfigError(f"@harbor.task takes a function, not {function!r}")
-        name = check_name("a task's name", name or _name_of(function))
+        if not _returns_its_result(function):
+            raise ConfigError(f"@harbor.task takes a def or an async def that returns its result, not {function!r}")
+        name = check_name("a task's name", _name_of(function) if name is None else name)
         if name in self._tasks:
             raise DuplicateTask(f"a task named {name!r} exists already: give one of them another name=")
         registered = Registered(name, function, retry or self._session.settings.retry, options)
@@ -183,13 +194,16 @@ class Harbor:
 
     def middleware(self, function: M) -> M:
         """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
-        if not iscoroutinefunction(function):
+        is_async: bool = iscoroutinefunction(function)
+        if not is_async:
             raise ConfigError("@harbor.middleware takes an async function (job, call_next)")
         self._middleware.append(function)
         return function
 
     def lifespan(self, function: L) -> L:
         """Enter this async context manager before a worker's first job and leave it after its last."""
+        if iscoroutinefunction(function):
+            raise ConfigError("@harbor.lifespan takes an async generator function: set up, yield, tear down")
         self._lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
         return function
 
@@ -200,6 +214,15 @@ class Harbor:
         return await self._client.enqueue(list(steps))
 
     enqueue_many = blocking(aenqueue_many)
+
+    def step(self, task: str, arguments: Mapping[str, Any], **options: Unpack[JobOptions]) -> Step[Any]:
+        """A call of a task by its name, for programs that do not have its code; with the code, it is checked."""
+        found = self._tasks.get(task)
+        limit = self._session.settings.payload_limit
+        if found is None:
+            elsewhere = Registered(check_name("a task's name", task), _elsewhere, self._session.settings.retry, {})
+            return Step(elsewhere, encode_named(arguments, limit), checked(options))
+        return Step(found, found.signature.encode((), arguments, limit), checked({**found.options, **options}))
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
@@ -268,8 +291,13 @@ class Harbor:
         concurrency: int = 16,
         lease: float = 30.0,
         grace: float = 25.0,
+        release_abandoned: bool = False,
     ) -> None:
-        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6)."""
+        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
+
+        `release_abandoned` gives back the jobs of threads that ignore their cancellation too: only for a process that
+        ends right after, or the job would run here and elsewhere.
+        """
         options = WorkerOptions(
             queues=self._queues() if queues is None else queues, concurrency=concurrency, lease=lease, grace=grace
         )
@@ -280,7 +308,7 @@ class Harbor:
                 try:
                     await worker.wait()
                 finally:
-                    await worker.stop()
+                    await worker.stop(release_abandoned=release_abandoned)
 
     async def drain(
         self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
@@ -312,19 +340,30 @@ class Harbor:
         return sorted({*self._queues(), *(counts.queue for counts in stored)})
 
 
+def _elsewhere() -> Any:
+    """Stands for a handler whose code is not here."""
+
+
+def _returns_its_result(function: object) -> bool:
+    return callable(function) and not (
+        isclass(function) or isgeneratorfunction(function) or isasyncgenfunction(function)
+    )
+
+
 def _name_of(function: Callable[..., Any]) -> str:
     """`module.qualname`; a script's `__main__` counts as the module it would be imported as (P4)."""
-    module = function.__module__
-    if module == "__main__":
-        module = _main_module()
-    return f"{module}.{function.__qualname__}"
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if module is None or qualname is None:
+        raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")
+    if module in ("__main__", "__mp_main__"):  # the latter: the script again, in a process that it has spawned
+        module = _main_module(sys.modules[module])
+    return f"{module.removesuffix('.__main__')}.{qualname}"
 
 
-def _main_module() -> str:
-    main = sys.modules["__main__"]
+def _main_module(main: ModuleType) -> str:
     spec = getattr(main, "__spec__", None)
     if spec is not None:
-        return str(spec.name).removesuffix(".__main__")
+        return str(spec.name)
     if getattr(main, "__file__", None) is None:
         return "__main__"
     file = Path(main.__file__ or "").resolve()
@@ -336,12 +375,29 @@ def _main_module() -> str:
     return ".".join(parts)
 
 
+def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
+    if given is None or isinstance(given, Retry):
+        return given
+    if not callable(given):
+        raise ConfigError(f"retry must be a Retry(…) or a function from failures to seconds, not {given!r}")
+    return Retry(custom=given)
+
+
+def _length(value: Duration) -> timedelta:
+    return timedelta(seconds=min(seconds(value), timedelta.max.total_seconds() - 1))
+
+
 def _own_chance() -> Random:
     """Randomness of this process: a forked child gets its own, else parent and child would mint the same ids."""
     chance = Random()
     if hasattr(os, "register_at_fork"):
         known = weakref.ref(chance)
-        os.register_at_fork(after_in_child=lambda: (found := known()) is not None and found.seed())
+
+        def reseed() -> None:
+            if (found := known()) is not None:
+                found.seed()
+
+        os.register_at_fork(after_in_child=reseed)
     return chance
 
 
@@ -349,14 +405,16 @@ def _own_chance() -> Random:
 def _signals(told: Callable[[], None]) -> Generator[None]:
     """SIGTERM and SIGINT call `told`, where that can be had: in the main thread of a POSIX process."""
     loop = asyncio.get_running_loop()
-    ours: list[signal.Signals] = []
+    before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             with suppress(NotImplementedError):
+                handler = signal.getsignal(number)
                 loop.add_signal_handler(number, told)
-                ours.append(number)
+                before[number] = handler
     try:
         yield
     finally:
-        for number in ours:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)

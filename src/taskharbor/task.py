@@ -26,10 +26,10 @@ class _Enqueueable(Generic[P, R]):
     """What both kinds of task share."""
 
     def __init__(self, registered: Registered, client: Client, options: JobOptions) -> None:
+        functools.update_wrapper(cast(Callable[..., Any], self), registered.handler)  # first: it copies attributes
         self._registered = registered
         self._client = client
         self._options = options
-        functools.update_wrapper(cast(Callable[..., Any], self), registered.handler)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
@@ -53,12 +53,12 @@ class _Enqueueable(Generic[P, R]):
         """The same task with options for its jobs: delay, queue, priority, idempotency_key, …"""
         return type(self)(self._registered, self._client, checked({**self._options, **options}))
 
-    def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
+    def step(self, /, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """A call of this task as a value: for `enqueue_many`, flows and `current().enqueue`."""
         limit = self._client.session.settings.payload_limit
         return Step(self._registered, self._registered.signature.encode(args, kwargs, limit), self._options)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""
         return await self._client.enqueue_one(self.step(*args, **kwargs))
 
@@ -68,7 +68,7 @@ class _Enqueueable(Generic[P, R]):
 class Task(_Enqueueable[P, R]):
     """A task made from a `def`."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function right here, as if it were no task."""
         handler: Callable[P, R] = self._registered.handler
         return handler(*args, **kwargs)
@@ -77,7 +77,7 @@ class Task(_Enqueueable[P, R]):
 class AsyncTask(_Enqueueable[P, R]):
     """A task made from an `async def`."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call the function right here, as if it were no task."""
         handler: Callable[P, Coroutine[Any, Any, R]] = self._registered.handler
         return handler(*args, **kwargs)

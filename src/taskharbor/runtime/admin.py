@@ -40,6 +40,7 @@ from taskharbor.runtime.portal import Portal, blocking
 LIMIT = 50
 BULK_LIMIT = 10_000
 ALIVE = timedelta(seconds=40)
+Words = str | Sequence[str] | Filter
 
 
 class _Part:
@@ -54,14 +55,16 @@ class _Part:
     def _now(self) -> datetime:
         return self._client.session.now()
 
-    def _filter(self, words: str | Filter) -> Filter:
-        return parse(tuple(words.split()), self._now()) if isinstance(words, str) else words
+    def _filter(self, words: Words) -> Filter:
+        if isinstance(words, Filter):
+            return words
+        return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
 
 
 class Jobs(_Part):
     """All jobs."""
 
-    async def alist(self, words: str | Filter = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
+    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching jobs, the newest first. Words: `state:dlq,ready queue:mail task:mail.* tag:x error:… since:1h`."""
         async with self._client.store() as driver:
             return await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
@@ -112,7 +115,7 @@ class Jobs(_Part):
 class DeadLetters(_Part):
     """Jobs in the dead-letter queue."""
 
-    async def alist(self, words: str | Filter = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
+    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching dead jobs, the newest first."""
         async with self._client.store() as driver:
             return await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
@@ -127,22 +130,21 @@ class DeadLetters(_Part):
     ) -> Replaying:
         """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2)."""
         settings = self._client.session.settings
-        now = self._now()
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key, KEY_LIMIT)
         ttl = settings.idempotency_ttl if idempotency_ttl is None else seconds(idempotency_ttl)
-        replay = Replay(
-            id=id,
-            payload=None if arguments is None else encode_named(arguments, settings.payload_limit),
-            idempotency_key=idempotency_key,
-            key_expires_at=None if idempotency_key is None or ttl is None else later(now, timedelta(seconds=ttl)),
-        )
+        payload = None if arguments is None else encode_named(arguments, settings.payload_limit)
         async with self._client.store() as driver:
+            now = self._now()
+            replay = Replay(
+                id=id,
+                payload=payload,
+                idempotency_key=idempotency_key,
+                key_expires_at=None if idempotency_key is None or ttl is None else later(now, ttl),
+            )
             return (await capability(driver, Inspect).replay([replay], now))[0]
 
-    async def areplay_all(
-        self, words: str | Filter = "", *, limit: int = BULK_LIMIT, dry_run: bool = False
-    ) -> list[str]:
+    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
         """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks."""
         if not 1 <= limit <= BULK_LIMIT:
             raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
@@ -153,7 +155,7 @@ class DeadLetters(_Part):
             answers = await capability(driver, Inspect).replay([Replay(id=id) for id in ids], self._now())
         return [id for id, answer in zip(ids, answers, strict=True) if answer == "replayed"]
 
-    def _dead(self, words: str | Filter) -> Filter:
+    def _dead(self, words: Words) -> Filter:
         return replace(self._filter(words), states=(Shown.DLQ,))
 
     list = blocking(alist)
@@ -215,6 +217,10 @@ class Admin(_Part):
         self.dlq = DeadLetters(client)
         self.queues = Queues(client)
         self.workers = Workers(client)
+
+    def now(self) -> datetime:
+        """The time by the store's clock, where it has one; known once something was asked of it."""
+        return self._now()
 
     async def astats(self, since: Duration = 3600) -> Stats:
         """Counts, workers, and totals of the last hour or so."""

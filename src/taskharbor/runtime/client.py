@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from taskharbor.core.codec import checked_size
@@ -12,8 +12,9 @@ from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
 from taskharbor.driver import Cancellation, Driver, Enqueued, Group, Inspect, WaitForWork, capability
-from taskharbor.errors import CapabilityMissing, DriverUnavailable, InvalidJob
+from taskharbor.errors import CapabilityMissing, DriverError, DriverUnavailable, InvalidJob
 from taskharbor.runtime.context import JobContext, lineage
+from taskharbor.runtime.doze import discard
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.session import Session
@@ -50,8 +51,10 @@ class Client:
         """Store the steps as one group: all of them or none (D1)."""
         if not steps:
             return []
+        for step in steps:
+            _check(step)
         async with self.store() as driver:
-            group = self._group(driver, steps)
+            group = self._group(steps)
             (result,) = await driver.enqueue([group], self.session.now())
         if isinstance(result, Exception):
             raise result
@@ -63,18 +66,21 @@ class Client:
 
     def enqueue_with(self, context: JobContext, step: Step[R]) -> Job[R]:
         """Keep the step back until the running job succeeds."""
-        _refuse_tx(step)
+        _check(step)
+        self._check_size(step)
         job = prepare(step, self.session.settings, self.session.now(), self.session.chance, lineage())
         context.new_jobs.append(job)
         return Job(self, job.id, step.task.signature.returns)
 
-    def _group(self, driver: Driver, steps: Iterable[Step[Any]]) -> Group:
+    def _check_size(self, step: Step[Any]) -> None:
+        """Against the engine's own limit, which is known once it is open."""
+        checked_size(step.payload, self.session.payload_limit, f"the arguments of {step.task.name}")
+
+    def _group(self, steps: Iterable[Step[Any]]) -> Group:
         settings, chance, now, ties = self.session.settings, self.session.chance, self.session.now(), lineage()
         jobs: list[NewJob] = []
         for step in steps:
-            _refuse_tx(step)
-            if driver.max_payload is not None:
-                checked_size(step.payload, driver.max_payload, f"the arguments of {step.task.name}")
+            self._check_size(step)
             jobs.append(prepare(step, settings, now, chance, ties))
         return Group(jobs=tuple(jobs))
 
@@ -88,8 +94,8 @@ class Client:
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
         """Cancel jobs in line at once; ask the holders of running ones to stop."""
-        now = self.session.now()
         async with self.store() as driver:
+            now = self.session.now()
             keep_until = later(now, self.session.settings.retention.done)
             return await capability(driver, Inspect).cancel(ids, now, keep_until)
 
@@ -99,9 +105,8 @@ class Client:
         deadline = None if timeout is None else loop.time() + timeout
         pause = 0.01
         while True:
-            hint = asyncio.ensure_future(
-                self._end_hint(id, pause if deadline is None else deadline - loop.time(), pause)
-            )
+            left = LONGEST_WAIT if deadline is None else deadline - loop.time()
+            hint = asyncio.ensure_future(self._end_hint(id, left, pause))
             await asyncio.sleep(0)  # the hint listens before the look, so that no end falls between the two
             try:
                 job = await self.record(id)
@@ -111,20 +116,21 @@ class Client:
                     raise TimeoutError(f"job {id} is {job.state} and has no result after {timeout:g} s")
                 await hint
             finally:
-                hint.cancel()
+                discard(hint)
             pause = min(pause * 1.5, LONGEST_WAIT)
 
     async def _end_hint(self, id: str, left: float, pause: float) -> None:
-        driver = await self.session.driver()
         wait = max(0.0, min(left, LONGEST_WAIT))
-        if isinstance(driver, WaitForWork):
-            await driver.wait_for_end(id, wait)
-        else:
-            await asyncio.sleep(min(wait, pause))
+        with suppress(DriverError):  # without hints there is still the look
+            driver = await self.session.driver()
+            if isinstance(driver, WaitForWork):
+                await driver.wait_for_end(id, wait)
+                return
+        await asyncio.sleep(min(wait, pause))
 
 
-def _refuse_tx(step: Step[Any]) -> None:
+def _check(step: Step[Any]) -> None:
+    if not isinstance(step, Step):
+        raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {step!r}")
     if "tx" in step.options:
         raise CapabilityMissing("this engine cannot enqueue inside your own transaction (tx=); PostgreSQL will")
-    if step.options.get("id") == "":
-        raise InvalidJob("an id must not be empty")

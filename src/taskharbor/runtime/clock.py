@@ -7,6 +7,7 @@ off by an hour still agree on leases and delays.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +29,7 @@ class EngineClock:
         self._engine = engine
         self._at: datetime | None = None
         self._measured = 0.0
+        self._monotonic: Callable[[], float] = time.monotonic
 
     def stale(self) -> bool:
         """Whether it is time to ask again."""
@@ -35,6 +37,7 @@ class EngineClock:
 
     async def measure(self) -> None:
         """Ask the engine; its answer is taken to stem from the middle of the round trip."""
+        self._monotonic = asyncio.get_running_loop().time  # the same everywhere, but virtual on a virtual loop
         before = self._monotonic()
         answered = await self._engine.server_now()
         after = self._monotonic()
@@ -45,7 +48,3 @@ class EngineClock:
         if self._at is None:
             raise RuntimeError("the engine's clock was not measured yet")
         return self._at + timedelta(seconds=self._monotonic() - self._measured)
-
-    @staticmethod
-    def _monotonic() -> float:
-        return asyncio.get_running_loop().time()

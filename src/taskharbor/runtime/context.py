@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from taskharbor.core.job import JobRecord, NewJob, Progress
+from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
 
 if TYPE_CHECKING:
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
     from taskharbor.runtime.step import Step
 
 R = TypeVar("R")
+NOTE_LIMIT = 500
 _current: ContextVar[JobContext | None] = ContextVar("taskharbor_job", default=None)
 
 
 class JobContext:
     """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
 
-    __slots__ = ("_client", "_held", "_record", "new_jobs")
+    __slots__ = ("_client", "_held", "_record", "ended", "new_jobs")
 
     def __init__(self, record: JobRecord, held: Held, client: Client) -> None:
         self._record = record
         self._held = held
         self._client = client
         self.new_jobs: list[NewJob] = []
+        self.ended = False
 
     @property
     def id(self) -> str:
@@ -83,10 +86,12 @@ class JobContext:
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far the work is, from 0 to 1; stored with the next heartbeat."""
-        self._held.progress = Progress(min(max(float(fraction), 0.0), 1.0), note[:500])
+        self._held.progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
 
     def enqueue(self, step: Step[R]) -> Job[R]:
         """Enqueue in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
+        if self.ended:
+            raise NoCurrentJob(f"the run of job {self.id} has ended: nothing can be enqueued with it any more")
         return self._client.enqueue_with(self, step)
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from taskharbor.driver import WaitForWork
 from taskharbor.runtime.session import Session
 
+logger = logging.getLogger("taskharbor.worker")
 SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
 LONGEST_BACKOFF = 5.0
 
@@ -24,8 +26,8 @@ class Doze:
 
     async def until_work(self, *, found: bool) -> None:
         """Return when reserving is worth a try. `found` says whether the last one was."""
-        self._rounds = 0 if found else self._rounds + 1
-        poll = min(SHORTEST_POLL * 2 ** min(self._rounds, 10), LONGEST_POLL) * self._jitter()
+        self._rounds = 0 if found else min(self._rounds + 1, 10)
+        poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * self._jitter()
         await self._first_of(self._work(poll))
 
     async def back_off(self, failures: int) -> None:
@@ -33,10 +35,16 @@ class Doze:
         await self._first_of(asyncio.sleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACKOFF) * self._jitter()))
 
     async def _work(self, poll: float) -> None:
-        driver = await self._session.driver()
-        if not isinstance(driver, WaitForWork):
-            await asyncio.sleep(poll)
-            return
+        try:
+            driver = await self._session.driver()
+            if isinstance(driver, WaitForWork):
+                await self._hint(driver, poll)
+                return
+        except Exception as error:  # without hints there is still the poll
+            logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)
+        await asyncio.sleep(poll)
+
+    async def _hint(self, driver: WaitForWork, poll: float) -> None:
         hint = asyncio.ensure_future(driver.wait_for_work(self._queues, poll))
         try:
             await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
@@ -44,9 +52,11 @@ class Doze:
             left = poll if due is None else (due - self._session.now()).total_seconds()
             # A job that is due but was not given out (another worker was faster) must not make this loop spin.
             least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)
-            await asyncio.wait({hint}, timeout=min(max(left, least), poll))
+            await asyncio.wait({hint}, timeout=min(left if left > 0 else least, poll))
+            if hint.done():
+                hint.result()
         finally:
-            hint.cancel()
+            discard(hint)
 
     async def _first_of(self, waiting: Coroutine[Any, Any, None]) -> None:
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -54,11 +64,14 @@ class Doze:
         try:
             await asyncio.wait({stopping, waiter}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
-            if not waiter.done():
-                waiter.cancel()
-            elif not waiter.cancelled():
-                waiter.exception()  # the next reserve will meet the same trouble and report it
+            discard(stopping)
+            discard(waiter)
 
     def _jitter(self) -> float:
         return 0.75 + self._session.chance.random() / 2
+
+
+def discard(hint: asyncio.Future[Any]) -> None:
+    """Be done with a hint, however it ended: the next real operation meets the same trouble and reports it."""
+    if not hint.cancel() and not hint.cancelled():
+        hint.exception()

@@ -7,6 +7,7 @@ told (`current().cancelled`) and waited for, with its slot and lease kept, so th
 from __future__ import annotations
 
 import asyncio
+import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -55,39 +56,36 @@ class Executor:
         if task is None:
             return NotRegistered()
         try:
-            arguments = task.signature.decode(job.payload)
+            return await self._run(job, held, task)
         except Undecodable as error:
             return Failed("Undecodable", str(error), final="undecodable")
-        except Exception as error:
+        except BaseException as error:  # decoding and encoding run the user's code as well
+            if held.stop is not None:
+                return _after_stop(held.stop, job, task)
             return from_error(error, task.retry, traceback.format_exc())
+
+    async def _run(self, job: JobRecord, held: Held, task: Registered) -> Outcome:
+        arguments = task.signature.decode(job.payload)
         context = JobContext(job, held, self._client)
         enter(context)
         held.started_at = self._client.session.now()
-        return await self._outcome(job, held, task, arguments, context)
-
-    async def _outcome(
-        self, job: JobRecord, held: Held, task: Registered, arguments: Arguments, context: JobContext
-    ) -> Outcome:
         timer = None
         if job.timeout is not None:
             timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
         try:
             value = await self._call(task, arguments, context, held)
-        except BaseException as error:
-            if held.stop is not None:
-                return _after_stop(held.stop, job)
-            return from_error(error, task.retry, traceback.format_exc())
         finally:
+            context.ended = True
             if timer is not None:
                 timer.cancel()
         if held.stop == "timeout":
-            return _after_stop("timeout", job)
+            return _after_stop("timeout", job, task)
         return self._success(task, value, context)
 
     def _call(self, task: Registered, arguments: Arguments, context: JobContext, held: Held) -> Awaitable[Any]:
         args, kwargs = arguments
         if not self._middleware:
-            return task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, held)  # type: ignore[no-any-return]
+            return task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, held)
 
         async def handler() -> Any:
             return await (
@@ -101,7 +99,8 @@ class Executor:
 
     async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], held: Held) -> Any:
         if self._threads is None:
-            return task.handler(*args, **kwargs)
+            result = task.handler(*args, **kwargs)
+            return await result if inspect.iscoroutine(result) else result
         future = self._threads.submit(lambda: task.handler(*args, **kwargs))
         while not future.done():
             try:
@@ -113,13 +112,13 @@ class Executor:
         result, error = future.result()
         if error is not None:
             raise error
-        return result
+        return await result if inspect.iscoroutine(result) else result
 
     def _success(self, task: Registered, value: Any, context: JobContext) -> Outcome:
         try:
             result = None if value is None else encode_value(value)
             if result is not None:
-                checked_size(result, self._client.session.settings.payload_limit, f"the result of {task.name}")
+                checked_size(result, self._client.session.payload_limit, f"the result of {task.name}")
         except PayloadTooLarge as error:
             return Failed("PayloadTooLarge", str(error), final="result_too_large")
         except NotEncodable as error:
@@ -134,7 +133,7 @@ def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
     return wrapped
 
 
-def _after_stop(stop: Stop, job: JobRecord) -> Outcome:
+def _after_stop(stop: Stop, job: JobRecord, task: Registered) -> Outcome:
     if stop == "timeout":
-        return timed_out(job.timeout or 0)
+        return timed_out(job.timeout or 0, task.retry)
     return CancelledByRequest() if stop == "cancel" else Interrupted()

@@ -13,7 +13,7 @@ from taskharbor.runtime.portal import Portal, blocking
 if TYPE_CHECKING:
     from taskharbor.runtime.client import Client
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Job(Generic[R]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -23,27 +24,42 @@ Stop = Literal["lost", "timeout", "cancel", "shutdown"]
 
 
 class Held:
-    """A lease in hand. `stop` says why its run should end, `abandoned` that nobody waits for it any more;
-    `deadline` is on the monotonic clock of the loop."""
+    """A lease in hand. `stop` says why its run should end, `abandoned` that nobody waits for it any more, `settling`
+    that its outcome is on its way; `deadline` is on the monotonic clock of the loop."""
 
-    __slots__ = ("abandoned", "deadline", "id", "notify", "progress", "queue", "started_at", "stop", "token", "type")
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "deadline",
+        "id",
+        "notify",
+        "progress",
+        "queue",
+        "settling",
+        "started_at",
+        "stop",
+        "token",
+        "type",
+    )
 
     def __init__(self, job: JobRecord, deadline: float, notify: Callable[[Held, Stop], None]) -> None:
         assert job.lease is not None
         self.id = job.id
         self.type = job.type
         self.queue = job.queue
+        self.attempts = job.attempts
         self.token = job.lease.token
         self.deadline = deadline
         self.notify = notify
         self.stop: Stop | None = None
         self.abandoned = False
+        self.settling = False
         self.started_at: datetime | None = None
         self.progress: Progress | None = None
 
 
 class Keeper:
-    """Renews every lease in hand three times per lease. `hold` and `drop` may be called from any thread."""
+    """Renews every lease in hand three times per lease. `hold`, `drop` and `hurry` may be called from any thread."""
 
     def __init__(
         self, driver: Callable[[], Awaitable[Driver]], now: Callable[[], datetime], lease_for: timedelta
@@ -53,6 +69,8 @@ class Keeper:
         self._lease_for = lease_for
         self._period = lease_for.total_seconds() / 3
         self._held: dict[str, Held] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hurried = asyncio.Event()
 
     def hold(self, held: Held) -> None:
         """Start to renew."""
@@ -62,14 +80,27 @@ class Keeper:
         """Stop to renew: the job is settled, or lost."""
         self._held.pop(held.token, None)
 
+    def hurry(self) -> None:
+        """Renew now: a lease came in that has lost much of its time on the way."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the keeper has ended
+                self._loop.call_soon_threadsafe(self._hurried.set)
+
     async def run(self) -> None:
-        """Renew for ever; after a failure try again sooner."""
-        loop = asyncio.get_running_loop()
+        """Renew for ever; after a failure try again sooner. Nothing here outlasts the first lease to run out."""
+        loop = self._loop = asyncio.get_running_loop()
         pause = self._period
         while True:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, self._left(loop))):
+                    await self._hurried.wait()
+            self._hurried.clear()
             self._give_up_overdue(loop.time())
             pause = self._period if await self._renew(loop) else self._period / 4
+
+    def _left(self, loop: asyncio.AbstractEventLoop) -> float:
+        """Seconds until a lease in hand must be taken for lost."""
+        return min((held.deadline for held in list(self._held.values())), default=float("inf")) - loop.time()
 
     def _give_up_overdue(self, time: float) -> None:
         for held in list(self._held.values()):
@@ -83,19 +114,21 @@ class Keeper:
         reports = [Report(held.id, held.token, held.started_at, held.progress) for held in holding]
         sent = loop.time()
         try:
-            async with asyncio.timeout(self._period):
+            async with asyncio.timeout(min(self._period, self._left(loop))):
                 driver = await self._driver()
                 answers = await driver.extend_lease(reports, self._now(), self._lease_for)
+            for held, answer in zip(holding, answers, strict=True):
+                self._take(held, answer, sent)
         except Exception as error:
             logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(holding), _named(error))
             return False
-        for held, answer in zip(holding, answers, strict=True):
-            self._take(held, answer, sent)
         return True
 
     def _take(self, held: Held, answer: Extended | LeaseError, sent: float) -> None:
         if isinstance(answer, LeaseError):
-            if held.token in self._held:  # not settled meanwhile
+            if held.settling:  # perhaps it is settled already: the verdict on the settle will tell
+                self.drop(held)
+            elif held.token in self._held:
                 self._lose(held, _named(answer))
             return
         held.deadline = sent + self._lease_for.total_seconds()

@@ -30,4 +30,4 @@ class Lines:
         """The names in a new order, each as often as its weight."""
         if len(self._shares) > 1:
             self._chance.shuffle(self._shares)
-        return self._shares
+        return list(self._shares)

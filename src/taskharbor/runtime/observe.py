@@ -45,7 +45,7 @@ class Observer:
         """Note an outcome that the store has accepted."""
         now = self._now()
         self.finished += 1
-        outcome = _outcome(to)
+        outcome = _outcome(held, to)
         total = self._totals[(now.replace(second=0, microsecond=0), held.queue, held.type, outcome)]
         total[0] += 1
         if held.started_at is not None:
@@ -59,8 +59,15 @@ class Observer:
         totals, self._totals = self._totals, defaultdict(lambda: [0, 0.0])
         return [Tally(*key, int(count), seconds) for key, (count, seconds) in totals.items()]
 
+    def give_back(self, tallies: list[Tally]) -> None:
+        """Keep totals that the store did not take for the next time."""
+        for tally in tallies:
+            total = self._totals[(tally.minute, tally.queue, tally.task, tally.outcome)]
+            total[0] += tally.count
+            total[1] += tally.seconds
 
-def _outcome(to: Transition) -> str:
+
+def _outcome(held: Held, to: Transition) -> str:
     match to:
         case Ack():
             return State.DONE.value
@@ -69,7 +76,7 @@ def _outcome(to: Transition) -> str:
         case Cancel():
             return State.CANCELLED.value
         case PutBack():
-            return "retried" if to.failures and to.failed_at is not None and to.attempts else "released"
+            return "retried" if to.attempts > held.attempts else "released"
 
 
 def _detail(to: Transition) -> str:
@@ -77,7 +84,8 @@ def _detail(to: Transition) -> str:
         case Fail():
             return f", {to.reason}: {to.last_error}"
         case PutBack():
-            return f", again at {to.run_at.isoformat()}: {to.last_error}"
+            why = "no task of this name here" if to.unknown_put_backs else to.last_error
+            return f", again at {to.run_at.isoformat()}" + (f": {why}" if why else "")
         case _:
             return ""
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, cast
 
 from taskharbor.core.names import KEY_LIMIT, check_name
-from taskharbor.errors import InvalidJob
+from taskharbor.errors import ConfigError, InvalidJob
 
 Duration = float | timedelta
 TAG_LIMIT = 50
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class JobOptions(TypedDict, total=False):
@@ -97,8 +99,12 @@ def _optional_duration(name: str, value: Any) -> None:
 
 
 def _moment(name: str, value: Any) -> None:
-    if not isinstance(value, datetime) or value.tzinfo is None:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidJob(f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}")
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidJob(f"{name} must be a time that UTC can express, not {value!r}") from None
 
 
 def _expires(name: str, value: Any) -> None:
@@ -122,6 +128,27 @@ def _headers(name: str, value: Any) -> None:
         check_name("a header's name", key)
         if not isinstance(text, str):
             raise InvalidJob(f"header {key!r} must be text, not {type(text).__name__}")
+        if found := _UNSTORABLE.search(text):
+            raise InvalidJob(
+                f"header {key!r} has the character {found.group()!r}: NUL and lone surrogates cannot be stored"
+            )
+
+
+def checked_settings(given: Mapping[str, Any]) -> None:
+    """Refuse settings of a harbor that make none, with a `ConfigError` that names the rule."""
+    try:
+        for name, value in given.items():
+            _SETTINGS[name](name, value)
+    except InvalidJob as error:
+        raise ConfigError(f"Harbor({error})") from None
+
+
+def _count(name: str, value: Any) -> None:
+    _whole(name, value, 1, None)
+
+
+def _positive(name: str, value: Any) -> None:
+    _duration(name, value, positive=True)
 
 
 def _anything(name: str, value: Any) -> None:
@@ -142,4 +169,14 @@ _RULES = {
     "tags": _tags,
     "headers": _headers,
     "tx": _anything,
+}
+_SETTINGS = {
+    "max_attempts": _max_attempts,
+    "max_crashes": _max_attempts,
+    "timeout": _optional_duration,
+    "idempotency_ttl": _optional_duration,
+    "payload_limit": _count,
+    "keep_done": _delay,
+    "keep_dead": _delay,
+    "store_timeout": _positive,
 }

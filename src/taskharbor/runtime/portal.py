@@ -9,10 +9,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from taskharbor.errors import BlockingCallInLoop
+from taskharbor.errors import BlockingCallInLoop, DriverClosed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,18 +32,24 @@ class Portal:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(function(), self._running_loop()).result()
-        raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+            pass
+        else:
+            raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+        with self._lock:  # so that `close` finds every call that went to its loop
+            future = asyncio.run_coroutine_threadsafe(function(), self._running_loop())
+        try:
+            return future.result()
+        except CancelledError:
+            raise DriverClosed("the harbor was closed during this call") from None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
-                threading.Thread(target=_serve, args=(self._loop,), name="taskharbor-portal", daemon=True).start()
-            return self._loop
+        if self._loop is None or self._pid != os.getpid():
+            self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+            threading.Thread(target=_serve, args=(self._loop,), name="taskharbor-portal", daemon=True).start()
+        return self._loop
 
     def close(self) -> None:
-        """Stop the thread; a later call starts a new one."""
+        """Stop the thread, and whatever still waits in it; a later call starts a new one."""
         with self._lock:
             if self._loop is not None and self._pid == os.getpid():
                 self._loop.call_soon_threadsafe(self._loop.stop)
@@ -53,6 +60,10 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        if pending := asyncio.all_tasks(loop):
+            for task in pending:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(pending))
     finally:
         loop.close()
 
@@ -73,7 +84,7 @@ def blocking(
     """The blocking twin of an async method."""
 
     @wraps(method)
-    def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.portal.call(method.__name__, lambda: method(self, *args, **kwargs))
 
     return twin

@@ -54,6 +54,12 @@ class Session:
         """The time to pass to the driver."""
         return self._clock()
 
+    @property
+    def payload_limit(self) -> int:
+        """How large a payload or a result may be: the harbor's limit, never above the engine's own (R4)."""
+        engines = None if self._driver is None else self._driver.max_payload
+        return self.settings.payload_limit if engines is None else min(engines, self.settings.payload_limit)
+
     async def driver(self) -> Driver:
         """The open driver."""
         driver = self._driver or await self._open()
@@ -66,6 +72,7 @@ class Session:
             opening, mine = self._opening, self._opening is None
             if opening is None:
                 opening = self._opening = Future()
+                opening.set_running_or_notify_cancel()  # one who stops waiting cancels nothing for the others
         if not mine:
             return await asyncio.wrap_future(opening)
         try:

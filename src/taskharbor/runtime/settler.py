@@ -15,13 +15,18 @@ from random import Random
 from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver
-from taskharbor.errors import DriverError, LeaseError
+from taskharbor.errors import DriverClosed, DriverUnavailable, LeaseError
 from taskharbor.runtime.keeper import Held, Keeper
 
 logger = logging.getLogger("taskharbor.settler")
 MAX_BACKOFF = 2.0
 
 Entry = tuple[Held, Transition]
+
+
+def pause(failures: int) -> float:
+    """Seconds to wait, before jitter, after so many failures in a row."""
+    return min(0.05 * 2.0 ** min(failures, 10), MAX_BACKOFF)
 
 
 class Settler:
@@ -49,6 +54,7 @@ class Settler:
 
     def submit(self, held: Held, transition: Transition) -> None:
         """Settle this soon."""
+        held.settling = True
         self._pending.append((held, transition))
         self._idle.clear()
         self._wake.set()
@@ -75,7 +81,7 @@ class Settler:
                 failures += 1
                 self._pending[:0] = left
                 self._wake.set()
-                await asyncio.sleep(min(0.05 * 2**failures, MAX_BACKOFF) * (0.5 + self._chance.random()))
+                await asyncio.sleep(pause(failures) * (0.5 + self._chance.random()))
             else:
                 failures = 0
             if not self._pending:
@@ -94,7 +100,8 @@ class Settler:
             async with asyncio.timeout(self._timeout):
                 driver = await self._driver()
                 verdicts = await driver.settle([transition for _, transition in batch], self._now())
-        except (DriverError, TimeoutError, OSError) as error:
+            answers = list(zip(batch, verdicts, strict=True))
+        except (DriverUnavailable, DriverClosed, TimeoutError, OSError) as error:
             logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
             return batch
         except Exception:
@@ -103,7 +110,7 @@ class Settler:
             logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].id)
             self._keeper.drop(batch[0][0])
             return []
-        for (held, transition), verdict in zip(batch, verdicts, strict=True):
+        for (held, transition), verdict in answers:
             self._conclude(held, transition, verdict)
         return []
 

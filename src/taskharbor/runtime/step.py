@@ -14,7 +14,7 @@ from taskharbor.runtime.options import JobOptions, moment, seconds
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.session import Settings
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Step(Generic[R]):
@@ -60,14 +60,14 @@ def prepare(
 
 def _run_at(options: JobOptions, now: datetime) -> datetime | None:
     if "delay" in options:
-        return later(now, timedelta(seconds=seconds(options["delay"])))
+        return later(now, seconds(options["delay"]))
     return moment(options["run_at"]) if "run_at" in options else None
 
 
 def _expiry(expires: float | timedelta | datetime, now: datetime) -> datetime:
-    return moment(expires) if isinstance(expires, datetime) else later(now, timedelta(seconds=seconds(expires)))
+    return moment(expires) if isinstance(expires, datetime) else later(now, seconds(expires))
 
 
 def _key_expiry(options: JobOptions, settings: Settings, now: datetime) -> datetime | None:
     ttl = options.get("idempotency_ttl", settings.idempotency_ttl)
-    return None if ttl is None else later(now, timedelta(seconds=seconds(ttl)))
+    return None if ttl is None else later(now, seconds(ttl))

@@ -7,6 +7,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]
@@ -19,15 +20,16 @@ class Threads:
         self._limit = limit
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._started = 0
-        self._waiting = 0
+        self._busy = 0
         self._lock = threading.Lock()
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run the function in a thread, within a copy of the caller's context."""
         future = asyncio.get_running_loop().create_future()
-        self._calls.put((function, contextvars.copy_context(), future))
         with self._lock:
-            if self._waiting < self._calls.qsize() and self._started < self._limit:
+            self._busy += 1
+            self._calls.put((function, contextvars.copy_context(), future))
+            if self._started < min(self._busy, self._limit):
                 self._started += 1
                 threading.Thread(target=self._work, name=f"taskharbor-job-{self._started}", daemon=True).start()
         return future
@@ -38,28 +40,20 @@ class Threads:
             self._calls.put(None)
 
     def _work(self) -> None:
-        while True:
+        while (call := self._calls.get()) is not None:
+            result, error = _outcome(call[0], call[1])
             with self._lock:
-                self._waiting += 1
-            call = self._calls.get()
-            with self._lock:
-                self._waiting -= 1
-            if call is None:
-                return
-            _run(*call)
-            del call
+                self._busy -= 1
+            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                call[2].get_loop().call_soon_threadsafe(_deliver, call[2], result, error)
+            del call, result, error
 
 
-def _run(function: Callable[[], Any], context: contextvars.Context, future: asyncio.Future[Any]) -> None:
-    result: Any = None
-    error: BaseException | None = None
+def _outcome(function: Callable[[], Any], context: contextvars.Context) -> tuple[Any, BaseException | None]:
     try:
-        result = context.run(function)
+        return context.run(function), None
     except BaseException as raised:
-        error = raised
-    loop = future.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_deliver, future, result, error)
+        return None, raised
 
 
 def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

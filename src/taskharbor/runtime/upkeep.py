@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord
@@ -68,18 +69,25 @@ class Upkeep:
         """Add the totals since the last time."""
         driver = await self._session.driver()
         if isinstance(driver, Counters) and (tallies := self._observer.take_tallies()):
-            await driver.count(tallies, self._session.now() - KEEP_TALLIES)
+            try:
+                await driver.count(tallies, self._session.now() - KEEP_TALLIES)
+            except BaseException:
+                self._observer.give_back(tallies)
+                raise
 
     async def farewell(self, worker_id: str) -> None:
         """The last duties of a worker that stops."""
         await self._safely(self.flush_tallies)
+        await self._safely(partial(self._forget, worker_id))
+
+    async def _forget(self, worker_id: str) -> None:
         driver = await self._session.driver()
         if isinstance(driver, Registry):
             await driver.forget_worker(worker_id)
 
-    async def _safely(self, duty: Callable[[], object]) -> None:
+    async def _safely(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(self._session.settings.store_timeout):
-                await duty()  # type: ignore[misc]
+                await duty()
         except Exception as error:
             logger.warning("upkeep.failed: %s: %s: %s", getattr(duty, "__name__", duty), type(error).__name__, error)

@@ -51,10 +51,14 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         """Refuse numbers that make no worker."""
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
-        if not 0 < self.lease < float("inf"):
+        if not _is_number(self.lease) or not 0 < self.lease < float("inf"):
             raise ConfigError(f"lease must be more than zero seconds, not {self.lease!r}")
-        if not 0 <= self.grace < float("inf"):
+        if not _is_number(self.grace) or not 0 <= self.grace < float("inf"):
             raise ConfigError(f"grace must be zero or more seconds, not {self.grace!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Worker:
@@ -116,6 +120,12 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work, until `stop`."""
+        logger.info(
+            "worker.started: %s works on %s, %d jobs at a time",
+            self.id,
+            ", ".join(self._lines.names),
+            self._options.concurrency,
+        )
         self._begin()
         self._hosted += [InTask(self._upkeep.run, "upkeep")]
         self._reserving = self._loop.create_task(self._work(), name="reserve")
@@ -133,9 +143,10 @@ class Worker:
             self._reserving.result()
 
     def tell_to_stop(self) -> None:
-        """Stop to reserve; told a second time, stop to wait for handlers."""
+        """Stop to reserve; told a second time, stop to wait for handlers, and for a store that does not answer."""
         if self._stopping.is_set():
             self._hurry.set()
+            self._reserving.cancel()
         else:
             logger.info("worker.draining: %d jobs are running", self.busy)
         self._stopping.set()
@@ -147,7 +158,7 @@ class Worker:
         end and may release it.
         """
         self._stopping.set()
-        await asyncio.wait({self._reserving})
+        await asyncio.gather(self._reserving, return_exceptions=True)
         await self._let_finish(self._options.grace)
         for _, _, held in list(self._running.values()):
             self._end_run(held, "shutdown")
@@ -161,6 +172,7 @@ class Worker:
             task.cancel()
         await self._end()
         await self._upkeep.farewell(self.id)
+        logger.info("worker.stopped: %s after %d runs", self.id, self.finished)
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
         if not self._running:
@@ -221,7 +233,8 @@ class Worker:
             try:
                 jobs = await self._reserve(free)
                 failures = 0
-            except (DriverClosed, DriverForked):
+            except (DriverClosed, DriverForked) as error:
+                logger.error("worker.stopped: %s", error)
                 raise
             except Exception as error:
                 failures += 1
@@ -249,6 +262,8 @@ class Worker:
         deadline = asked + self._options.lease
         for job in jobs:
             self._take(job, deadline)
+        if jobs and self._loop.time() - asked > self._options.lease / 3:
+            self._keeper.hurry()
         return jobs
 
     def _take(self, job: JobRecord, deadline: float) -> None:

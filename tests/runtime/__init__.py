@@ -1,0 +1,1 @@
+"""The runtime on the memory driver in virtual time; real threads and processes where those are the point."""

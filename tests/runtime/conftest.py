@@ -1,0 +1,19 @@
+"""Nothing may go wrong silently: what asyncio itself has to complain about fails the test."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_complaint_of_asyncio(caplog: pytest.LogCaptureFixture) -> Generator[None]:
+    """No exception that nobody retrieves, no task destroyed while it is pending, no error in a callback."""
+    yield
+    records = [record for when in ("setup", "call") for record in caplog.get_records(when)]
+    complaints = [
+        record.getMessage() for record in records if record.name == "asyncio" and record.levelno >= logging.ERROR
+    ]
+    assert complaints == []

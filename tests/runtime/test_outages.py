@@ -1,0 +1,321 @@
+"""A store that is away, slow, or loses what was said: the worker comes through by itself, and every job ends once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from taskharbor import current
+from taskharbor.core.transition import Ack
+from taskharbor.driver import Driver, Inspect, WaitForWork
+from taskharbor.errors import DriverClosed, DriverUnavailable, StoreCorrupt
+from taskharbor.runtime.settler import MAX_BACKOFF, pause
+from taskharbor.testing import Flaky, LostReply, LostRequest, Outage, Slow, Wrapper, sometimes
+from taskharbor.testing.faults import verbs
+
+from .world import World, time, until, virtual
+
+EVERY_VERB = ["enqueue", "reserve", "extend_lease", "settle", *verbs(WaitForWork), "sweep", "prune", "beat", "count"]
+
+
+@virtual
+async def test_a_worker_rides_out_an_outage_and_resumes_by_itself() -> None:
+    """X2: no worker exits because the store is away, for a minute or for an hour."""
+    world = World(Outage)
+
+    @world.harbor.task
+    async def work(number: int) -> int:
+        return number
+
+    async with world.worker() as worker:
+        for length in (1, 60, 600):
+            await (await work.aenqueue(length)).aresult()
+            world.store.down = True
+            await asyncio.sleep(length)
+            with pytest.raises(DriverUnavailable):
+                await work.aenqueue(0)
+            world.store.down = False
+            back = time()
+            assert await (await work.aenqueue(length)).aresult() == length
+            assert time() - back <= 7
+        assert worker.finished == 6
+
+
+@virtual
+async def test_an_enqueue_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
+    """X2: `DriverUnavailable` within a bounded time, saying that the job may have been stored."""
+    world = World(lambda inner: Slow(inner, 100), store_timeout=5)
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    with pytest.raises(DriverUnavailable, match="may still take effect"):
+        await work.aenqueue()
+    assert time() == 5
+
+
+@virtual
+async def test_handlers_go_on_through_a_short_outage_and_their_outcomes_are_kept() -> None:
+    """X2, X3: an outage shorter than the lease costs nothing: one run, one settle."""
+    world = World(Outage)
+
+    @world.harbor.task
+    async def work() -> str:
+        await asyncio.sleep(15)
+        return "done"
+
+    jobs = await world.harbor.aenqueue_many(work.step() for _ in range(5))
+    async with world.worker() as worker:
+        await asyncio.sleep(5)
+        world.store.down = True
+        await asyncio.sleep(20)
+        assert worker.busy == 0
+        world.store.down = False
+        await until(lambda: worker.finished == 5)
+    for job in jobs:
+        record = await world.record(job)
+        assert (record.state, record.version, record.attempts, record.crashes) == ("done", 1, 0, 0)
+
+
+@pytest.mark.parametrize("verb", EVERY_VERB)
+@pytest.mark.parametrize("wrap", [LostRequest, LostReply])
+@virtual
+async def test_with_any_verb_losing_half_its_calls_every_job_finishes_once(
+    verb: str, wrap: type[LostRequest] | type[LostReply]
+) -> None:
+    """X3, D8: counts are exact, nothing is lost, nothing is settled twice."""
+    world = World(seed=7)
+    wrapped = wrap(world.log, sometimes(Random(3), 0.5, only=[verb]))
+    faulty = World.over(world, wrapped)
+    accepted: Counter[str] = Counter()
+
+    @faulty.harbor.task
+    async def work(number: int) -> int:
+        await asyncio.sleep(number % 7)
+        return number
+
+    @world.harbor.task
+    async def outside() -> None: ...
+
+    jobs = await world.harbor.aenqueue_many(world.harbor.step(work.name, {"number": number}) for number in range(40))
+    async with faulty.worker(concurrency=8, lease=15) as worker:
+        await until(lambda: all(world.memory._store.jobs[job.id].completed_at for job in jobs), 0.1, 600)
+        await asyncio.sleep(5)
+        assert worker.busy == 0
+        assert worker._keeper._held == {}
+        assert worker.finished == 40
+    for operation in world.log.log:
+        if operation.verb == "settle" and operation.phase == "returned":
+            pairs = zip(operation.arguments["transitions"], operation.value, strict=True)
+            accepted.update(to.id for to, verdict in pairs if verdict == "ok")
+    assert accepted == Counter({job.id: 1 for job in jobs})
+    for number, job in enumerate(jobs):
+        record = await world.record(job)
+        assert (record.state, record.attempts, record.result) == ("done", 0, str(number).encode())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@virtual
+async def test_a_flaky_store_loses_no_job_and_finishes_each_once(seed: int) -> None:
+    """X2, X3, G1, G3: two workers, every verb failing now and then."""
+    world = World(seed=seed)
+    faulty = World.over(world, Flaky(world.log, Random(seed), 0.2))
+
+    @faulty.harbor.task
+    async def work(number: int) -> int:
+        await asyncio.sleep(number % 11)
+        return number
+
+    jobs = await world.harbor.aenqueue_many(world.harbor.step(work.name, {"number": n}) for n in range(50))
+    async with faulty.worker(concurrency=6, lease=10), faulty.worker(concurrency=3, lease=10):
+        await until(lambda: all(world.memory._store.jobs[job.id].completed_at for job in jobs), 0.5, 1200)
+    records = [await world.record(job) for job in jobs]
+    assert {record.state.value for record in records} <= {"done", "dlq"}
+    assert all(record.dlq_reason in (None, "crash_loop") for record in records)
+    assert [int(record.result) for record in records if record.result] == [
+        number for number, record in enumerate(records) if record.state == "done"
+    ]
+
+
+class Picky(Wrapper):
+    """Cannot take the outcomes of some jobs."""
+
+    def __init__(self, inner: Driver, error: Exception, bad: Callable[[Any], bool]) -> None:
+        super().__init__(inner)
+        self.error = error
+        self.bad = bad
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+        if verb == "settle" and any(self.bad(transition) for transition in arguments["transitions"]):
+            raise self.error
+        return await call()
+
+
+class Forgetful(Wrapper):
+    """Answers with too few words, once per verb."""
+
+    def __init__(self, inner: Driver, *verbs: str) -> None:
+        super().__init__(inner)
+        self.left = list(verbs)
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+        result = await call()
+        if verb in self.left:
+            self.left.remove(verb)
+            return result[:-1]
+        return result
+
+
+@virtual
+async def test_a_driver_that_forgets_an_answer_ends_neither_keeper_nor_settler() -> None:
+    """X2: strangers write drivers too; what they get wrong costs a repeat."""
+    world = World(lambda inner: Forgetful(inner, "settle", "extend_lease"))
+
+    @world.harbor.task
+    async def work(seconds: int) -> int:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    jobs = await world.harbor.aenqueue_many(work.step(seconds) for seconds in (1, 40, 60))
+    async with world.worker() as worker:
+        assert [await job.aresult() for job in jobs] == [1, 40, 60]
+        assert worker._keeper._held == {}
+    assert [(await world.record(job)).version for job in jobs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), StoreCorrupt("a damaged record")])
+@virtual
+async def test_one_outcome_that_the_store_cannot_take_does_not_hold_up_the_others(error: Exception) -> None:
+    """F7: its own job is left to run again, its neighbours are settled."""
+    world = World(lambda inner: Picky(inner, error, lambda to: isinstance(to, Ack) and to.result == b"13"))
+
+    @world.harbor.task
+    async def work(number: int) -> int:
+        return number
+
+    jobs = await world.harbor.aenqueue_many(work.step(number) for number in range(20))
+    async with world.worker(concurrency=20) as worker:
+        await asyncio.sleep(20)
+        assert worker.finished == 19
+        assert worker._keeper._held == {}
+    states = [await world.state(job) for job in jobs]
+    assert Counter(states) == {"done": 19, "inflight": 1}
+
+
+@virtual
+async def test_a_settle_that_fails_for_many_leases_is_still_tried() -> None:
+    """X2: the settler's patience has no end, as long as the lease is renewed."""
+    broken = True
+
+    def strikes(verb: str) -> bool:
+        return verb == "settle" and broken
+
+    world = World(lambda inner: LostRequest(inner, strikes))
+
+    @world.harbor.task
+    async def work() -> str:
+        return "done"
+
+    job = await work.aenqueue()
+    async with world.worker() as worker:
+        worker._settler._chance = Random(1)
+        await asyncio.sleep(400)
+        assert await world.state(job) == "inflight"
+        broken = False
+        assert await job.aresult() == "done"
+    assert (await world.record(job)).version == 1
+
+
+def test_the_settlers_pause_stays_finite() -> None:
+    """X2: two to the thousandth failure is no float."""
+    assert pause(1) <= pause(5) <= pause(10_000) == MAX_BACKOFF
+
+
+@virtual
+async def test_a_worker_whose_driver_was_closed_ends_with_an_error() -> None:
+    """D10: closing is no outage; there is nothing to wait for."""
+    world = World()
+    async with world.worker() as worker:
+        await asyncio.sleep(1)
+        await world.memory.close()
+        with pytest.raises(DriverClosed):
+            await worker.wait()
+
+
+@virtual
+async def test_stopping_during_an_outage_is_no_error() -> None:
+    """X2, X6: a worker can be stopped while the store is away; what it could not write runs again."""
+    world = World(Outage)
+
+    @world.harbor.task
+    async def work() -> int:
+        await asyncio.sleep(2)
+        return current().lease_version
+
+    job = await work.aenqueue()
+    async with world.worker(grace=5):
+        await asyncio.sleep(1)
+        world.store.down = True
+    assert time() < 60
+    assert await world.state(job) == "inflight"
+    world.store.down = False
+    async with world.worker():
+        assert await job.aresult() == 2
+
+
+@virtual
+async def test_an_outage_is_logged_and_not_with_every_breath(caplog: pytest.LogCaptureFixture) -> None:
+    """X2: retries back off, with jitter."""
+    world = World(Outage)
+    async with world.worker():
+        await asyncio.sleep(1)
+        world.store.down = True
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "taskharbor.worker"):
+            await asyncio.sleep(600)
+    about_reserve = [record for record in caplog.records if "cannot reserve" in record.getMessage()]
+    assert 600 / 6.3 < len(about_reserve) < 600 / 3.7 + 10
+
+
+@virtual
+async def test_tallies_of_an_outage_are_added_up_afterwards() -> None:
+    """D13: a total that the store did not take is kept for the next round."""
+    world = World(lambda inner: LostRequest(inner, lambda verb: verb == "count" and time() < 60))
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    await world.harbor.aenqueue_many(work.step() for _ in range(5))
+    async with world.worker():
+        await asyncio.sleep(90)
+        assert [tally.count for tally in (await world.harbor.admin.astats()).tallies] == [5]
+
+
+@virtual
+async def test_a_driver_that_can_inspect_nothing_still_works() -> None:
+    """D13: the five verbs are enough to work."""
+    inner = World()
+
+    class FiveVerbs:
+        name, ephemeral = "bare", True
+        max_payload: int | None = None
+        enqueue, reserve = inner.memory.enqueue, inner.memory.reserve
+        extend_lease, settle, close = inner.memory.extend_lease, inner.memory.settle, inner.memory.close
+
+    assert not isinstance(FiveVerbs(), Inspect)
+    world = World.over(inner, FiveVerbs())
+
+    @world.harbor.task
+    async def work(number: int) -> None: ...
+
+    jobs = await world.harbor.aenqueue_many(work.step(number) for number in range(3))
+    async with world.worker():
+        await until(lambda: all(inner.memory._store.jobs[job.id].completed_at for job in jobs))
+    await work.aenqueue(4)
+    assert await world.drain() == 1

@@ -1,0 +1,101 @@
+"""The package as a whole: light to import, complete in what it shows, and true to its own rules."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import taskharbor
+
+SOURCE = Path(taskharbor.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+NAMES = "AsyncTask Harbor Job JobContext LeaseLost Retry RetryAfter Snooze Step Task Unrecoverable"
+FUNCTIONS = "chain chord current group"
+PUBLIC = f"{NAMES} {FUNCTIONS}".split()
+
+
+def test_importing_it_brings_no_engine_and_no_terminal() -> None:
+    """P: `import taskharbor` imports neither an engine nor the command line's packages."""
+    program = (
+        "import sys, taskharbor; from taskharbor import Harbor; Harbor('memory://'); "
+        "heavy = {'apsw', 'sqlite3', 'asyncpg', 'redis', 'nats', 'rich', 'click', 'cronsim', 'starlette', 'uvicorn', "
+        "'jinja2', 'pydantic', 'hypothesis', 'pytest', 'pickle'}; "
+        "print(*sorted(heavy & set(sys.modules)), *[m for m in sys.modules if m.startswith(('taskharbor.testing', "
+        "'taskharbor.cli', 'taskharbor.drivers.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_public_names_are_sorted_complete_and_there() -> None:
+    """P."""
+    assert sorted(taskharbor.__all__) == taskharbor.__all__ == sorted(PUBLIC)
+    for name in taskharbor.__all__:
+        assert getattr(taskharbor, name) is not None
+    shown = {name for name in vars(taskharbor) if not name.startswith("_")}
+    modules = {path.stem for path in SOURCE.iterdir()} | {"logging"}
+    assert shown - modules <= set(taskharbor.__all__)
+
+
+@pytest.mark.parametrize("module", ["taskharbor.testing", "taskharbor.drivers.memory"])
+def test_other_public_modules_keep_their_lists_sorted(module: str) -> None:
+    names: list[str] = __import__(module, fromlist=["__all__"]).__all__
+    assert names == sorted(names)
+
+
+def test_the_interface_of_the_contract_is_there() -> None:
+    """P: the names that programs outside rely on."""
+    harbor = taskharbor.Harbor("memory://")
+
+    @harbor.task
+    def work() -> None: ...
+
+    job = harbor.job("x")
+    for thing, names in {
+        harbor: "task middleware lifespan enqueue_many aenqueue_many worker run_worker drain open admin",
+        work: "enqueue aenqueue using step name",
+        job: "id created same_payload state result cancel astate aresult acancel",
+        harbor.admin: "jobs dlq queues workers stats astats",
+        taskharbor.JobContext: "id attempt lease_version progress cancelled enqueue",
+    }.items():
+        assert [name for name in names.split() if not hasattr(thing, name)] == []
+
+
+def test_the_version_is_told_once() -> None:
+    """The package's metadata and the changelog agree."""
+    root = SOURCE.parents[1]
+    if not (root / "CHANGELOG.md").exists():
+        pytest.skip("not in a checkout")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version("taskharbor"))
+    assert version("taskharbor") in (root / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_nothing_imports_the_standard_librarys_sqlite_or_pickle() -> None:
+    """P3: two copies of SQLite in one process lose data; pickles run code."""
+    pattern = re.compile(r"^\s*(import|from)\s+(sqlite3|pickle|marshal|shelve)\b", re.MULTILINE)
+    assert [path.name for path in MODULES if pattern.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_it_is_marked_as_typed() -> None:
+    """P2."""
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_every_error_stands_in_the_tree_of_its_docstring() -> None:
+    """X5: drawn once, in `errors.py`."""
+    from taskharbor import errors
+
+    drawn = set(re.findall(r"^[│├└─ ]*(\w+)", errors.__doc__ or "", re.MULTILINE))
+    defined = {name for name, what in vars(errors).items() if isinstance(what, type) and not name.startswith("_")}
+    assert {name for name in defined if getattr(errors, name).__module__ == errors.__name__} <= drawn

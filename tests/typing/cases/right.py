@@ -1,0 +1,112 @@
+"""Right uses: no checker may complain about any line of this file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+from taskharbor import AsyncTask, Harbor, Job, JobContext, Retry, Step, Task, current
+
+harbor = Harbor("memory://", max_attempts=5, keep_done=timedelta(hours=1))
+
+
+@harbor.task
+def add(a: int, b: int = 0, *, note: str = "") -> int:
+    return a + b
+
+
+@harbor.task
+async def fetch(url: str, *, timeout: float = 5) -> bytes:
+    return b""
+
+
+@harbor.task(queue="mail", priority=5, max_attempts=None, timeout=30, retry=Retry(base=1), tags=["a"])
+def mail(user: int) -> None: ...
+
+
+@harbor.task(name="slow", timeout=timedelta(minutes=5), retry=lambda attempts: 2.0 * attempts)
+async def slow() -> dict[str, int]:
+    return {}
+
+
+@harbor.task()
+def bare() -> str:
+    return ""
+
+
+# A task knows its kind, and a direct call keeps its type.
+assert_type(add(1, b=2), int)
+coroutine: Coroutine[Any, Any, bytes] = fetch("x")
+assert_type(mail(1), None)
+assert_type(bare(), str)
+a_task: Task[[], str] = bare
+another: AsyncTask[[], dict[str, int]] = slow
+
+# The result's type comes from the function, for `def` and `async def` alike.
+assert_type(add.enqueue(1, note="x"), Job[int])
+assert_type(add.enqueue(1, note="x").result(timeout=5), int)
+assert_type(fetch.enqueue("x", timeout=1), Job[bytes])
+assert_type(mail.enqueue(1), Job[None])
+assert_type(slow.enqueue().result(), dict[str, int])
+assert_type(add.step(1), Step[int])
+assert_type(fetch.step("x"), Step[bytes])
+
+# Options keep the kind of the task.
+assert_type(add.using(delay=5, queue="x").enqueue(1), Job[int])
+assert_type(fetch.using(run_at=datetime.now(UTC), expires=60).step("x"), Step[bytes])
+add.using(
+    id="x",
+    priority=-5,
+    delay=timedelta(seconds=1),
+    expires=datetime.now(UTC),
+    idempotency_key="k",
+    idempotency_ttl=None,
+    max_attempts=None,
+    timeout=None,
+    tags=["a", "b"],
+    headers={"a": "b"},
+    tx=object(),
+)
+
+# Groups of one kind, and of several.
+assert_type(harbor.enqueue_many([add.step(1), add.step(2)]), list[Job[int]])
+assert_type(harbor.enqueue_many(fetch.step(str(number)) for number in range(3)), list[Job[bytes]])
+mixed: list[Step[Any]] = [add.step(1), fetch.step("x")]
+harbor.enqueue_many(mixed)
+
+
+async def in_a_coroutine() -> None:
+    assert_type(await add.aenqueue(1, 2), Job[int])
+    assert_type(await fetch.aenqueue("x"), Job[bytes])
+    assert_type(await (await fetch.aenqueue("x")).aresult(), bytes)
+    assert_type(await fetch("x"), bytes)
+    assert_type(await harbor.aenqueue_many([add.step(1)]), list[Job[int]])
+    job = await add.aenqueue(1)
+    assert_type(await job.astate(), str)
+    assert_type(await job.acancel(), bool)
+    assert_type(job.created, bool)
+    async with harbor.open(), harbor.worker(["mail"], concurrency=2), harbor.worker({"mail": 3, "default": 1}):
+        assert_type(await harbor.drain(), int)
+    await harbor.run_worker(concurrency=4, lease=30)
+
+
+@harbor.task
+async def parent() -> int:
+    job = current()
+    job.progress(0.5, "half")
+    assert_type(job, JobContext)
+    assert_type(job.enqueue(add.step(1)), Job[int])
+    assert_type(job.enqueue(fetch.using(delay=1).step("x")), Job[bytes])
+    assert_type(job.lease_version, int)
+    return job.attempt
+
+
+@harbor.middleware
+async def timing(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    return await call_next()
+
+
+@harbor.lifespan
+async def pool() -> AsyncGenerator[None]:
+    yield

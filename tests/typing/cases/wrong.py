@@ -1,0 +1,89 @@
+"""Wrong uses: every line that ends in `# E` must be flagged by both checkers, and no other."""
+
+# ruff: noqa: F841
+
+from __future__ import annotations
+
+from taskharbor import Harbor, Job, Retry, Step, Task, current
+
+harbor = Harbor("memory://")
+
+
+@harbor.task
+def add(a: int, b: int = 0, *, note: str = "") -> int:
+    return a + b
+
+
+@harbor.task(queue="net")
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+# arguments
+add.enqueue()  # E
+add.enqueue("one")  # E
+add.enqueue(1, 2, 3)  # E
+add.enqueue(1, nots="x")  # E
+add.enqueue(1, note=5)  # E
+add.step("one")  # E
+add.step(1, nots="x")  # E
+fetch.enqueue(5)  # E
+fetch.step()  # E
+add("one")  # E
+wrong_coroutine = fetch(5)  # E
+add.using(delay=5).enqueue("one")  # E
+fetch.using(delay=5).step(ulr="x")  # E
+
+# options are never mixed with arguments
+add.enqueue(1, delay=5)  # E
+fetch.enqueue("x", queue="y")  # E
+add.using(dealy=5)  # E
+add.using(delay="5")  # E
+add.using(priority="high")  # E
+add.using(tags=5)  # E
+add.using(headers={"a": 1})  # E
+add.using(run_at=5)  # E
+add.using(1)  # E
+
+# results
+wrong_result: Job[str] = add.enqueue(1)  # E
+wrong_bytes: str = fetch.enqueue("x").result()  # E
+wrong_step: Step[str] = add.step(1)  # E
+wrong_kind: Task[[str], bytes] = fetch  # E
+wrong_call: str = add(1)  # E
+wrong_jobs: list[Job[str]] = harbor.enqueue_many([add.step(1)])  # E
+harbor.enqueue_many([add])  # E
+harbor.enqueue_many(add.step(1))  # E
+harbor.enqueue_many([add.enqueue(1)])  # E
+
+
+async def in_a_coroutine() -> None:
+    await add.aenqueue()  # E
+    await add.aenqueue("one")  # E
+    await fetch.aenqueue("x", dealy=5)  # E
+    wrong: str = await (await add.aenqueue(1)).aresult()  # E
+    wrong_await: str = await fetch("x")  # E
+    current().enqueue(add)  # E
+    current().enqueue(add.step("one"))  # E
+    wrong_child: Job[str] = current().enqueue(add.step(1))  # E
+    await harbor.run_worker(concurency=4)  # E
+    await harbor.drain(queues=5)  # E
+    async with harbor.worker(queues=5):  # E
+        pass
+
+
+# the decorator and the harbor
+harbor.task(qeue="x")  # E
+harbor.task(queue=5)  # E
+harbor.task(delay=5)  # E
+harbor.task(retry=5)  # E
+harbor.task(5)  # E
+Harbor(5)  # E
+Harbor("memory://", max_attempt=5)  # E
+Retry(bsae=5)  # E
+Retry(growth="wild")  # E
+
+
+@harbor.middleware  # E
+def not_async(job: object) -> int:
+    return 0

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-import threading
-import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
-from pathlib import Path
+from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
-from types import ModuleType
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
@@ -25,14 +17,17 @@ from taskharbor.core.retry import Retry
 from taskharbor.driver import Driver, Inspect
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
+from taskharbor.runtime.chance import own_chance
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.clock import Clock
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
+from taskharbor.runtime.naming import name_of, returns_its_result
 from taskharbor.runtime.options import Duration, JobOptions, checked, checked_settings, seconds
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.session import Session, Settings
+from taskharbor.runtime.signals import stop_signals
 from taskharbor.runtime.step import Step
 from taskharbor.runtime.worker import Worker, WorkerOptions
 from taskharbor.task import AsyncTask, Task
@@ -114,7 +109,7 @@ class Harbor:
             store_timeout=store_timeout,
         )
         self._driver = driver
-        self._session = Session(self._connect, settings, clock, chance or _own_chance())
+        self._session = Session(self._connect, settings, clock, chance or own_chance())
         self._client = Client(self._session)
         self._tasks: dict[str, Registered] = {}
         self._middleware: list[Middleware] = []
@@ -181,9 +176,9 @@ class Harbor:
         self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
     ) -> Task[..., Any] | AsyncTask[..., Any]:
         """Register a function under its name (P4)."""
-        if not _returns_its_result(function):
+        if not returns_its_result(function):
             raise ConfigError(f"@harbor.task takes a def or an async def that returns its result, not {function!r}")
-        name = check_name("a task's name", _name_of(function) if name is None else name)
+        name = check_name("a task's name", name_of(function) if name is None else name)
         if name in self._tasks:
             raise DuplicateTask(f"a task named {name!r} exists already: give one of them another name=")
         registered = Registered(name, function, retry or self._session.settings.retry, options)
@@ -303,7 +298,7 @@ class Harbor:
         )
         async with self._lived() as worker_of:
             worker = worker_of(options)
-            with _signals(worker.tell_to_stop):
+            with stop_signals(worker.tell_to_stop):
                 worker.start()
                 try:
                     await worker.wait()
@@ -344,37 +339,6 @@ def _elsewhere() -> Any:
     """Stands for a handler whose code is not here."""
 
 
-def _returns_its_result(function: object) -> bool:
-    return callable(function) and not (
-        isclass(function) or isgeneratorfunction(function) or isasyncgenfunction(function)
-    )
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """`module.qualname`; a script's `__main__` counts as the module it would be imported as (P4)."""
-    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if module is None or qualname is None:
-        raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")
-    if module in ("__main__", "__mp_main__"):  # the latter: the script again, in a process that it has spawned
-        module = _main_module(sys.modules[module])
-    return f"{module.removesuffix('.__main__')}.{qualname}"
-
-
-def _main_module(main: ModuleType) -> str:
-    spec = getattr(main, "__spec__", None)
-    if spec is not None:
-        return str(spec.name)
-    if getattr(main, "__file__", None) is None:
-        return "__main__"
-    file = Path(main.__file__ or "").resolve()
-    parts = [file.stem]
-    for folder in file.parents:
-        if not (folder / "__init__.py").exists():
-            break
-        parts.insert(0, folder.name)
-    return ".".join(parts)
-
-
 def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
     if given is None or isinstance(given, Retry):
         return given
@@ -385,36 +349,3 @@ def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
 
 def _length(value: Duration) -> timedelta:
     return timedelta(seconds=min(seconds(value), timedelta.max.total_seconds() - 1))
-
-
-def _own_chance() -> Random:
-    """Randomness of this process: a forked child gets its own, else parent and child would mint the same ids."""
-    chance = Random()
-    if hasattr(os, "register_at_fork"):
-        known = weakref.ref(chance)
-
-        def reseed() -> None:
-            if (found := known()) is not None:
-                found.seed()
-
-        os.register_at_fork(after_in_child=reseed)
-    return chance
-
-
-@contextmanager
-def _signals(told: Callable[[], None]) -> Generator[None]:
-    """SIGTERM and SIGINT call `told`, where that can be had: in the main thread of a POSIX process."""
-    loop = asyncio.get_running_loop()
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(NotImplementedError):
-                handler = signal.getsignal(number)
-                loop.add_signal_handler(number, told)
-                before[number] = handler
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler or signal.SIG_DFL)

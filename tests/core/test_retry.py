@@ -34,7 +34,7 @@ def test_the_default_doubles_from_half_a_second_to_thirty(failures: int, longest
 @given(policies, attempts, attempts)
 @example(Retry(base=1e-300, multiplier=2, cap=1e300), 1000, 10**9)
 @example(Retry(base=1, multiplier=2, cap=1e300), 1011, 1012)
-@example(Retry(base=1, multiplier=2, cap=1e300), 1024, 1025)
+@example(Retry(base=0.5, multiplier=2.0, cap=1e300), 1024, 1025)
 @example(Retry(base=0, multiplier=10, cap=1), 1, 10**9)
 @example(Retry(base=1e12, multiplier=1, cap=1e12), 1, 10**9)
 def test_ceilings_grow_and_stay_within_the_cap(retry: Retry, one: int, other: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.kit import DriverKit, Harness, NewStore
+from taskharbor.testing.kit import EphemeralKit, Harness, NewStore
 
 
 class Peek:
@@ -22,9 +22,13 @@ class Peek:
         return len(driver._store.jobs)
 
 
-class TestMemory(DriverKit):
-    """Every case of the kit."""
+class TestMemory(EphemeralKit):
+    """Every case that a store without a second handle can show."""
 
     @pytest.fixture
     def new_store(self) -> NewStore:
         return lambda: Harness(url="memory://", probe=Peek())
+
+    def test_G2_the_memory_driver_says_that_it_forgets(self) -> None:  # noqa: N802
+        """G2: ephemeral, and it says so."""
+        assert MemoryDriver().ephemeral

@@ -18,7 +18,7 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """A dead or cancelled job to be run again (Q2). `None` keeps the payload; the key is given up unless renewed."""
+    """A dead or cancelled job to be run again (Q2). `None` keeps the payload, and the job's own key while it lives."""
 
     id: str
     payload: bytes | None = None

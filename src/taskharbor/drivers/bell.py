@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 
 
 class Bell:
@@ -21,12 +22,11 @@ class Bell:
             woken, self._waiting = self._waiting, set()
         for future in woken:
             loop = future.get_loop()
-            if loop.is_closed():
-                continue
             if loop is _running_loop():
                 _wake(future)
             else:
-                loop.call_soon_threadsafe(_wake, future)
+                with suppress(RuntimeError):  # its loop has closed: nobody waits there any more
+                    loop.call_soon_threadsafe(_wake, future)
 
     async def wait(self, timeout: float) -> None:
         """Return at the next ring or after `timeout` seconds."""

@@ -22,7 +22,7 @@ class Doze:
         self._session = session
         self._queues = queues
         self._stopping = stopping
-        self._rounds = 0
+        self._rounds = -1
 
     async def until_work(self, *, found: bool) -> None:
         """Return when reserving is worth a try. `found` says whether the last one was."""

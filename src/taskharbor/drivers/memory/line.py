@@ -27,9 +27,9 @@ class Line:
         number = self._tickets[id] = next(self._numbers)
         heappush(self._heaps.setdefault(queue, {}).setdefault(priority, []), (due, seq, number, id))
 
-    def drop(self, id: str) -> None:
-        """Take the job out of the line."""
-        self._tickets.pop(id, None)
+    def drop(self, id: str) -> bool:
+        """Take the job out of the line; False if it was not in it."""
+        return self._tickets.pop(id, None) is not None
 
     def take(self, queue: str, now: datetime, limit: int, fits: Callable[[str], bool]) -> list[str]:
         """Take up to `limit` jobs that are due and fit, best first; those that do not fit keep their places."""

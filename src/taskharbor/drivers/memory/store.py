@@ -64,7 +64,7 @@ class Store:
         self._line = Line()
         self._leases: list[tuple[datetime, str, str]] = []
         self._expiring: list[tuple[datetime, str]] = []
-        self._ended: list[tuple[datetime, str]] = []
+        self._ended: list[tuple[datetime, int, str]] = []
         self._stopping: dict[str, None] = {}
         self._records: Counter[str] = Counter()
         self._live: Counter[str] = Counter()
@@ -149,13 +149,14 @@ class Store:
 
         found: list[str] = []
         if ids is not None:
-            found = [id for id in dict.fromkeys(ids) if id in self.jobs and self._is_due(self.jobs[id], now)][:limit]
+            found = [id for id in dict.fromkeys(ids) if id in self.jobs and self._is_due(self.jobs[id], now)]
+            found = found[: max(limit, 0)]
         else:
             open_queues = [queue for queue in queues if queue not in self.paused]
             for queue, share in shares(open_queues, limit).items():
                 found += self._line.take(queue, now, share, fits)
             for queue in dict.fromkeys(open_queues):
-                found += self._line.take(queue, now, limit - len(found), fits)
+                found += self._line.take(queue, now, max(limit, 0) - len(found), fits)
         return [self._claim(self.jobs[id], now, now + lease_for, worker) for id in found]
 
     def _claim(self, job: JobRecord, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
@@ -163,10 +164,10 @@ class Store:
 
     def _line_up_lapsed(self, now: datetime) -> None:
         while self._leases and self._leases[0][0] <= now:
-            _, id, token = heappop(self._leases)
-            job = self.jobs.get(id)
-            if job is not None and job.lease is not None and job.lease.token == token and not _is_held(job, now):
-                self._line.put(id, job.queue, job.priority, effective_due(job), self._seq[id])
+            entry = heappop(self._leases)
+            if self._is_current(entry):
+                job = self.jobs[entry[1]]
+                self._line.put(job.id, job.queue, job.priority, effective_due(job), self._seq[job.id])
 
     def _is_due(self, job: JobRecord, now: datetime) -> bool:
         in_line = job.state is State.INFLIGHT or (job.state is State.READY and job.due_at <= now)
@@ -248,7 +249,7 @@ class Store:
         return "deleted"
 
     def _is_needed(self, id: str) -> bool:
-        return any(self.jobs[edge.child].state in LIVE for edge in self.children.get(id, ()))
+        return any(not edge.satisfied or self.jobs[edge.child].state in LIVE for edge in self.children.get(id, ()))
 
     def _remove(self, job: JobRecord) -> None:
         del self.jobs[job.id], self._seq[job.id]
@@ -283,10 +284,11 @@ class Store:
         return "replayed"
 
     def _key_after(self, replay: Replay, job: JobRecord, now: datetime) -> tuple[str | None, datetime | None]:
-        """The key of a replayed job: the new one if it is free, else its own if nobody took it meanwhile."""
+        """The key of a replayed job: the new one if that is free, or its own while it lives."""
         key = replay.idempotency_key
         if key is None:
-            return (job.idempotency_key, job.key_expires_at) if self._owns_key(job) else (None, None)
+            own = self._living_key(job.idempotency_key or "", now)
+            return (own.key, own.expires_at) if own is not None and own.owner == job.id else (None, None)
         self._free_key(job)
         if self._living_key(key, now) is not None:
             return None, None
@@ -334,40 +336,47 @@ class Store:
 
     def prune(self, now: datetime, limit: int) -> int:
         """Forget what was kept long enough and is needed by nothing unfinished (X8)."""
-        pruned = 0
-        kept: list[tuple[datetime, str]] = []
-        while pruned < limit and self._ended and self._ended[0][0] <= now:
+        over: dict[str, JobRecord] = {}
+        kept: list[tuple[datetime, int, str]] = []
+        while len(over) < limit and self._ended and self._ended[0][0] <= now:
             entry = heappop(self._ended)
-            job = self.jobs.get(entry[1])
+            job = self.jobs.get(entry[2])
             if job is None or job.keep_until != entry[0]:
                 continue
             if self._is_needed(job.id) or self._live[job.workflow_id or ""]:
                 kept.append(entry)
-                continue
+            else:
+                over[job.id] = job
+        for job in over.values():
             self._remove(job)
-            pruned += 1
         for entry in kept:
             heappush(self._ended, entry)
         self.keys = {key: known for key, known in self.keys.items() if known.alive(now)}
-        return pruned
+        return len(over)
 
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or any lease runs out."""
         times = [due for queue in queues if queue not in self.paused and (due := self._line.next_due(queue))]
+        while self._leases and not self._is_current(self._leases[0]):
+            heappop(self._leases)
         return min(times + [expiry for expiry, _, _ in self._leases[:1]], default=None)
+
+    def _is_current(self, entry: tuple[datetime, str, str]) -> bool:
+        expires_at, id, token = entry
+        lease = self.jobs[id].lease if id in self.jobs else None
+        return lease is not None and lease.token == token and lease.expires_at == expires_at
 
     def _write(self, job: JobRecord) -> JobRecord:
         """Put a record in place, with everything that is derived from it."""
         before = self.jobs.get(job.id)
         self.jobs[job.id] = job
+        was_lined = self._line.drop(job.id)
         if job.state is State.READY:
             self._line.put(job.id, job.queue, job.priority, job.due_at, self._seq[job.id])
-        else:
-            self._line.drop(job.id)
-        if job.lease is not None and (before is None or before.lease != job.lease):
+        if job.lease is not None and (was_lined or before is None or before.lease != job.lease):
             heappush(self._leases, (job.lease.expires_at, job.id, job.lease.token))
         if job.state in TERMINAL and job.keep_until is not None:
-            heappush(self._ended, (job.keep_until, job.id))
+            heappush(self._ended, (job.keep_until, self._seq[job.id], job.id))
         if job.state is State.CANCELLED and before is not None:
             self._free_key(before)
         if job.workflow_id is not None:

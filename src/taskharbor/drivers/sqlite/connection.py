@@ -16,7 +16,7 @@ from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, Store
 
 PATIENCE = 20.0
 SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
-# 16 MiB of log before it is copied into the file: four times SQLite's default was a quarter faster in a drain.
+# 16 MiB of log before it is copied into the file: a drain rewrites the same pages, so rarer copies are fewer.
 CHECKPOINT_PAGES = 4000
 CACHE_KIB = 16384
 WAL_KEPT_BYTES = 64 * 1024 * 1024

@@ -94,10 +94,10 @@ def _replay(db: Connection, replay: Replay, now: int) -> Replaying:
 
 
 def _key_after(db: Connection, replay: Replay, job: JobRecord, now: int) -> tuple[str | None, datetime | None]:
-    """The key of a replayed job: the new one if it is free, else its own if nobody took it meanwhile."""
+    """The key of a replayed job: the new one if that is free, or its own while it lives."""
     key, own = replay.idempotency_key, job.idempotency_key
     if key is None:
-        kept = own is not None and db.execute(OWNS_KEY, (own, job.id)).get is not None
+        kept = own is not None and db.execute(OWNS_KEY, (own, job.id, now)).get is not None
         return (own, job.key_expires_at) if kept else (None, None)
     if own is not None:
         db.execute(FREE_KEY, (own, job.id))

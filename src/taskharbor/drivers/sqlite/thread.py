@@ -25,7 +25,7 @@ from taskharbor.drivers.sqlite.batch import Answer, Request
 from taskharbor.drivers.sqlite.connection import open_store
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable
 
-# Half of it is the median delay of a wake-up from another process; each look costs some 50 µs of CPU when idle.
+# Half of it is the median delay of a wake-up from another process; each look costs about 100 µs of CPU.
 POLL_EVERY = 0.012
 
 Reply = tuple["asyncio.Future[Any]", Answer]

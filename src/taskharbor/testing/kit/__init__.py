@@ -28,7 +28,7 @@ from taskharbor.testing.kit.keys import Keys  # noqa: E402
 from taskharbor.testing.kit.leases import Leases  # noqa: E402
 from taskharbor.testing.kit.looking import Looking  # noqa: E402
 from taskharbor.testing.kit.order import Order  # noqa: E402
-from taskharbor.testing.kit.parallel import Parallel  # noqa: E402
+from taskharbor.testing.kit.parallel import Apart, Parallel  # noqa: E402
 from taskharbor.testing.kit.records import Records  # noqa: E402
 from taskharbor.testing.kit.replay import Replays  # noqa: E402
 from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
@@ -37,10 +37,10 @@ from taskharbor.testing.kit.settle import Settle  # noqa: E402
 from taskharbor.testing.kit.states import States  # noqa: E402
 from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
 
-__all__ = ["DriverKit", "Harness", "NewStore", "Probe"]
+__all__ = ["DriverKit", "EphemeralKit", "Harness", "NewStore", "Probe"]
 
 
-class DriverKit(
+class EphemeralKit(
     Records,
     States,
     Groups,
@@ -59,7 +59,7 @@ class DriverKit(
     Closing,
     Parallel,
 ):
-    """Every case of the kit. The subclass gives the fixture `new_store`."""
+    """The cases for a store that lives and dies with its process."""
 
     @pytest.fixture
     def harness(self, new_store: NewStore) -> Harness:
@@ -71,3 +71,7 @@ class DriverKit(
         from taskharbor.testing.kit.machine import run_lockstep
 
         run_lockstep(new_store)
+
+
+class DriverKit(EphemeralKit, Apart):
+    """Every case of the kit. The subclass gives the fixture `new_store`."""

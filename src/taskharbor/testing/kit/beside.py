@@ -84,15 +84,6 @@ class Closing(Cases):
         await s.driver.close()
         await s.driver.close()
 
-    async def test_D10_closing_one_handle_leaves_the_others_open(self, s: Scene) -> None:
-        """D10: and loses nothing."""
-        if s.driver.ephemeral:
-            pytest.skip("an ephemeral store has one handle")
-        other = await s.another()
-        await s.add(job("a"))
-        await s.driver.close()
-        assert await other.order() == ["a"]
-
     @pytest.mark.parametrize("name", list(PROTOCOLS))
     async def test_D13_the_driver_has_what_it_does_not_declare_to_lack(self, s: Scene, name: str) -> None:
         """D13: absent means loudly absent."""

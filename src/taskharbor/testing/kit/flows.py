@@ -156,6 +156,14 @@ class Flows(Cases):
             assert await s.prune() == 0
         assert await s.states("c") == [state]
 
+    async def test_K3_a_parent_that_a_cancelled_child_still_lacks_is_kept(self, s: Scene) -> None:
+        """K3, Q2: a replay of the child must find it, so the child goes first."""
+        await s.add(job("p"), child("c", "p"))
+        await s.withdraw("c")
+        await s.withdraw("p")
+        assert await s.look.delete(["p"]) == ["needed"]
+        assert await s.look.delete(["c", "p"]) == ["deleted", "deleted"]
+
     async def test_K3_once_the_dependants_have_ended_parents_may_go(self, s: Scene) -> None:
         """K3: by delete and by prune."""
         for how in ("delete", "prune"):

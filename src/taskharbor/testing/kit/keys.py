@@ -138,3 +138,11 @@ class Keys(Cases):
         assert answers == (Enqueued("a", False, False), Enqueued("a", False, True))
         answers = await s.add(job("d", idempotency_key="n"), job("e", idempotency_key="n", **other))
         assert answers == (Enqueued("d", True, True), Enqueued("d", False, False))
+
+    async def test_I4_a_key_stops_a_second_job_but_not_a_second_run(self, s: Scene) -> None:
+        """I4: after a crash the one job of the key runs again."""
+        await s.held(idempotency_key="k", lease=30)
+        s.tick(30)
+        [again] = await s.add(job("b", idempotency_key="k"))
+        assert (again.id, again.created) == ("a", False)
+        assert (await s.claim("a")).version == 2

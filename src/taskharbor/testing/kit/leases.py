@@ -183,7 +183,7 @@ class Leases(Cases):
         assert type(refused).__name__ == "LeaseMismatch"
 
     async def test_L5_a_late_settle_never_overwrites_a_newer_claim(self, s: Scene) -> None:
-        """L5: whatever the old holder brings, the new lease and record stay."""
+        """L5, X7: whatever the old holder brings, cut off or paused, the new lease and record stay."""
         old = await s.held(lease=5)
         s.tick(5)
         new = await s.claim("a")
@@ -240,3 +240,13 @@ async def _template(s: Scene) -> Any:
     """A record with some lease, to build transitions from; its own job is in nobody's way."""
     await s.add(job("template", queue="elsewhere"))
     return await s.claim("template", lease=9999)
+
+    async def test_D6_an_extend_by_an_earlier_clock_does_not_lose_a_lapsed_job(self, s: Scene) -> None:
+        """D6, D5: seen as lapsed by one clock, renewed by one that is behind, it can still be taken over."""
+        held = await s.held(lease=30)
+        s.tick(30)
+        assert await s.reserve(queues=["elsewhere"]) == []
+        s.tick(-1)
+        await s.extend(Report("a", token_of(held)), lease=1)
+        s.tick(1)
+        assert await s.order() == ["a"]

@@ -14,8 +14,6 @@ from itertools import pairwise
 from threading import Barrier
 from typing import Any
 
-import pytest
-
 from taskharbor.core.filter import Filter
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit.scene import ALL, Cases, Harness, Scene, ack, child, group, job, put_back
@@ -107,13 +105,6 @@ def check_claims(claims: list[Any]) -> None:
 class Parallel(Cases):
     """Threads and processes at once."""
 
-    @pytest.fixture
-    def shared(self, harness: Harness) -> Harness:
-        """A store that other processes can open."""
-        if harness.url is None or harness.url.startswith("memory:"):
-            pytest.skip("the store has no URL that another process could open")
-        return harness
-
     def test_D12_threads_never_obtain_the_same_job(self, harness: Harness) -> None:
         """D12: 8 loops in 8 threads on one driver empty a queue; every job is claimed exactly once."""
 
@@ -185,46 +176,61 @@ class Parallel(Cases):
         stored = together(harness, play)
         assert [sum(each) for each in zip(*stored, strict=True)] == [1] * 20
 
-    def test_D12_processes_never_obtain_the_same_job(self, shared: Harness) -> None:
+
+class Apart(Cases):
+    """D12, I1, K2, D1 over several processes, for stores that another process can open."""
+
+    async def test_G2_a_shared_store_is_not_ephemeral(self, s: Scene) -> None:
+        """G2: what other processes can open outlives this one, and the driver says so."""
+        assert not s.driver.ephemeral
+
+    async def test_D10_closing_one_handle_leaves_the_others_open(self, s: Scene) -> None:
+        """D10: and loses nothing."""
+        other = await s.another()
+        await s.add(job("a"))
+        await s.driver.close()
+        assert await other.order() == ["a"]
+
+    def test_D12_processes_never_obtain_the_same_job(self, harness: Harness) -> None:
         """D12: 8 processes reserve at once under one `now`: no job twice."""
-        in_store(shared, lambda s: s.add(*(job(f"j{n}") for n in range(400))))
-        got = apart(shared, "reserve", [{"rounds": 15, "step": 0, "lease": 60, "limit": 5}] * PROCESSES)
+        in_store(harness, lambda s: s.add(*(job(f"j{n}") for n in range(400))))
+        got = apart(harness, "reserve", [{"rounds": 15, "step": 0, "lease": 60, "limit": 5}] * PROCESSES)
         claims = [claim for each in got for claim in each]
         check_claims(claims)
         assert len(claims) == 400
         assert {claim[1] for claim in claims} == {1}
 
-    def test_D12_processes_take_over_only_what_has_lapsed(self, shared: Harness) -> None:
+    def test_D12_processes_take_over_only_what_has_lapsed(self, harness: Harness) -> None:
         """D12, D5: leases run out while 8 processes with clocks of their own reserve: none overlap."""
-        in_store(shared, lambda s: s.add(*(job(f"j{n}") for n in range(30))))
-        got = apart(shared, "reserve", [{"rounds": 40, "step": 0.4, "lease": 1, "limit": 4}] * PROCESSES)
+        in_store(harness, lambda s: s.add(*(job(f"j{n}") for n in range(30))))
+        got = apart(harness, "reserve", [{"rounds": 40, "step": 0.4, "lease": 1, "limit": 4}] * PROCESSES)
         claims = [claim for each in got for claim in each]
         check_claims(claims)
         assert max(claim[1] for claim in claims) > 2
 
-    def test_I1_processes_create_one_job_per_key(self, shared: Harness) -> None:
+    def test_I1_processes_create_one_job_per_key(self, harness: Harness) -> None:
         """I1, H8: 64 submitters of each key over 8 processes: one creation, one id for all."""
         keys = ["k1", "k2", "k3"]
         asked = [{"name": f"p{number}", "keys": keys, "each": 8} for number in range(PROCESSES)]
-        answers = [answer for each in apart(shared, "submit", asked) for answer in each]
+        answers = [answer for each in apart(harness, "submit", asked) for answer in each]
         assert Counter(key for key, _, _ in answers) == Counter(dict.fromkeys(keys, 64))
         assert Counter(key for key, _, created in answers if created) == Counter(keys)
         assert len({(key, id) for key, id, _ in answers}) == 3
-        assert len(in_store(shared, lambda s: s.all())) == 3
+        assert len(in_store(harness, lambda s: s.all())) == 3
 
-    def test_K2_processes_release_a_child_exactly_once(self, shared: Harness) -> None:
+    def test_K2_processes_release_a_child_exactly_once(self, harness: Harness) -> None:
         """K2, H10: the parents of one finalizer acked by 8 processes: it is released and run once."""
         parents = [f"p{n}" for n in range(200)]
-        in_store(shared, lambda s: s.add(*(job(id) for id in parents), child("z", *parents, queue="after")))
-        done = [id for each in apart(shared, "finish", [{"limit": 3, "rounds": 70}] * PROCESSES) for id in each]
+        in_store(harness, lambda s: s.add(*(job(id) for id in parents), child("z", *parents, queue="after")))
+        done = [id for each in apart(harness, "finish", [{"limit": 3, "rounds": 70}] * PROCESSES) for id in each]
         assert sorted(done) == sorted(parents)
-        [final] = in_store(shared, lambda s: s.reserve(9, queues=["after"]))
+        [final] = in_store(harness, lambda s: s.reserve(9, queues=["after"]))
         assert (final.id, final.version, final.unmet) == ("z", 1, 0)
 
-    def test_D1_processes_store_a_group_once_and_whole(self, shared: Harness) -> None:
+    def test_D1_processes_store_a_group_once_and_whole(self, harness: Harness) -> None:
         """D1, R2: the same groups from 8 processes: each stored by exactly one, none by halves."""
-        got = apart(shared, "groups", [{"groups": 20, "size": 5}] * PROCESSES)
+        got = apart(harness, "groups", [{"groups": 20, "size": 5}] * PROCESSES)
         stored = Counter(number for each in got for number, ok in each if ok)
         assert stored == Counter(range(20))
-        records = in_store(shared, lambda s: s.look.query(Filter(), KEEP, ALL))
+        records = in_store(harness, lambda s: s.look.query(Filter(), KEEP, ALL))
         assert Counter(record.id.partition("-")[0] for record in records) == {f"g{n}": 5 for n in range(20)}

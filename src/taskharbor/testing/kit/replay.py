@@ -100,6 +100,16 @@ class Replays(Cases):
         assert (record.idempotency_key, record.key_expires_at) == ("k", at(3600))
         assert await s.look.find_key("k", s.now) == "a"
 
+    @pytest.mark.parametrize("pruned", [False, True])
+    async def test_Q2_a_key_that_has_run_out_is_given_up(self, s: Scene, pruned: bool) -> None:
+        """Q2, I2: whether or not it was pruned meanwhile."""
+        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        s.tick(60)
+        if pruned:
+            await s.look.prune(s.now, 9)
+        await s.replay("a")
+        assert (await s.get()).idempotency_key is None
+
     async def test_Q2_a_key_meanwhile_taken_is_dropped(self, s: Scene) -> None:
         """Q2: the new owner keeps it."""
         await bury(s, idempotency_key="k", key_expires_at=at(60))

@@ -73,7 +73,7 @@ CREATE INDEX job_lease ON job (lease_expires_at) WHERE state = 'inflight' AND li
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND completed_at IS NULL;
 
 -- What to prune, wide enough to count finished jobs without reading their rows.
-CREATE INDEX job_ended ON job (keep_until, id, queue, state) WHERE keep_until IS NOT NULL;
+CREATE INDEX job_ended ON job (keep_until, seq, queue, state) WHERE keep_until IS NOT NULL;
 
 -- Dead and waiting jobs, for lists and counts.
 CREATE INDEX job_aside ON job (state, seq, queue) WHERE state = 'dlq' OR state = 'waiting';

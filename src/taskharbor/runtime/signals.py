@@ -1,0 +1,29 @@
+"""SIGTERM and SIGINT for a worker that runs in the foreground (X6)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+@contextmanager
+def stop_signals(told: Callable[[], None]) -> Generator[None]:
+    """SIGTERM and SIGINT call `told`, where that can be had: in the main thread of a POSIX process."""
+    loop = asyncio.get_running_loop()
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError):
+                handler = signal.getsignal(number)
+                loop.add_signal_handler(number, told)
+                before[number] = handler
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)

@@ -235,12 +235,6 @@ class Leases(Cases):
         assert expiry_of(held) == at(30)
         await s.end(ack(held))
 
-
-async def _template(s: Scene) -> Any:
-    """A record with some lease, to build transitions from; its own job is in nobody's way."""
-    await s.add(job("template", queue="elsewhere"))
-    return await s.claim("template", lease=9999)
-
     async def test_D6_an_extend_by_an_earlier_clock_does_not_lose_a_lapsed_job(self, s: Scene) -> None:
         """D6, D5: seen as lapsed by one clock, renewed by one that is behind, it can still be taken over."""
         held = await s.held(lease=30)
@@ -250,3 +244,9 @@ async def _template(s: Scene) -> Any:
         await s.extend(Report("a", token_of(held)), lease=1)
         s.tick(1)
         assert await s.order() == ["a"]
+
+
+async def _template(s: Scene) -> Any:
+    """A record with some lease, to build transitions from; its own job is in nobody's way."""
+    await s.add(job("template", queue="elsewhere"))
+    return await s.claim("template", lease=9999)

@@ -140,7 +140,11 @@ class SqliteDriver:
         await self._write(lambda db: manage.pause(db, queue, paused), tells_work=True)
 
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
-        return await self._write(lambda db: manage.sweep(db, now, keep_until, limit), tells_work=True, tells_end=True)
+        swept = await self._write(lambda db: manage.sweep(db, now, keep_until, limit))
+        if swept:  # every worker sweeps every second, mostly for nothing
+            self._thread.work.ring()
+            self._thread.ends.ring()
+        return swept
 
     async def prune(self, now: datetime, limit: int) -> int:
         return await self._write(lambda db: manage.prune(db, now, limit))

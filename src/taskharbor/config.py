@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +28,8 @@ def project(name: str) -> str | None:
 
 
 def _table() -> dict[str, Any]:
+    import tomllib  # slow to import, and seldom needed
+
     here = Path.cwd()
     for folder in (here, *here.parents):
         file = folder / "pyproject.toml"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from taskharbor.driver import Driver
@@ -63,6 +62,8 @@ def _connector(scheme: str) -> Connect:
     if scheme in BUILT_IN:
         connect: Connect = import_module(BUILT_IN[scheme]).connect
         return connect
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
     for found in entry_points(group="taskharbor.drivers", name=scheme):
         stranger: Connect = found.load()
         return stranger

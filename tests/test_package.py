@@ -70,8 +70,6 @@ def test_the_interface_of_the_contract_is_there() -> None:
 def test_the_version_is_told_once() -> None:
     """The package's metadata and the changelog agree."""
     root = SOURCE.parents[1]
-    if not (root / "CHANGELOG.md").exists():
-        pytest.skip("not in a checkout")
     assert re.fullmatch(r"\d+\.\d+\.\d+", version("taskharbor"))
     assert version("taskharbor") in (root / "pyproject.toml").read_text(encoding="utf-8")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum
@@ -23,19 +22,18 @@ from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.sqlite import batch, fork
 from taskharbor.drivers.sqlite.batch import Answer, Request
 from taskharbor.drivers.sqlite.connection import open_store
+from taskharbor.drivers.sqlite.watch import Lookout
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable
-
-# Half of it is the median delay of a wake-up from another process; each look costs about 100 µs of CPU.
-POLL_EVERY = 0.012
 
 Reply = tuple["asyncio.Future[Any]", Answer]
 
 
 class Call(Enum):
-    """What else the thread hears: somebody began to wait for news, or it shall stop."""
+    """What else the thread hears: somebody began to wait for news, there may be some, or it shall stop."""
 
     LISTEN = 1
-    STOP = 2
+    NEWS = 2
+    STOP = 3
 
 
 class BatchThread:
@@ -57,7 +55,6 @@ class BatchThread:
         self._farewells: list[asyncio.Future[Any]] = []
         self._listeners = 0
         self._seen = 0
-        self._polled = 0.0
         self._thread = threading.Thread(target=self._run, name=f"taskharbor {path.name}", daemon=True)
 
     # --- called from any thread and event loop -----------------------------------------------------------------------
@@ -137,38 +134,46 @@ class BatchThread:
                 self.file = fork.identity(self.path)
                 looks = db.cursor()
                 self._seen = _data_version(looks)
+            lookout = Lookout(self.path.with_name(f"{self.path.name}-wal"), lambda: self._queue.put(Call.NEWS))
             _post([(self._opened, (None, None))])
-            while self._turn(db, looks):
-                pass
+            try:
+                while self._turn(db, looks, lookout):
+                    pass
+            finally:
+                lookout.close()
         except BaseException as error:
             self._end()
             _post([(self._opened, (None, error))])
         else:
             self._end()
 
-    def _turn(self, db: apsw.Connection, looks: apsw.Cursor) -> bool:
-        requests, stop = self._take()
+    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, lookout: Lookout) -> bool:
+        requests, stop = self._take(lookout)
         if requests:
             with self._in_sqlite:
                 answers = batch.run(db, self.path, requests)
+            if any(it.writes for it in requests):
+                lookout.wrote()
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
             if any(it.tells_work for it in requests):
                 _ring(self.work)
             if any(it.tells_end for it in requests):
                 _ring(self.ends)
         if self._listeners:
-            self._poll(looks)
+            self._look(looks, lookout)
         return not stop
 
-    def _take(self) -> tuple[list[Request], bool]:
+    def _take(self, lookout: Lookout) -> tuple[list[Request], bool]:
         """All requests that wait by now, and whether to stop after them."""
         requests: list[Request] = []
         stop = False
         try:
-            item = self._queue.get(timeout=POLL_EVERY if self._listeners else None)
+            item = self._queue.get(timeout=lookout.nap() if self._listeners else None)
             while True:
                 if isinstance(item, Request):
                     requests.append(item)
+                elif item is Call.NEWS:
+                    lookout.told()
                 stop = stop or item is Call.STOP
                 if self._queue.empty():
                     break
@@ -177,12 +182,10 @@ class BatchThread:
             pass
         return requests, stop
 
-    def _poll(self, looks: apsw.Cursor) -> None:
+    def _look(self, looks: apsw.Cursor, lookout: Lookout) -> None:
         """Ring when another process has committed. What was seen moves on only when somebody can hear the ring."""
-        now = time.monotonic()
-        if now - self._polled < POLL_EVERY / 2 or not (self.work.awaited or self.ends.awaited):
+        if not (self.work.awaited or self.ends.awaited) or not lookout.should_look():
             return
-        self._polled = now
         try:
             with self._in_sqlite:
                 version = _data_version(looks)
@@ -190,6 +193,7 @@ class BatchThread:
             return
         if version != self._seen:
             self._seen = version
+            lookout.found()
             _ring(self.work, self.ends)
 
     def _end(self) -> None:

@@ -1,0 +1,133 @@
+"""Hearing of other processes' commits: when to look at the file's version, and how to sleep in between.
+
+Where the kernel can tell that the write-ahead log is being written (inotify, on Linux), the thread sleeps until then
+and looks often for a moment, for a commit is seen a little after the writing. Elsewhere it looks every 12 ms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+POLL_EVERY = 0.012
+LOOK_EVERY, LOOK_FOR = 0.002, 0.05
+LOOK_FOR_AFTER_OWN = 0.006
+SAFETY_NET = 0.25
+
+IN_MODIFY, IN_ONESHOT = 0x2, 0x80000000
+EVENT = struct.Struct("iIII")
+
+
+class Lookout:
+    """Says how long to sleep and whether to look now. Used by one thread; only the kernel's news come from another."""
+
+    def __init__(self, log: Path, tell: Callable[[], None]) -> None:
+        self._kernel = KernelWatch.on(log, tell)
+        self._armed = False
+        self._wrote = False
+        self._look_until = 0.0
+        self._looked = 0.0
+
+    def nap(self) -> float:
+        """Seconds to sleep at the most, while somebody waits for news."""
+        if self._kernel is None:
+            return POLL_EVERY
+        return SAFETY_NET if self._armed else LOOK_EVERY
+
+    def told(self) -> None:
+        """The log is being written, by another process or by this one."""
+        self._armed = False
+        self._look_until = time.monotonic() + (LOOK_FOR_AFTER_OWN if self._wrote else LOOK_FOR)
+        self._wrote = False
+
+    def wrote(self) -> None:
+        """This process has written itself."""
+        self._wrote = True
+
+    def found(self) -> None:
+        """A commit was seen: no need to look any longer."""
+        self._look_until = 0.0
+
+    def should_look(self) -> bool:
+        """Whether to look at the version now. Watching begins before the look, so that nothing falls between."""
+        now = time.monotonic()
+        if self._kernel is None:
+            due = now - self._looked >= POLL_EVERY / 2
+        else:
+            if not self._armed and now >= self._look_until:
+                self._armed = self._kernel.arm()
+                if not self._armed:  # no watch to be had: out of them, perhaps
+                    self.close()
+            due = True
+        if due:
+            self._looked = now
+        return due
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+
+class KernelWatch:
+    """One-shot news that a file is being written, from a thread that sleeps in the kernel."""
+
+    def __init__(self, libc: ctypes.CDLL, descriptor: int, file: Path, tell: Callable[[], None]) -> None:
+        self._libc = libc
+        self._descriptor = descriptor
+        self._file = os.fsencode(file)
+        self._tell = tell
+        self._end, self._end_told = os.pipe()
+        self._thread = threading.Thread(target=self._listen, name="taskharbor watch", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def on(cls, file: Path, tell: Callable[[], None]) -> KernelWatch | None:
+        """A watch, or None where the kernel offers none."""
+        if not sys.platform.startswith("linux"):
+            return None
+        with suppress(OSError, AttributeError):
+            libc = ctypes.CDLL(None, use_errno=True)
+            descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+            if descriptor >= 0:
+                return cls(libc, descriptor, file, tell)
+        return None
+
+    def arm(self) -> bool:
+        """Ask for news of the next write."""
+        return bool(self._libc.inotify_add_watch(self._descriptor, self._file, IN_MODIFY | IN_ONESHOT) >= 0)
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.register(self._end, select.POLLIN)
+        while not any(ready == self._end for ready, _ in poll.poll()):
+            with suppress(OSError):
+                if _has_write(os.read(self._descriptor, 4096)):
+                    self._tell()
+        for descriptor in (self._descriptor, self._end):
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """End the thread and give the descriptors back."""
+        os.close(self._end_told)
+        self._thread.join()
+
+
+def _has_write(events: bytes) -> bool:
+    place = 0
+    while place + EVENT.size <= len(events):
+        _, mask, _, length = EVENT.unpack_from(events, place)
+        if mask & IN_MODIFY:
+            return True
+        place += EVENT.size + length
+    return False

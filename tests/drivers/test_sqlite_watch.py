@@ -1,0 +1,57 @@
+"""How the SQLite driver hears of commits: by the kernel's word where there is one, by looking where there is none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from taskharbor.drivers.sqlite import watch
+from taskharbor.drivers.sqlite.watch import KernelWatch, Lookout
+
+LONG = 30
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_the_kernel_tells_of_one_write_per_asking(tmp_path: Path) -> None:
+    """D13 (WaitForWork): armed once, told once; a write that nobody asked about is not told."""
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    told = threading.Semaphore(0)
+    kernel = KernelWatch.on(log, told.release)
+    assert kernel is not None
+    with log.open("ab", buffering=0) as file:
+        file.write(b"unasked")
+        for _ in range(3):
+            assert kernel.arm()
+            file.write(b"a")
+            assert told.acquire(timeout=LONG)
+            file.write(b"unasked")
+    kernel.close()
+    assert not told.acquire(blocking=False)
+
+
+def test_without_a_watch_the_thread_looks_every_few_milliseconds(tmp_path: Path) -> None:
+    """D13 (WaitForWork): a file that cannot be watched falls back to looking, and never to spinning."""
+    lookout = Lookout(tmp_path / "there is no such file", lambda: None)
+    assert lookout.should_look()
+    assert lookout.nap() == watch.POLL_EVERY
+    lookout.close()
+
+
+def test_news_make_it_look_often_for_a_moment(tmp_path: Path) -> None:
+    """D13 (WaitForWork): the commit is seen a little after the writing, so it looks again and again until found."""
+    log = tmp_path / "log"
+    log.write_bytes(b"")
+    lookout = Lookout(log, lambda: None)
+    lookout.should_look()
+    quiet = lookout.nap()
+    lookout.told()
+    assert lookout.should_look()
+    assert lookout.nap() <= min(quiet, watch.POLL_EVERY)
+    lookout.found()
+    assert lookout.should_look()
+    assert lookout.nap() == quiet
+    lookout.close()

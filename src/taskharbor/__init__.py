@@ -10,16 +10,18 @@ def welcome(name: str) -> str: ...
 welcome.enqueue("Ada")
 """
 
-import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from taskharbor.core.retry import Retry
-from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
-from taskharbor.flow import chain, chord, group
-from taskharbor.harbor import Harbor
-from taskharbor.runtime.context import JobContext, current
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.step import Step
-from taskharbor.task import AsyncTask, Task
+if TYPE_CHECKING:
+    from taskharbor.core.retry import Retry
+    from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
+    from taskharbor.flow import chain, chord, group
+    from taskharbor.harbor import Harbor
+    from taskharbor.runtime.context import JobContext, current
+    from taskharbor.runtime.handle import Job
+    from taskharbor.runtime.step import Step
+    from taskharbor.task import AsyncTask, Task
 
 __all__ = [
     "AsyncTask",
@@ -39,4 +41,33 @@ __all__ = [
     "group",
 ]
 
-logging.getLogger("taskharbor").addHandler(logging.NullHandler())
+# Where each public name lives: imported when first asked for, so that `import taskharbor` alone costs next to nothing.
+_HOMES = {
+    "AsyncTask": "task",
+    "Harbor": "harbor",
+    "Job": "runtime.handle",
+    "JobContext": "runtime.context",
+    "LeaseLost": "errors",
+    "Retry": "core.retry",
+    "RetryAfter": "errors",
+    "Snooze": "errors",
+    "Step": "runtime.step",
+    "Task": "task",
+    "Unrecoverable": "errors",
+    "chain": "flow",
+    "chord": "flow",
+    "current": "runtime.context",
+    "group": "flow",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'taskharbor' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"taskharbor.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 from taskharbor.errors import ConfigError
 
@@ -16,7 +17,21 @@ def store_url(given: str | None) -> str:
     """The URL of the store."""
     if given is not None and not isinstance(given, str):
         raise ConfigError(f"a store's URL must be text such as {DEFAULT_URL}, not {given!r}")
-    return given if given is not None else os.environ.get(URL_VARIABLE) or project("url") or DEFAULT_URL
+    return given if given is not None else os.environ.get(URL_VARIABLE) or project_url() or DEFAULT_URL
+
+
+def project_url() -> str | None:
+    """The URL of `[tool.taskharbor]`; a relative file is meant from the folder of pyproject.toml, wherever you are."""
+    url, folder = project("url"), project_folder()
+    if url is None or folder is None or not url.startswith("sqlite:///") or url.startswith("sqlite:////"):
+        return url
+    return f"sqlite:///{quote(str(folder))}/{url.removeprefix('sqlite:///')}"
+
+
+def project_folder() -> Path | None:
+    """The folder of the nearest pyproject.toml, from the working directory upwards."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), None)
 
 
 def project(name: str) -> str | None:
@@ -30,16 +45,15 @@ def project(name: str) -> str | None:
 def _table() -> dict[str, Any]:
     import tomllib  # slow to import, and seldom needed
 
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            try:
-                content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-                raise ConfigError(f"{file} cannot be read: {error}") from error
-            return _inner(_inner(content, "tool", file), "taskharbor", file)
-    return {}
+    folder = project_folder()
+    if folder is None:
+        return {}
+    file = folder / "pyproject.toml"
+    try:
+        content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    return _inner(_inner(content, "tool", file), "taskharbor", file)
 
 
 def _inner(table: dict[str, Any], name: str, file: Path) -> dict[str, Any]:

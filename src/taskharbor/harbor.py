@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
 from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
@@ -29,8 +29,10 @@ from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.session import Session, Settings
 from taskharbor.runtime.signals import stop_signals
 from taskharbor.runtime.step import Step
-from taskharbor.runtime.worker import Worker, WorkerOptions
 from taskharbor.task import AsyncTask, Task
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -264,13 +266,7 @@ class Harbor:
         threads: bool = True,
     ) -> AsyncGenerator[Worker]:
         """A worker beside your own code: works inside the block, stops gracefully at its end."""
-        options = WorkerOptions(
-            queues=self._queues() if queues is None else queues,
-            concurrency=concurrency,
-            lease=lease,
-            grace=grace,
-            threads=threads,
-        )
+        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
         async with self._lived() as worker_of:
             worker = worker_of(options)
             worker.start()
@@ -293,9 +289,7 @@ class Harbor:
         `release_abandoned` gives back the jobs of threads that ignore their cancellation too: only for a process that
         ends right after, or the job would run here and elsewhere.
         """
-        options = WorkerOptions(
-            queues=self._queues() if queues is None else queues, concurrency=concurrency, lease=lease, grace=grace
-        )
+        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
         async with self._lived() as worker_of:
             worker = worker_of(options)
             with stop_signals(worker.tell_to_stop):
@@ -303,7 +297,8 @@ class Harbor:
                 try:
                     await worker.wait()
                 finally:
-                    await worker.stop(release_abandoned=release_abandoned)
+                    await worker.stop(hold_abandoned=release_abandoned)
+        await worker.release()
 
     async def drain(
         self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
@@ -313,18 +308,25 @@ class Harbor:
         async with self._lived() as worker_of:
             while True:
                 names = await self._all_queues() if queues is None else queues
-                options = WorkerOptions(queues=names, concurrency=concurrency, lease=lease, threads=threads)
+                options = self._options(names, concurrency=concurrency, lease=lease, threads=threads)
                 total += await worker_of(options).drain()
                 if queues is not None or set(await self._all_queues()) <= set(names):
                     return total
 
     @asynccontextmanager
     async def _lived(self) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
+        from taskharbor.runtime.worker import Worker  # with all that works: producers do without
+
         async with AsyncExitStack() as stack:
             await self._session.driver()
             for lifespan in self._lifespans:
-                await stack.enter_async_context(lifespan())
+                await stack.enter_async_context(_manager(lifespan))
             yield lambda options: Worker(self._client, self._tasks, self._middleware, options)
+
+    def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
+        from taskharbor.runtime.worker import WorkerOptions
+
+        return WorkerOptions(queues=self._queues() if queues is None else queues, **given)
 
     def _queues(self) -> list[str]:
         return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
@@ -333,6 +335,15 @@ class Harbor:
         driver = await self._session.driver()
         stored = await driver.counts(self._session.now()) if isinstance(driver, Inspect) else []
         return sorted({*self._queues(), *(counts.queue for counts in stored)})
+
+
+def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
+    manager: object = lifespan()
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise ConfigError(
+            f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
+        )
+    return manager
 
 
 def _elsewhere() -> Any:

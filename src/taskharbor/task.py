@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
+from taskharbor.errors import NotEncodable
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.options import JobOptions, checked
@@ -56,7 +57,13 @@ class _Enqueueable(Generic[P, R]):
     def step(self, /, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """A call of this task as a value: for `enqueue_many`, flows and `current().enqueue`."""
         limit = self._client.session.settings.payload_limit
-        return Step(self._registered, self._registered.signature.encode(args, kwargs, limit), self._options)
+        try:
+            payload = self._registered.signature.encode(args, kwargs, limit)
+        except NotEncodable as error:
+            if options := sorted(kwargs.keys() & JobOptions.__annotations__.keys()):
+                error.add_note(f"options go into using(…): {self.name}.using({options[0]}=…)")
+            raise
+        return Step(self._registered, payload, self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""

@@ -27,7 +27,7 @@ def test_it_works_until_sigterm(desk: Desk) -> None:
         id = desk.enqueue("shop.welcome", "user_id=7")
         inside = worker.says("welcoming 7")
         assert re.match(rf"\d{{4}}-\S+Z INFO shop job={id} task=shop.welcome attempt=1 welcoming 7$", inside)
-        assert "job=- task=- attempt=-" in worker.says(f"job.succeeded: job {id} (shop.welcome)")
+        assert f"job={id} task=shop.welcome attempt=1" in worker.says(f"job.succeeded: job {id} (shop.welcome)")
         worker.signal(signal.SIGTERM)
         worker.says("worker.draining")
         worker.says("worker.stopped")

@@ -21,7 +21,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.driver import Group
 from taskharbor.drivers import from_url
 from taskharbor.drivers.sqlite import SqliteDriver, sql
-from taskharbor.drivers.sqlite.reserve import LAPSED, LINE_UP, NEXT_PRIORITY, PICK
+from taskharbor.drivers.sqlite.reserve import LAPSED, LINE_UP, NEXT_PRIORITY, PICK, SEQS
 from taskharbor.drivers.sqlite.rows import WIDTH
 from taskharbor.drivers.sqlite.schema import APPLICATION_ID
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError, SchemaMismatch, StoreCorrupt
@@ -287,13 +287,14 @@ class TestSql:
         columns = re.match("SELECT (.*) FROM", sql.load("get"))
         assert columns is not None
         assert columns[1].count(",") == WIDTH - 1
-        for name in ("query", "query_dead", "query_workflow", "reserve", "reserve_id"):
+        for name in ("query", "query_dead", "query_workflow", "reserve", "reserve_id", "reserve_row"):
             assert sql.load(name).startswith(f"SELECT {columns[1]}"), name
 
     @pytest.mark.parametrize(
         ("statement", "parameters", "plan"),
         [
             (PICK, (1, "q", 0, 9), "job_line (queue=? AND priority=? AND place<?)"),
+            (SEQS, (1, "q", 0, 9), "job_line (queue=? AND priority=? AND place<?)"),
             (NEXT_PRIORITY, ("q", 9), "COVERING INDEX job_line (queue=? AND priority<?)"),
             (LINE_UP, (1, 0), "job_lease (lease_expires_at<?)"),
             (LAPSED, (1,), "job_lease (lease_expires_at<?)"),

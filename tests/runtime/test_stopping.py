@@ -179,7 +179,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_abandoned_and_its_leas
 
 @virtual
 async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
-    """X6: `release_abandoned`."""
+    """X6, F5: it keeps the lease until its very last act, so that nobody runs the job beside the abandoned run."""
     world = World()
     gate = asyncio.Event()
 
@@ -193,9 +193,12 @@ async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
     context = world.worker(grace=5)
     worker = await context.__aenter__()
     await asyncio.sleep(1)
-    await worker.stop(release_abandoned=True)
+    await worker.stop(hold_abandoned=True)
+    await asyncio.sleep(100)
+    assert await world.memory.reserve(["default"], world.clock(), timedelta(seconds=9), 1, "other") == []
+    await worker.release()
     record = await world.record(job)
-    assert (record.state, record.attempts) == ("ready", 0)
+    assert (record.state, record.attempts, record.crashes) == ("ready", 0, 0)
     gate.set()
     await asyncio.sleep(1)
     assert len(world.settled()) == 1

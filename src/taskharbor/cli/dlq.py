@@ -114,7 +114,7 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
     if dry_run or not found:
         replayed = [job.id for job in found]
     else:
-        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(words, limit=limit))
+        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids([job.id for job in found]))
     if as_json:
         output.print_json({"matched": len(found), "replayed": [] if dry_run else replayed, "dry_run": dry_run})
         return

@@ -114,8 +114,9 @@ def load(spec: str) -> Harbor:
 
 def _imported(name: str, spec: str) -> ModuleType:
     folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    for place in (str(config.project_folder() or folder), folder):
+        if place not in sys.path:
+            sys.path.insert(0, place)
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -67,15 +67,21 @@ Outcome = Succeeded | Failed | Snoozed | Interrupted | CancelledByRequest | NotR
 
 def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Failed | Snoozed:
     """The outcome of a run that raised `error`; whatever it is, it is that job's failure (F11)."""
-    if isinstance(error, Snooze):
-        return Snoozed(error.delay)
+    delay = _delay_of(error)
+    if isinstance(error, Snooze) and delay is not None:
+        return Snoozed(delay)
     final = None
     if isinstance(error, Unrecoverable):
         final = "unrecoverable"
     elif not isinstance(error, RetryAfter) and not retry.retries(error):
         final = "gave_up"
-    delay = error.delay if isinstance(error, RetryAfter) else None
     return Failed(kind_of(error), message_of(error), traceback, final, delay)
+
+
+def _delay_of(error: BaseException) -> float | None:
+    """The delay of a signal; a subclass that never set one, or set nonsense, is an ordinary failure."""
+    delay: object = getattr(error, "delay", None) if isinstance(error, Snooze | RetryAfter) else None
+    return float(delay) if isinstance(delay, int | float) and 0 <= delay < float("inf") else None
 
 
 def timed_out(timeout: float, retry: Retry | None = None) -> Failed:

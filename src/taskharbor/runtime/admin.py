@@ -149,8 +149,10 @@ class DeadLetters(_Part):
         if not 1 <= limit <= BULK_LIMIT:
             raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
         ids = [job.id for job in await self.alist(words, limit=limit)]
-        if dry_run or not ids:
-            return ids
+        return ids if dry_run or not ids else await self.areplay_ids(ids)
+
+    async def areplay_ids(self, ids: Sequence[str]) -> list[str]:
+        """Run these dead or cancelled jobs again; returns the ids of those that were."""
         async with self._client.store() as driver:
             answers = await capability(driver, Inspect).replay([Replay(id=id) for id in ids], self._now())
         return [id for id, answer in zip(ids, answers, strict=True) if answer == "replayed"]
@@ -161,6 +163,7 @@ class DeadLetters(_Part):
     list = blocking(alist)
     replay = blocking(areplay)
     replay_all = blocking(areplay_all)
+    replay_ids = blocking(areplay_ids)
 
 
 class Queues(_Part):

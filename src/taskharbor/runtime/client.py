@@ -22,6 +22,7 @@ from taskharbor.runtime.step import Step, prepare
 
 R = TypeVar("R")
 LONGEST_WAIT = 5.0
+BREATH = 0.0005
 
 
 class Client:
@@ -29,6 +30,7 @@ class Client:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._waiting = 0
 
     @property
     def portal(self) -> Portal:
@@ -101,6 +103,13 @@ class Client:
 
     async def finished(self, id: str, timeout: float | None) -> JobRecord | None:
         """The job once it has ended, None if it is gone; `TimeoutError` if it takes longer."""
+        self._waiting += 1
+        try:
+            return await self._until_ended(id, timeout)
+        finally:
+            self._waiting -= 1
+
+    async def _until_ended(self, id: str, timeout: float | None) -> JobRecord | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         pause = 0.01
@@ -117,6 +126,8 @@ class Client:
                 await hint
             finally:
                 discard(hint)
+            # Any end wakes everybody who waits: the more there are, the longer each leaves the store to the workers.
+            await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
 
     async def _end_hint(self, id: str, left: float, pause: float) -> None:

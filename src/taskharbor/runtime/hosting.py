@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
+
+logger = logging.getLogger("taskharbor.worker")
+AFTER_BREAKDOWN = 0.2
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -19,11 +23,22 @@ class Hosted(Protocol):
         ...
 
 
+async def persistently(main: Main, name: str) -> None:
+    """Run it again after an error that nobody foresaw: a worker without its keeper or settler would go on blindly."""
+    while True:
+        try:
+            return await main()
+        except Exception:
+            with suppress(Exception):  # the logging may be what went wrong
+                logger.exception("%s broke down and starts again", name)
+            await asyncio.sleep(AFTER_BREAKDOWN)
+
+
 class InTask:
     """Hosted by a task of the running loop."""
 
     def __init__(self, main: Main, name: str) -> None:
-        self._task = asyncio.get_running_loop().create_task(main(), name=name)
+        self._task = asyncio.get_running_loop().create_task(persistently(main, name), name=name)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -36,6 +51,7 @@ class InThread:
 
     def __init__(self, main: Main, name: str) -> None:
         self._main = main
+        self._name = name
         self._home = asyncio.get_running_loop()
         self._ended = self._home.create_future()
         self._loop = asyncio.new_event_loop()
@@ -52,7 +68,7 @@ class InThread:
                 self._home.call_soon_threadsafe(_mark, self._ended)
 
     async def _until_stopped(self) -> None:
-        main = asyncio.create_task(self._main())
+        main = asyncio.create_task(persistently(self._main, self._name))
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({main, stopped}, return_when=asyncio.FIRST_COMPLETED)
         for task in (main, stopped):

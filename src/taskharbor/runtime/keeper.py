@@ -138,8 +138,8 @@ class Keeper:
     def _lose(self, held: Held, why: str) -> None:
         self.drop(held)
         held.stop = "lost"
-        logger.warning("lease.lost: job %s (%s): %s", held.id, held.type, why)
         held.notify(held, "lost")
+        logger.warning("lease.lost: job %s (%s): %s", held.id, held.type, why)
 
 
 def _named(error: BaseException) -> str:

@@ -26,10 +26,11 @@ class JobFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let everything pass, with the three fields set."""
-        context = running()
-        record.job_id = context.id if context else "-"
-        record.task = context.task if context else "-"
-        record.attempt = context.attempt if context else "-"
+        if not hasattr(record, "job_id"):
+            context = running()
+            record.job_id = context.id if context else "-"
+            record.task = context.task if context else "-"
+            record.attempt = context.attempt if context else "-"
         return True
 
 
@@ -52,7 +53,8 @@ class Observer:
             total[1] += (now - held.started_at).total_seconds()
         level, event = _EVENTS[outcome]
         if logger.isEnabledFor(level):
-            logger.log(level, "%s: job %s (%s)%s", event, held.id, held.type, _detail(to), extra={"event": event})
+            fields = {"event": event, "job_id": held.id, "task": held.type, "attempt": held.attempts + 1}
+            logger.log(level, "%s: job %s (%s)%s", event, held.id, held.type, _detail(to), extra=fields)
 
     def take_tallies(self) -> list[Tally]:
         """The totals since the last call."""

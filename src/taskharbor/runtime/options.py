@@ -13,6 +13,8 @@ from taskharbor.errors import ConfigError, InvalidJob
 
 Duration = float | timedelta
 TAG_LIMIT = 50
+HEADERS_LIMIT = 64 * 1024
+MOST = 2**31 - 1
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -78,7 +80,7 @@ def _priority(name: str, value: Any) -> None:
 
 def _max_attempts(name: str, value: Any) -> None:
     if value is not None:
-        _whole(name, value, 1, None)
+        _whole(name, value, 1, MOST)
 
 
 def _duration(name: str, value: Any, *, positive: bool) -> None:
@@ -132,6 +134,9 @@ def _headers(name: str, value: Any) -> None:
             raise InvalidJob(
                 f"header {key!r} has the character {found.group()!r}: NUL and lone surrogates cannot be stored"
             )
+    size = sum(len(key) + len(text) for key, text in cast(Mapping[str, str], value).items())
+    if size > HEADERS_LIMIT:
+        raise InvalidJob(f"{name} have {size:,} characters in all, the limit is {HEADERS_LIMIT:,}")
 
 
 def checked_settings(given: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ There is no second implementation: `blocking` turns an async method into its blo
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -14,6 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from taskharbor.errors import BlockingCallInLoop, DriverClosed
+from taskharbor.runtime.forking import after_fork
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,10 @@ class Portal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
+        after_fork(self, Portal._renew)
+
+    def _renew(self) -> None:
+        self._lock, self._loop = threading.Lock(), None
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine to its end on the portal's loop; refused on a running loop, naming the async twin."""
@@ -43,15 +46,15 @@ class Portal:
             raise DriverClosed("the harbor was closed during this call") from None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._pid != os.getpid():
-            self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
             threading.Thread(target=_serve, args=(self._loop,), name="taskharbor-portal", daemon=True).start()
         return self._loop
 
     def close(self) -> None:
         """Stop the thread, and whatever still waits in it; a later call starts a new one."""
         with self._lock:
-            if self._loop is not None and self._pid == os.getpid():
+            if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
@@ -64,6 +67,9 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             for task in pending:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(pending))
+        loop.run_until_complete(
+            asyncio.sleep(0)
+        )  # a call that ended in the last turn still has to hand its result over
     finally:
         loop.close()
 

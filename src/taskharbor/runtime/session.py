@@ -17,6 +17,7 @@ from taskharbor.core.retry import Retry
 from taskharbor.driver import Driver, ServerClock
 from taskharbor.errors import DriverUnavailable
 from taskharbor.runtime.clock import Clock, EngineClock, host_clock
+from taskharbor.runtime.forking import after_fork
 from taskharbor.runtime.portal import Portal
 
 
@@ -49,6 +50,13 @@ class Session:
         self._lock = threading.Lock()
         self._opening: Future[Driver] | None = None
         self._driver: Driver | None = None
+        after_fork(self, Session._renew)
+
+    def _renew(self) -> None:
+        """In a forked child, nobody finishes what a thread of the parent was at."""
+        self._lock = threading.Lock()
+        if self._driver is None:
+            self._opening = None
 
     def now(self) -> datetime:
         """The time to pass to the driver."""

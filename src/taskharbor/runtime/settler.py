@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
 from random import Random
 
@@ -73,10 +74,10 @@ class Settler:
         failures = 0
         while True:
             await self._wake.wait()
-            batch = [entry for entry in self._pending if not self._is_lost(entry[0])]
-            self._pending.clear()
+            pending, self._pending = self._pending, []
             self._wake.clear()
-            left = await self._flush(batch) if batch else []
+            batch = [entry for entry in pending if not self._is_lost(entry[0])]
+            left = await self._flush_safely(batch) if batch else []
             if left:
                 failures += 1
                 self._pending[:0] = left
@@ -90,9 +91,18 @@ class Settler:
     def _is_lost(self, held: Held) -> bool:
         if held.stop == "lost" or held.deadline <= asyncio.get_running_loop().time():
             self._keeper.drop(held)
-            logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.id, held.type)
+            with suppress(Exception):
+                logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.id, held.type)
             return True
         return False
+
+    async def _flush_safely(self, batch: list[Entry]) -> list[Entry]:
+        try:
+            return await self._flush(batch)
+        except Exception:  # such as a log filter of the application; a settle can be repeated, a lost one cannot
+            with suppress(Exception):
+                logger.exception("settling went wrong, trying again")
+            return batch
 
     async def _flush(self, batch: list[Entry]) -> list[Entry]:
         """Settle a batch; returns what has to be tried again."""

@@ -19,6 +19,7 @@ TICKS_PER_ROUND = 10
 BITE = 500
 AIR = 0.02
 KEEP_TALLIES = timedelta(days=2)
+GONE = timedelta(hours=1)
 
 
 class Upkeep:
@@ -64,6 +65,10 @@ class Upkeep:
         driver = await self._session.driver()
         if isinstance(driver, Registry):
             await driver.beat(self._describe())
+            now = self._session.now()
+            for worker in await driver.workers(now - timedelta(days=3650)):
+                if worker.seen_at < now - GONE:  # killed, or it would have said farewell
+                    await driver.forget_worker(worker.id)
 
     async def flush_tallies(self) -> None:
         """Add the totals since the last time."""

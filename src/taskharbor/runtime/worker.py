@@ -18,10 +18,12 @@ from msgspec.structs import replace
 
 from taskharbor.core.decide import admit, decide
 from taskharbor.core.job import JobRecord
-from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, Outcome
+from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, Outcome, Snoozed
+from taskharbor.core.text import kind_of, message_of
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.client import Client
+from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.doze import Doze
 from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
@@ -36,6 +38,8 @@ from taskharbor.runtime.upkeep import Upkeep
 logger = logging.getLogger("taskharbor.worker")
 CANCEL_PATIENCE = 2.0
 FLUSH_PATIENCE = 10.0
+STOLEN_FOR = 1.0
+SHORTEST_LEASE, LONGEST_LEASE = 0.01, 30 * 24 * 3600.0
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
@@ -51,8 +55,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
         """Refuse numbers that make no worker."""
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
-        if not _is_number(self.lease) or not 0 < self.lease < float("inf"):
-            raise ConfigError(f"lease must be more than zero seconds, not {self.lease!r}")
+        if not _is_number(self.lease) or not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
+            raise ConfigError(f"lease must be from {SHORTEST_LEASE:g} seconds to 30 days, not {self.lease!r}")
         if not _is_number(self.grace) or not 0 <= self.grace < float("inf"):
             raise ConfigError(f"grace must be zero or more seconds, not {self.grace!r}")
 
@@ -88,11 +92,13 @@ class Worker:
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
         self._running: dict[str, tuple[asyncio.Task[Outcome], JobRecord, Held]] = {}
+        self._ids: dict[str, Held] = {}
         self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._hosted: list[Hosted] = []
+        self._abandoned: list[tuple[JobRecord, Held]] = []
 
     @property
     def busy(self) -> int:
@@ -131,6 +137,7 @@ class Worker:
         self._reserving = self._loop.create_task(self._work(), name="reserve")
 
     def _begin(self) -> None:
+        contain_exits(self._loop)
         self._hosted = [
             (InThread if self._options.threads else InTask)(self._keeper.run, "taskharbor-keeper"),
             InTask(self._settler.run, "settler"),
@@ -151,11 +158,11 @@ class Worker:
             logger.info("worker.draining: %d jobs are running", self.busy)
         self._stopping.set()
 
-    async def stop(self, *, release_abandoned: bool = False) -> None:
+    async def stop(self, *, hold_abandoned: bool = False) -> None:
         """Let handlers finish for the grace period, cancel the rest, and give their jobs back (X6).
 
-        A run that ignores its cancellation is abandoned: its lease runs out by itself, unless the process is about to
-        end and may release it.
+        A run that ignores its cancellation is abandoned: its lease runs out by itself. With `hold_abandoned` the lease
+        is kept until `release`, which is for a process that ends right after it.
         """
         self._stopping.set()
         await asyncio.gather(self._reserving, return_exceptions=True)
@@ -166,13 +173,20 @@ class Worker:
         for task, job, held in list(self._running.values()):
             logger.warning("worker.abandoned: job %s (%s) ignores its cancellation", job.id, job.type)
             held.abandoned = True
-            self._keeper.drop(held)
-            if release_abandoned:
-                self._submit(job, held, Interrupted())
+            if hold_abandoned:
+                self._abandoned.append((job, held))
+            else:
+                self._keeper.drop(held)
             task.cancel()
-        await self._end()
-        await self._upkeep.farewell(self.id)
-        logger.info("worker.stopped: %s after %d runs", self.id, self.finished)
+        if not self._abandoned:
+            await self._end()
+
+    async def release(self) -> None:
+        """Give the jobs of abandoned runs back: the last act of a process that ends now."""
+        if self._abandoned:
+            for job, held in self._abandoned:
+                self._submit(job, held, Interrupted())
+            await self._end()
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
         if not self._running:
@@ -195,6 +209,8 @@ class Worker:
             await hosted.stop()
         if self._threads is not None:
             self._threads.close()
+        await self._upkeep.farewell(self.id)
+        logger.info("worker.stopped: %s after %d runs", self.id, self.finished)
 
     async def drain(self) -> int:
         """Run everything that is due, and what that makes due, then return how many runs that were."""
@@ -212,7 +228,6 @@ class Worker:
                 self._end_run(held, "shutdown")
             await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
             await self._end()
-            await self._upkeep.flush_tallies()
 
     async def _something_ends(self) -> None:
         self._freed.clear()
@@ -269,13 +284,18 @@ class Worker:
     def _take(self, job: JobRecord, deadline: float) -> None:
         held = Held(job, deadline, self._notify)
         self._keeper.hold(held)
-        if self._stopping.is_set():
+        if (mine := self._ids.get(job.id)) is not None:
+            # The clock has jumped and this worker took its own job over: let the first run end before the next.
+            self._end_run(mine, "lost")
+            self._submit(job, held, Snoozed(STOLEN_FOR))
+        elif self._stopping.is_set():
             self._submit(job, held, Interrupted())
         elif (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:
             self._settler.submit(held, refused)
         else:
             task = self._loop.create_task(self._executor.run(job, held))
             self._running[held.token] = (task, job, held)
+            self._ids[job.id] = held
             task.add_done_callback(lambda _: self._conclude(held))
 
     def _notify(self, held: Held, stop: Stop) -> None:
@@ -294,35 +314,31 @@ class Worker:
     def _conclude(self, held: Held) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
         task, job, _ = self._running.pop(held.token)
+        del self._ids[job.id]
         self._freed.set()
-        if held.stop == "lost" or held.abandoned:
+        if held.abandoned:  # `stop` or `release` has seen to its lease
+            return
+        if held.stop == "lost":
             self._keeper.drop(held)
             return
-        if task.cancelled():  # before its first step
-            outcome: Outcome = CancelledByRequest() if held.stop == "cancel" else Interrupted()
-        else:
-            outcome = task.result()
-        self._submit(job, held, outcome)
+        self._submit(job, held, _outcome_of(task, held))
 
     def _submit(self, job: JobRecord, held: Held, outcome: Outcome) -> None:
-        task = self._tasks.get(job.type)
-        settings = self._session.settings
         if isinstance(outcome, Failed):
             job = replace(job, started_at=held.started_at)
-        try:
-            transition = decide(
-                job,
-                outcome,
-                task.retry if task else settings.retry,
-                settings.retention,
-                self._session.now(),
-                self._session.chance,
-            )
-        except Exception:
-            logger.exception("no decision about job %s (%s); it will run again", job.id, job.type)
-            self._keeper.drop(held)
-        else:
-            self._settler.submit(held, transition)
+        task = self._tasks.get(job.type)
+        settings = self._session.settings
+        retry = task.retry if task else settings.retry
+        transition = decide(job, outcome, retry, settings.retention, self._session.now(), self._session.chance)
+        self._settler.submit(held, transition)
+
+
+def _outcome_of(task: asyncio.Task[Outcome], held: Held) -> Outcome:
+    """How a run ended, whatever it took to find that out: a job without an outcome would be held for ever."""
+    if task.cancelled():  # before its first step
+        return CancelledByRequest() if held.stop == "cancel" else Interrupted()
+    error = task.exception()
+    return task.result() if error is None else Failed(kind_of(error), message_of(error))
 
 
 async def _all_of(tasks: list[asyncio.Task[Outcome]]) -> None:

@@ -72,8 +72,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._threads -= 1
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        """As ever; its threads are waited for in real time."""
+        """As ever; its threads are waited for in real time, whatever their time limit."""
         self._threads += 1
+        self._threads_hold_time = True
         try:
             await super().shutdown_default_executor(*args, **kwargs)
         finally:

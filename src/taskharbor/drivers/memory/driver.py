@@ -62,11 +62,11 @@ class MemoryDriver:
 
     @contextmanager
     def _step(self) -> Generator[Store]:
+        if self._pid != os.getpid():  # before the lock, which a thread of the parent may have held for ever
+            raise DriverForked("a memory store stays with its process: jobs of this one would never get there")
         with self._lock:
             if self._closed:
                 raise DriverClosed("this memory driver was closed")
-            if self._pid != os.getpid():
-                raise DriverForked("a memory store stays with its process: jobs of this one would never get there")
             yield self._store
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:

@@ -88,10 +88,15 @@ class SqliteDriver:
     ) -> list[JobRecord]:
         self._thread.check()
         check_duration(lease_for)
-        return await self._write(
-            lambda db: reserve.reserve(db, queues, now, lease_for, limit, worker, ids),
+        buried: list[int] = []
+        jobs = await self._write(
+            lambda db: reserve.reserve(db, queues, now, lease_for, limit, worker, ids, buried),
             peek=None if ids is not None else lambda db: reserve.peek(db, queues, now, limit),
         )
+        if buried:  # damaged jobs have ended, and somebody may have waited for them
+            self._thread.work.ring()
+            self._thread.ends.ring()
+        return jobs
 
     async def extend_lease(
         self, reports: Sequence[Report], now: datetime, lease_for: timedelta

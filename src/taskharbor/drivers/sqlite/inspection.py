@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from apsw import Connection
+from apsw import Connection, SQLError
 
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
+from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
 from taskharbor.drivers.sqlite.rows import STATES, micros, micros_or_none, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
@@ -27,8 +28,11 @@ BEYOND_ALL = 2**63 - 1
 
 def get_one(db: Connection, id: str) -> JobRecord | None:
     """The record of an id."""
-    row = db.execute(GET, (id,)).get
-    return None if row is None else record(row)
+    try:
+        row = db.execute(GET, (id,)).get
+        return None if row is None else record(row)
+    except UNDECODABLE as error:
+        raise damaged(id, error) from error
 
 
 def get(db: Connection, ids: Sequence[str]) -> list[JobRecord | None]:
@@ -59,7 +63,10 @@ def query(db: Connection, where: Filter, now: datetime, limit: int, after: str |
         micros_or_none(where.since),
         micros_or_none(where.until),
     )
-    return [record(row) for row in db.execute(_best(where), parameters)]
+    try:
+        return [record(row) for row in db.execute(_best(where), parameters)]
+    except (*UNDECODABLE, SQLError) as error:  # SQLite reads the JSON of tags itself
+        raise corrupt(db, BEYOND_ALL if before is None else before - 1, error) from error
 
 
 def _best(where: Filter) -> str:
@@ -76,6 +83,13 @@ def glob(pattern: str | None) -> str | None:
 
 def counts(db: Connection, now: datetime) -> list[QueueCounts]:
     """How many jobs of each queue are in which shown state."""
+    try:
+        return _counts(db, now)
+    except UNDECODABLE as error:
+        raise corrupt(db, BEYOND_ALL, error) from error
+
+
+def _counts(db: Connection, now: datetime) -> list[QueueCounts]:
     found: dict[str, dict[str, Any]] = {queue: {"paused": True} for (queue,) in db.execute(PAUSED)}
     for queue, lined, due, first in db.execute(LINE, (micros(now),)):
         fields = found.setdefault(queue, {})
@@ -95,5 +109,8 @@ def parents(db: Connection, id: str) -> list[Parent]:
 
 
 def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
-    """When the next job of the queues is due, or a lease runs out."""
-    return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(queues).decode(),)).get)
+    """When the next job of the queues is due, or a lease runs out. A time that no calendar has says nothing."""
+    try:
+        return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(queues).decode(),)).get)
+    except OverflowError:
+        return None

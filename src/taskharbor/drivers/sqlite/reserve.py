@@ -16,12 +16,14 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import refusal
 from taskharbor.core.line import SINCE_EVER, shares
 from taskharbor.driver import Extended, Report
+from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import Row, claimed, json_or_none, micros, micros_or_none, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 
 PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_id"), load("reserve_claim")
+SEQS, ID_SEQ, ROW = load("reserve_seqs"), load("reserve_id_seq"), load("reserve_row")
 LINE_UP, LAPSED = load("reserve_line_up"), load("reserve_lapsed")
 NEXT_PRIORITY, PEEK = load("reserve_priority"), load("reserve_peek")
 PAUSED = load("paused")
@@ -29,6 +31,8 @@ EXTEND = load("extend_lease")
 
 ABOVE_ALL = 101
 FRONT = micros(SINCE_EVER)
+# A step that holds the write lock stays bounded, even if all is damaged.
+MOST_BURIED = 1000
 
 
 def reserve(
@@ -39,19 +43,56 @@ def reserve(
     limit: int,
     worker: str,
     ids: Sequence[str] | None,
+    buried: list[int],
 ) -> list[JobRecord]:
-    """Claim due jobs of the queues, best first, or exactly `ids`."""
+    """Claim due jobs of the queues, best first, or exactly `ids`. `buried` gets the numbers of damaged ones."""
     at, expires_at = micros(now), now + lease_for
-    if ids is not None:
-        rows = _pick_ids(db, ids, at, limit)
-    else:
+    if ids is None:
         db.execute(LINE_UP, (at, FRONT))
-        rows = _pick_from(db, open_queues(db, queues), at, limit)
+        queues = open_queues(db, queues)
     # The number of the row makes each token its own.
     batch, until = token_urlsafe(12), micros(expires_at)
-    tokens = [f"{batch}.{row[-1]}" for row in rows]
+    try:
+        rows = _pick_from(db, queues, at, limit) if ids is None else _pick_ids(db, ids, at, limit)
+        tokens = [f"{batch}.{row[-1]}" for row in rows]
+        jobs = [claimed(row, token, now, expires_at, worker) for row, token in zip(rows, tokens, strict=True)]
+    except UNDECODABLE:
+        return _one_by_one(db, queues, now, expires_at, limit, worker, ids, buried)
     db.executemany(CLAIM, [(row[-1], token, until, worker, at) for row, token in zip(rows, tokens, strict=True)])
-    return [claimed(row, token, now, expires_at, worker) for row, token in zip(rows, tokens, strict=True)]
+    return jobs
+
+
+def _one_by_one(
+    db: Connection,
+    queues: Sequence[str],
+    now: datetime,
+    expires_at: datetime,
+    limit: int,
+    worker: str,
+    ids: Sequence[str] | None,
+    buried: list[int],
+) -> list[JobRecord]:
+    """Claim each job on its own, and others in place of the damaged ones."""
+    at, batch, until = micros(now), token_urlsafe(12), micros(expires_at)
+    jobs: list[JobRecord] = []
+    damaged, found = 0, 1
+    while found and damaged < MOST_BURIED and len(jobs) < limit:
+        left = limit - len(jobs)
+        seqs = _pick_from(db, queues, at, left, SEQS) if ids is None else _pick_ids(db, ids, at, left, ID_SEQ)
+        found = 0
+        for (seq,) in seqs:
+            token = f"{batch}.{seq}"
+            try:
+                job = claimed(db.execute(ROW, (seq,)).get, token, now, expires_at, worker)
+            except UNDECODABLE as error:
+                bury(db, seq, at, error)
+                buried.append(seq)
+                found += 1
+            else:
+                db.execute(CLAIM, (seq, token, until, worker, at))
+                jobs.append(job)
+        damaged += found
+    return jobs
 
 
 def peek(db: Connection, queues: Sequence[str], now: datetime, limit: int) -> list[JobRecord] | None:
@@ -76,38 +117,38 @@ def open_queues(db: Connection, queues: Sequence[str]) -> list[str]:
     return [queue for queue in queues if queue not in paused]
 
 
-def _pick_from(db: Connection, queues: list[str], now: int, limit: int) -> list[Row]:
+def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick: str = PICK) -> list[Row]:
     """What each queue may take first, then what the others left, from where the queue stood."""
     rows: list[Row] = []
     full: list[tuple[str, int]] = []
     for queue, share in shares(queues, limit).items():
-        found = _pick(db, queue, now, share)
+        found = _pick(db, queue, now, share, pick)
         rows += found
         if len(found) == share:
             full.append((queue, share))
     for queue, share in full:
         if len(rows) < limit:
-            rows += _pick(db, queue, now, share + limit - len(rows))[share:]
+            rows += _pick(db, queue, now, share + limit - len(rows), pick)[share:]
     return rows
 
 
-def _pick(db: Connection, queue: str, now: int, limit: int) -> list[Row]:
+def _pick(db: Connection, queue: str, now: int, limit: int, pick: str) -> list[Row]:
     rows: list[Row] = []
     priority = ABOVE_ALL
     while len(rows) < limit:
         priority = db.execute(NEXT_PRIORITY, (queue, priority)).get
         if priority is None:
             break
-        rows += db.execute(PICK, (now, queue, priority, limit - len(rows))).fetchall()
+        rows += db.execute(pick, (now, queue, priority, limit - len(rows))).fetchall()
     return rows
 
 
-def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[Row]:
+def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int, pick: str = PICK_ID) -> list[Row]:
     rows: list[Row] = []
     for id in dict.fromkeys(ids):
         if len(rows) >= limit:
             break
-        rows += db.execute(PICK_ID, (now, id)).fetchall()
+        rows += db.execute(pick, (now, id)).fetchall()
     return rows
 
 

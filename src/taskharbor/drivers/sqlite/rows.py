@@ -5,7 +5,7 @@ A claim converts thousands of rows a second, so a row whose rare columns are all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,12 @@ _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 _progress = msgspec.json.Decoder(Progress).decode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _tags = msgspec.json.Decoder(tuple[str, ...]).decode
+JSON_DECODERS: dict[str, Callable[[str], object]] = {
+    "headers": _headers,
+    "tags": _tags,
+    "failures": _failures,
+    "progress": _progress,
+}
 
 
 def micros(time: datetime) -> int:

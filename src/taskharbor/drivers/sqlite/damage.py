@@ -1,0 +1,103 @@
+"""Rows that cannot be decoded: a claim moves them to the dead-letter queue, so that one never stops its queue.
+
+The file lets anybody write broken JSON, bytes that are no text and times that no calendar has. Such a row is read as
+bytes and numbers, column by column; what can be kept is kept, the rest is blanked, so that it can be shown again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from apsw import Connection
+
+from taskharbor.core.states import State
+from taskharbor.drivers.sqlite.dependants import tell
+from taskharbor.drivers.sqlite.rows import JSON_DECODERS, MICROSECOND, STATES, Row, moment
+from taskharbor.drivers.sqlite.sql import load
+from taskharbor.errors import IllegalMove, StoreCorrupt
+
+RAW, BURY = load("damage"), load("damage_bury")
+
+KEPT_FOR = timedelta(days=30) // MICROSECOND
+# What fetching and decoding a row can raise: bytes that are no text are a ValueError.
+UNDECODABLE = (ValueError, OverflowError, KeyError, RecursionError, msgspec.MsgspecError, IllegalMove)
+
+Read = Callable[[Any], object]
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode()
+
+
+def _json(decode: Read) -> Read:
+    return lambda stored: decode(stored.decode()) if stored else None
+
+
+# The columns of damage.sql after the first, in that order, and how each is read.
+_TEXTS: dict[str, Read] = dict.fromkeys(("id", "type", "queue", "idempotency_key", "workflow_id", "original_id"), _text)
+_JSONS: dict[str, Read] = {name: _json(JSON_DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
+_TIMES: dict[str, Read] = dict.fromkeys(
+    ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "started_at", "cancel_requested_at"), moment
+)
+_KEPT = _TEXTS | _JSONS | _TIMES
+_REPLACED: dict[str, Read] = {
+    "state": lambda stored: STATES[stored.decode()],
+    **dict.fromkeys(("token", "worker", "settled_token", "last_error", "dlq_reason"), _text),
+    **dict.fromkeys(("lease_expires_at", "claimed_at", "failed_at", "completed_at", "keep_until", "place"), moment),
+}
+_COLUMNS = _KEPT | _REPLACED
+
+
+def bury(db: Connection, seq: int, now: int, error: Exception) -> None:
+    """Dead-letter a job that cannot be decoded, and tell its dependants as for any failure."""
+    (row,) = db.execute(RAW, (seq, 1)).fetchall()
+    wrong = _wrong(row)
+    what = _listed(wrong) or str(error)
+    kept = [_mended(name, stored, name in wrong, now) for name, stored in zip(_KEPT, row[1:], strict=False)]
+    db.execute(BURY, (seq, now, now + KEPT_FOR, f"the stored job is damaged: {what}", *kept))
+    tell(db, str(kept[0]), State.DLQ, now, now + KEPT_FOR)
+
+
+def corrupt(db: Connection, last: int, error: Exception) -> Exception:
+    """The error for whoever met a damaged row while reading the jobs up to a number, the newest first."""
+    for row in db.execute(RAW, (last, -1)):
+        wrong = _wrong(row)
+        if wrong:
+            return damaged(f"number {row[0]}" if "id" in wrong else row[1].decode(), _listed(wrong))
+    return error
+
+
+def damaged(job: str, what: object) -> StoreCorrupt:
+    """The error for one damaged job, and what to do about it."""
+    return StoreCorrupt(
+        f"job {job} is damaged ({what}): a worker of its queue moves it to the dead-letter queue once it is due; "
+        "if it has finished, delete it"
+    )
+
+
+def _wrong(row: Row) -> dict[str, str]:
+    """The columns that cannot be read, and why."""
+    wrong: dict[str, str] = {}
+    for (name, read), stored in zip(_COLUMNS.items(), row[1:], strict=True):
+        try:
+            if stored is not None:
+                read(stored)
+        except UNDECODABLE as error:
+            wrong[name] = str(error)
+    return wrong
+
+
+def _listed(wrong: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in wrong.items())
+
+
+def _mended(name: str, stored: Any, wrong: bool, now: int) -> Any:
+    """What a column holds from now on."""
+    if wrong:
+        if name in _TEXTS:
+            return stored.hex().upper()
+        return now if name in ("created_at", "due_at") else None
+    return stored.decode() if isinstance(stored, bytes) else stored

@@ -1,0 +1,252 @@
+"""Faults that reviewers provoked: each came with a program that broke the worker or hung its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from taskharbor import Harbor, Retry, Snooze
+from taskharbor.config import URL_VARIABLE, store_url
+from taskharbor.driver import WorkerRecord
+from taskharbor.errors import ConfigError, NotEncodable
+from taskharbor.runtime.observe import JobFilter
+from taskharbor.runtime.portal import Portal
+from taskharbor.testing import LoopClock
+
+from .world import World, virtual
+
+
+@virtual
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("how", ["wait_for", "gather", "task group"])
+async def test_an_exit_inside_a_task_of_the_handler_is_the_jobs_failure(error: type[BaseException], how: str) -> None:
+    """F11: asyncio would let it end the loop."""
+    world = World()
+
+    async def leave() -> None:
+        raise error(3)
+
+    @world.harbor.task(max_attempts=1)
+    async def work() -> None:
+        if how == "wait_for":
+            await asyncio.wait_for(leave(), 10)
+        elif how == "gather":
+            await asyncio.gather(leave(), asyncio.sleep(1))
+        else:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(leave())
+
+    job = await work.aenqueue()
+    assert await world.drain() == 1
+    record = await world.record(job)
+    assert (record.state, record.attempts) == ("dlq", 1)
+
+
+class Later(Snooze):
+    """A signal that forgets to say for how long."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "some time")
+
+
+@virtual
+async def test_a_signal_without_a_delay_is_an_ordinary_failure() -> None:
+    """F4, F10: and the job is not held for ever."""
+    world = World()
+
+    @world.harbor.task(max_attempts=2, retry=Retry(base=0))
+    async def work() -> None:
+        raise Later
+
+    job = await work.aenqueue()
+    await world.drain()
+    record = await world.record(job)
+    assert (record.state, record.attempts, record.dlq_reason) == ("dlq", 2, "max_attempts")
+
+
+@virtual
+async def test_a_log_filter_that_raises_stops_neither_settles_nor_renewals() -> None:
+    """L2, X3: the application's logging is not the worker's business."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    def broken(record: logging.LogRecord) -> bool:
+        raise KeyError("no such field")
+
+    logger = logging.getLogger("taskharbor.worker")
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        jobs = [await work.aenqueue() for _ in range(3)]
+        async with world.worker():
+            logger.addFilter(broken)
+            await asyncio.sleep(60)
+            logger.removeFilter(broken)
+            await asyncio.sleep(60)
+    finally:
+        logger.removeFilter(broken)
+        logger.setLevel(level)
+    assert [await world.state(job) for job in jobs] == ["done"] * 3
+
+
+@virtual
+async def test_a_clock_that_jumps_does_not_make_a_worker_run_its_own_job_twice_at_once() -> None:
+    """L4, X4: the first run ends before the second begins."""
+    ahead = [timedelta(0)]
+    base = LoopClock()
+    world = World(clock=lambda: base() + ahead[0])
+    running: list[int] = []
+    most: list[int] = []
+
+    @world.harbor.task
+    async def work() -> None:
+        running.append(1)
+        most.append(len(running))
+        try:
+            await asyncio.sleep(20)
+        finally:
+            await asyncio.sleep(0.5)
+            running.pop()
+
+    job = await work.aenqueue()
+    async with world.worker(concurrency=4):
+        await asyncio.sleep(2)
+        ahead[0] = timedelta(hours=1)
+        await asyncio.sleep(60)
+    assert max(most) == 1
+    assert await world.state(job) == "done"
+
+
+def test_a_call_that_ends_as_the_portal_closes_returns() -> None:
+    """P1: its result was left in the closed loop, and the caller waited for ever."""
+    portal = Portal()
+
+    async def last() -> int:
+        portal.close()
+        await asyncio.sleep(0)
+        return 42
+
+    assert portal.call("last", last) == 42
+
+
+def test_a_child_forked_while_a_thread_holds_a_lock_does_not_hang(tmp_path: Path) -> None:
+    """P1: the lock's owner does not exist in the child."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, signal
+from taskharbor import Harbor
+harbor = Harbor("memory://")
+@harbor.task
+def work(): ...
+locks = [harbor.portal._lock, harbor._session._lock]
+for lock in locks:
+    lock.acquire()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    os._exit(0 if work.enqueue().state() == "ready" else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    )
+    command = [sys.executable, "-Wignore::DeprecationWarning", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@virtual
+async def test_many_who_wait_for_results_look_seldom_each() -> None:
+    """X2: a thousand waiters must not keep the store from the workers."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None:
+        await asyncio.sleep(0.1)
+
+    jobs = await world.harbor.aenqueue_many([work.step() for _ in range(500)])
+    async with world.worker(concurrency=5):
+        await asyncio.gather(*(job.aresult() for job in jobs))
+    looks = len(world.log.calls("get"))
+    assert looks < 500 * 500 / 4
+
+
+def test_an_option_among_the_arguments_is_told_where_it_belongs() -> None:
+    """P1: everybody's first mistake."""
+    harbor = Harbor("memory://")
+
+    @harbor.task
+    def work(n: int) -> None: ...
+
+    with pytest.raises(NotEncodable) as caught:
+        work.enqueue(1, delay=3)  # type: ignore[call-arg]
+    assert any("using(delay=…)" in note for note in caught.value.__notes__)
+
+
+@virtual
+async def test_a_lifespan_that_is_no_context_manager_is_refused_with_the_fix() -> None:
+    """X5."""
+    world = World()
+
+    @world.harbor.lifespan
+    def plain() -> None: ...
+
+    with pytest.raises(ConfigError, match="set up, yield, tear down"):
+        await world.drain()
+
+
+def test_a_relative_file_in_pyproject_is_meant_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P, X5: else every folder of a project would get a store of its own."""
+    inner = tmp_path / "my project" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / "my project" / "pyproject.toml").write_text('[tool.taskharbor]\nurl = "sqlite:///jobs.db"\n')
+    monkeypatch.delenv(URL_VARIABLE, raising=False)
+    monkeypatch.chdir(inner)
+    harbor = Harbor()
+
+    @harbor.task
+    def work() -> None: ...
+
+    work.enqueue()
+    harbor.close()
+    assert store_url(None).endswith("/my%20project/jobs.db")
+    assert (tmp_path / "my project" / "jobs.db").exists()
+    assert list(inner.iterdir()) == []
+
+
+@virtual
+async def test_workers_that_were_killed_are_forgotten_after_a_while() -> None:
+    """D13: they cannot say farewell."""
+    world = World()
+    long_ago = world.clock() - timedelta(hours=2)
+    dead = WorkerRecord(
+        id="dead", host="h", pid=1, queues=("q",), slots=1, busy=0, started_at=long_ago, seen_at=long_ago
+    )
+    await world.memory.beat(dead)
+    async with world.worker() as worker:
+        await asyncio.sleep(15)
+        known = await world.memory.workers(datetime.min.replace(tzinfo=UTC))
+    assert [each.id for each in known] == [worker.id]
+
+
+@virtual
+async def test_lines_about_a_jobs_end_carry_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker's own lines are found by the job's id, like those of its handler."""
+    caplog.handler.addFilter(JobFilter())
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    with caplog.at_level(logging.INFO, logger="taskharbor.worker"):
+        job = await work.aenqueue()
+        await world.drain()
+    [line] = [record for record in caplog.records if "job.succeeded" in record.getMessage()]
+    assert (line.__dict__["job_id"], line.__dict__["task"], line.__dict__["attempt"]) == (job.id, work.name, 1)

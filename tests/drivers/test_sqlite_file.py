@@ -21,9 +21,10 @@ from taskharbor.core.job import NewJob
 from taskharbor.driver import Group
 from taskharbor.drivers import from_url
 from taskharbor.drivers.sqlite import SqliteDriver, sql
+from taskharbor.drivers.sqlite.connection import open_store
 from taskharbor.drivers.sqlite.reserve import LAPSED, LINE_UP, NEXT_PRIORITY, PICK, SEQS
 from taskharbor.drivers.sqlite.rows import WIDTH
-from taskharbor.drivers.sqlite.schema import APPLICATION_ID
+from taskharbor.drivers.sqlite.schema import APPLICATION_ID, check_identity
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError, SchemaMismatch, StoreCorrupt
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
@@ -359,3 +360,24 @@ class TestSql:
             assert [it is not None for it in await driver.get(["wrong", "right"])] == [False, True]
 
         opened(f"sqlite:///{tmp_path}/jobs.db", act)
+
+
+@pytest.mark.parametrize("statement", range(5))
+def test_a_file_that_is_just_being_made_is_not_taken_for_something_elses(tmp_path: Path, statement: int) -> None:
+    """X5: another process makes the store between any two looks at it."""
+    path = tmp_path / "jobs.db"
+    db = apsw.Connection(str(path))
+    db.pragma("journal_mode", "wal")
+    seen: list[str] = []
+
+    def meanwhile(_: apsw.Cursor, sql: str, __: object) -> bool:
+        seen.append(sql)
+        if len(seen) == statement + 1:
+            open_store(path, "normal").close()
+        return True
+
+    db.exec_trace = meanwhile
+    check_identity(db, path)
+    db.exec_trace = None
+    db.close()
+    assert len(seen) > 3

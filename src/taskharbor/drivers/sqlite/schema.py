@@ -14,11 +14,12 @@ APPLICATION_ID = 0x54_61_48_62
 
 def check_identity(db: apsw.Connection, path: Path) -> None:
     """Refuse a file of something else, or of a later version, before anything is written to it."""
-    if db.pragma("application_id") != APPLICATION_ID:
-        if not _is_blank(db):
+    owner, found, is_blank = _seen_at_once(db)
+    if owner != APPLICATION_ID:
+        if owner or found or not is_blank:
             raise StoreCorrupt(f"{path} is the database of something else: use another file")
         return
-    known, found = len(sql.migrations()), _version(db)
+    known = len(sql.migrations())
     if found > known:
         raise SchemaMismatch(
             f"{path} was made by a newer TaskHarbor (schema {found}, this version knows {known}): upgrade taskharbor"
@@ -48,9 +49,14 @@ def _version(db: apsw.Connection) -> int:
     return int(db.pragma("user_version") or 0)
 
 
-def _is_blank(db: apsw.Connection) -> bool:
-    return (
-        not db.pragma("application_id")
-        and not _version(db)
-        and not db.execute("SELECT count(*) FROM sqlite_schema").get
-    )
+def _seen_at_once(db: apsw.Connection) -> tuple[int, int, bool]:
+    """Whose file, which version, and whether it is empty, in one view: another process may be making it right now."""
+    alone = not db.in_transaction
+    if alone:
+        db.execute("BEGIN")
+    try:
+        is_blank = not db.execute("SELECT count(*) FROM sqlite_schema").get
+        return int(db.pragma("application_id") or 0), _version(db), is_blank
+    finally:
+        if alone:
+            db.execute("ROLLBACK")

@@ -189,7 +189,7 @@ class TestReserve:
             )
             damage(tmp_path / "jobs.db", "bad", "headers = '{bad'")
             ended = asyncio.create_task(driver.wait_for_end("bad", 60))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # it listens from its first step on
             # The one that collects is released by the burial, and taken in its place.
             assert await take(driver) == ["collect"]
             await asyncio.wait_for(ended, 5)

@@ -185,7 +185,16 @@ def test_the_settings_of_a_harbor_are_checked(settings: dict[str, Any], rule: st
 
 def test_a_retention_beyond_the_calendar_is_for_ever() -> None:
     """X5, X8."""
-    Harbor("memory://", keep_done=1e300, keep_dead=timedelta.max)
+    harbor = Harbor("memory://", keep_done=1e300, keep_dead=timedelta.max)
+
+    @harbor.task
+    def work() -> None: ...
+
+    job = work.enqueue()
+    asyncio.run(harbor.drain())
+    kept = job.record().keep_until
+    assert kept is not None
+    assert kept.year == 9999
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,439 @@
+"""Histories: what every process saw of the store, written down so that `taskharbor.testing.check` can judge it later.
+
+A history is a list of events, or a file of them, one JSON value a line. Each call of a verb is noted before it starts
+and after it ends; a call without an end (its process was killed) has an unknown outcome, like one whose reply was lost.
+`at` is a monotonic time that all processes of a run share; `now` and what is stored are the times given to the driver.
+All are whole microseconds. Killed in the middle of a line, a process leaves a torn one, which readers skip.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import msgspec
+from msgspec import Struct
+
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.transition import PutBack, Transition
+from taskharbor.driver import Driver, Enqueued, Extended, Group, Inspect, capability
+from taskharbor.errors import DriverClosed, DriverUnavailable, HarborError
+from taskharbor.runtime.context import JobContext
+from taskharbor.testing.faults import Call, Wrapper
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+PAGE = 1000
+
+# What is asked for, item by item
+
+
+class Job(Struct, array_like=True, frozen=True, tag="job"):
+    """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for."""
+
+    id: str
+    group: int
+    queue: str
+    priority: int
+    run_at: int | None = None
+    expires_at: int | None = None
+    max_attempts: int | None = None
+    max_crashes: int | None = None
+    key: str | None = None
+    key_until: int | None = None
+    after: tuple[str, ...] = ()
+
+
+class Want(Struct, array_like=True, frozen=True, tag="want"):
+    """A reserve."""
+
+    queues: tuple[str, ...]
+    lease_for: int
+    limit: int
+
+
+class Renew(Struct, array_like=True, frozen=True, tag="renew"):
+    """One report of an extend_lease."""
+
+    id: str
+    token: str
+
+
+class Settle(Struct, array_like=True, frozen=True, tag="settle"):
+    """One transition: `to` is ack, put_back, fail or cancel; `failures` counts the entries it carries."""
+
+    id: str
+    token: str
+    to: str
+    attempts: int
+    crashes: int
+    unknown_put_backs: int
+    failures: int
+    run_at: int | None = None
+    jobs: tuple[Job, ...] = ()
+
+
+class Named(Struct, array_like=True, frozen=True, tag="id"):
+    """A job or schedule that a cancel, delete, replay, reschedule or advance is about."""
+
+    id: str
+    run_at: int | None = None
+    priority: int | None = None
+
+
+Asked = Job | Want | Renew | Settle | Named
+
+# What came back, item by item
+
+
+class Made(Struct, array_like=True, frozen=True, tag="made"):
+    """What became of one job of an enqueue."""
+
+    id: str
+    created: bool
+
+
+class Claim(Struct, array_like=True, frozen=True, tag="claim"):
+    """A job handed out by reserve."""
+
+    id: str
+    token: str
+    version: int
+    expires_at: int
+    queue: str
+    priority: int
+    due_at: int
+    attempts: int
+    crashes: int
+    run_at: int | None = None
+
+
+class Kept(Struct, array_like=True, frozen=True, tag="kept"):
+    """A lease renewed."""
+
+    expires_at: int
+    cancel_requested: bool
+
+
+class Said(Struct, array_like=True, frozen=True, tag="said"):
+    """A verdict in a word: ok, replayed, cancelled, deleted … or the name of a refusal."""
+
+    word: str
+
+
+Answer = Made | Claim | Kept | Said
+
+# Events
+
+
+class Called(Struct, frozen=True, tag="called", tag_field="event"):
+    """A verb was called."""
+
+    who: str
+    number: int
+    at: int
+    verb: str
+    now: int | None
+    items: tuple[Asked, ...]
+
+
+class Returned(Struct, frozen=True, tag="returned", tag_field="event"):
+    """The call of this number has returned, with an answer for each item; an enqueue: for each job, group by group
+    (a refused group has one)."""
+
+    who: str
+    number: int
+    at: int
+    answers: tuple[Answer, ...]
+
+
+class Raised(Struct, frozen=True, tag="raised", tag_field="event"):
+    """The call of this number has raised. Unless `unknown`, it changed nothing."""
+
+    who: str
+    number: int
+    at: int
+    error: str
+    unknown: bool
+
+
+class Began(Struct, frozen=True, tag="began", tag_field="event"):
+    """A handler has begun."""
+
+    who: str
+    at: int
+    id: str
+    version: int
+
+
+class Ended(Struct, frozen=True, tag="ended", tag_field="event"):
+    """A handler has ended, in whatever way."""
+
+    who: str
+    at: int
+    id: str
+    version: int
+
+
+class Last(Struct, array_like=True, frozen=True):
+    """A job as the store holds it in the end; `failures` counts the entries kept."""
+
+    id: str
+    state: str
+    version: int
+    attempts: int
+    crashes: int
+    failures: int
+    unmet: int
+    replays: int
+    completed_at: int | None = None
+    settled_token: str | None = None
+    key: str | None = None
+
+
+class Final(Struct, frozen=True, tag="final", tag_field="event"):
+    """The store's contents after everything. A history may have several: they add up. `now` was the time."""
+
+    at: int
+    now: int
+    jobs: tuple[Last, ...]
+
+
+Event = Called | Returned | Raised | Began | Ended | Final
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def append(self, event: Event, /) -> None:
+        """Take one more event; it must not get lost when the process dies right after."""
+        ...
+
+
+class HistoryFile:
+    """Appends events to a file: one write each, so that a killed process leaves all that it noted."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, event: Event, /) -> None:
+        os.write(self._file, _encode(event) + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read(paths: Iterable[str | Path]) -> list[Event]:
+    """The events of several files. A torn last line is what a killed process leaves; any other is an error."""
+    events: list[Event] = []
+    for path in paths:
+        lines = Path(path).read_bytes().split(b"\n")
+        torn = lines.pop()
+        events += map(_decoder.decode, lines)
+        if torn:
+            try:
+                events.append(_decoder.decode(torn))
+            except msgspec.DecodeError:
+                continue
+    return events
+
+
+def monotonic() -> int:
+    """Microseconds that all processes of this machine count alike."""
+    return time.monotonic_ns() // 1000
+
+
+def micros(moment: datetime | None) -> Any:
+    """A time as stored in histories."""
+    return None if moment is None else (moment - EPOCH) // MICROSECOND
+
+
+class Witness(Wrapper):
+    """Notes every verb that changes something, as its process `who` sees it."""
+
+    def __init__(self, inner: Driver, who: str, sink: Sink, at: Callable[[], int] = monotonic) -> None:
+        super().__init__(inner)
+        self._who = who
+        self._sink = sink
+        self._at = at
+        self._calls = 0
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        describe = _ASKED.get(verb)
+        if describe is None:
+            return await call()
+        self._calls += 1
+        number = self._calls
+        now = micros(arguments.get("now"))
+        self._sink.append(Called(self._who, number, self._at(), verb, now, tuple(describe(arguments))))
+        try:
+            result = await call()
+        except BaseException as error:
+            self._sink.append(Raised(self._who, number, self._at(), type(error).__name__, _is_unknown(error)))
+            raise
+        self._sink.append(Returned(self._who, number, self._at(), tuple(_answers(result))))
+        return result
+
+    async def handler(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """A middleware for the harbor: notes when handlers begin and end."""
+        self._sink.append(Began(self._who, self._at(), job.id, job.lease_version))
+        try:
+            return await call_next()
+        finally:
+            self._sink.append(Ended(self._who, self._at(), job.id, job.lease_version))
+
+
+def _is_unknown(error: BaseException) -> bool:
+    """Whether the call may have happened all the same: only refusals are sure."""
+    return not isinstance(error, HarborError) or isinstance(error, DriverUnavailable | DriverClosed)
+
+
+async def take_stock(driver: Driver, now: datetime, sink: Sink, at: Callable[[], int] = monotonic) -> list[JobRecord]:
+    """Note what the store holds, page by page, and return it."""
+    from taskharbor.core.filter import Filter
+
+    inspect, records, after = capability(driver, Inspect), list[JobRecord](), None
+    while True:
+        page = await inspect.query(Filter(), now, PAGE, after)
+        sink.append(Final(at(), micros(now), tuple(map(_last, page))))
+        records += page
+        if len(page) < PAGE:
+            return records
+        after = page[-1].id
+
+
+def _last(job: JobRecord) -> Last:
+    return Last(
+        job.id,
+        job.state.value,
+        job.version,
+        job.attempts,
+        job.crashes,
+        len(job.failures),
+        job.unmet,
+        job.replays,
+        micros(job.completed_at),
+        job.settled_token,
+        job.idempotency_key,
+    )
+
+
+def _jobs(groups: Iterable[Sequence[NewJob]]) -> Iterable[Job]:
+    for number, jobs in enumerate(groups):
+        for job in jobs:
+            yield Job(
+                job.id,
+                number,
+                job.queue,
+                job.priority,
+                micros(job.run_at),
+                micros(job.expires_at),
+                job.max_attempts,
+                job.max_crashes,
+                job.idempotency_key,
+                micros(job.key_expires_at),
+                tuple(edge.parent for edge in job.depends_on),
+            )
+
+
+def _enqueue(given: dict[str, Any]) -> Iterable[Asked]:
+    groups: Sequence[Group] = given["groups"]
+    return _jobs(group.jobs for group in groups)
+
+
+def _reserve(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Want(tuple(given["queues"]), given["lease_for"] // MICROSECOND, given["limit"])]
+
+
+def _extend(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Renew(report.id, report.token) for report in given["reports"]]
+
+
+def _settle(given: dict[str, Any]) -> Iterable[Asked]:
+    return [_settlement(to) for to in given["transitions"]]
+
+
+def _settlement(to: Transition) -> Settle:
+    return Settle(
+        to.id,
+        to.token,
+        str(to.__struct_config__.tag),
+        to.attempts,
+        to.crashes,
+        to.unknown_put_backs,
+        len(to.failures),
+        micros(to.run_at) if isinstance(to, PutBack) else None,
+        tuple(_jobs([to.new_jobs])),
+    )
+
+
+def _ids(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Named(id) for id in given["ids"]]
+
+
+def _replay(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Named(replay.id, micros(replay.run_at)) for replay in given["replays"]]
+
+
+def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Named(change.id, micros(change.run_at), change.priority) for change in given["changes"]]
+
+
+def _advance(given: dict[str, Any]) -> Iterable[Asked]:
+    job: NewJob | None = given["job"]
+    return [Named(given["name"], micros(given["expected_slot"])), *_jobs([[job]] if job else [])]
+
+
+def _nothing(given: dict[str, Any]) -> Iterable[Asked]:
+    return ()
+
+
+_ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
+    "enqueue": _enqueue,
+    "reserve": _reserve,
+    "extend_lease": _extend,
+    "settle": _settle,
+    "cancel": _ids,
+    "delete": _ids,
+    "replay": _replay,
+    "reschedule": _reschedule,
+    "sweep": _nothing,
+    "prune": _nothing,
+    "advance": _advance,
+}
+
+
+def _answers(result: Any) -> Iterable[Answer]:
+    items: list[Any] = cast(list[Any], result) if isinstance(result, list) else [result]
+    for item in items:
+        if isinstance(item, tuple):
+            yield from (Made(each.id, each.created) for each in cast(tuple[Enqueued, ...], item))
+        elif isinstance(item, JobRecord):
+            yield _claim(item)
+        elif isinstance(item, Extended):
+            yield Kept(micros(item.expires_at), item.cancel_requested)
+        else:
+            yield Said(type(item).__name__ if isinstance(item, Exception) else str(item))
+
+
+def _claim(job: JobRecord) -> Claim:
+    assert job.lease is not None
+    return Claim(
+        job.id,
+        job.lease.token,
+        job.lease.version,
+        micros(job.lease.expires_at),
+        job.queue,
+        job.priority,
+        micros(job.due_at),
+        job.attempts,
+        job.crashes,
+        micros(job.run_at),
+    )

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskharbor.core.decide import LAST_MOMENT, MAX_UNKNOWN_PUT_BACKS, Retention, admit, decide, later
+from taskharbor.core.decide import LAST_MOMENT, MAX_UNKNOWN_PUT_BACKS, Retention, admit, decide, is_suspect, later
 from taskharbor.core.job import KEPT_FAILURES, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
+    Deferred,
     Failed,
     Interrupted,
     NotRegistered,
@@ -40,6 +41,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Succeeded, st.none() | st.binary(max_size=5), st.just((new_job(id="next"),))),
     st.builds(Failed, texts, texts, texts, st.none() | texts, st.none() | delays),
     st.builds(Snoozed, delays),
+    st.builds(Deferred, delays),
     st.sampled_from([Interrupted(), NotRegistered(), CancelledByRequest()]),
 )
 
@@ -169,6 +171,21 @@ def test_a_stopped_worker_releases_the_job_to_its_old_place(job: JobRecord) -> N
     assert isinstance(to, PutBack)
     assert to.run_at == job.due_at
     assert (to.attempts, to.crashes, to.unknown_put_backs) == (job.attempts, job.crashes, job.unknown_put_backs)
+
+
+@given(held, delays)
+def test_a_job_that_has_to_run_alone_is_given_back_as_it_is(job: JobRecord, delay: float) -> None:
+    """F6b: no attempt, no crash less; at its old place, or after a while."""
+    to = decided(job, Deferred(delay))
+    assert isinstance(to, PutBack)
+    assert to.run_at == (later(NOW, delay) if delay else job.due_at)
+    assert (to.attempts, to.crashes, to.unknown_put_backs) == (job.attempts, job.crashes, job.unknown_put_backs)
+
+
+@pytest.mark.parametrize(("crashes", "bound", "suspect"), [(1, 5, False), (2, 5, True), (9, None, True), (5, 5, False)])
+def test_a_job_is_suspect_from_its_second_crash_on(crashes: int, bound: int | None, suspect: bool) -> None:
+    """F6b: one crash may be the host's; one that may not run any more needs no slots of its own."""
+    assert is_suspect(claimed(crashes=crashes, max_crashes=bound)) is suspect
 
 
 @given(held)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from taskharbor.core.job import KEPT_FAILURES, Failure, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
+    Deferred,
     Failed,
     Interrupted,
     NotRegistered,
@@ -28,6 +29,7 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
 UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the dice say
 MAX_UNKNOWN_PUT_BACKS = 30
+SUSPICIOUS_CRASHES = 2  # one may be the host's
 LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)  # room for any time zone
 
 
@@ -46,14 +48,23 @@ def later(now: datetime, by: timedelta | float) -> datetime:
     return LAST_MOMENT if by > left.total_seconds() else now + timedelta(seconds=by)
 
 
+def is_suspect(job: JobRecord) -> bool:
+    """Whether the job has to run alone, because it may be what kills its workers (F6b)."""
+    return job.crashes >= SUSPICIOUS_CRASHES and not _is_done_for(job)
+
+
 def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """The transition that ends a job which keeps killing its workers, or None if it may run (F6)."""
-    if job.max_crashes is None or job.crashes < job.max_crashes:
+    if not _is_done_for(job):
         return None
     message = f"{job.crashes} workers in a row died or lost their lease while running this job"
     return _fail(
         job, _entry(job, Failed("CrashLoop", message), now, attempt=job.attempts), "crash_loop", retention, now
     )
+
+
+def _is_done_for(job: JobRecord) -> bool:
+    return job.max_crashes is not None and job.crashes >= job.max_crashes
 
 
 def decide(
@@ -69,6 +80,9 @@ def decide(
             return _put_back(job, later(now, delay), retention, now, crashes=0, unknown=0)
         case Interrupted():
             return _put_back(job, job.due_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
+        case Deferred(delay):
+            run_at = later(now, delay) if delay else job.due_at
+            return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
         case NotRegistered():
             return _after_unknown(job, retention, now)
         case CancelledByRequest():

@@ -54,6 +54,12 @@ class Interrupted(Struct, frozen=True):
     """The worker stopped before the handler was through; not the job's fault."""
 
 
+class Deferred(Struct, frozen=True):
+    """The job has to run alone and this worker was not free for that (F6b); it keeps its place, or waits a while."""
+
+    delay: float = 0.0
+
+
 class CancelledByRequest(Struct, frozen=True):
     """The handler was stopped because somebody cancelled the job."""
 
@@ -62,7 +68,7 @@ class NotRegistered(Struct, frozen=True):
     """This worker does not know the task: perhaps a newer one will (F8)."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Interrupted | CancelledByRequest | NotRegistered
+Outcome = Succeeded | Failed | Snoozed | Interrupted | Deferred | CancelledByRequest | NotRegistered
 
 
 def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Failed | Snoozed:

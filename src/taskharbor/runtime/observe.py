@@ -45,7 +45,7 @@ class Observer:
     def settled(self, held: Held, to: Transition) -> None:
         """Note an outcome that the store has accepted."""
         now = self._now()
-        self.finished += 1
+        self.finished += not (isinstance(to, PutBack) and held.started_at is None)
         outcome = _outcome(held, to)
         total = self._totals[(now.replace(second=0, microsecond=0), held.queue, held.type, outcome)]
         total[0] += 1

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from taskharbor.core.decide import admit, decide
 from taskharbor.core.job import JobRecord
-from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, Outcome, Snoozed
+from taskharbor.core.outcome import CancelledByRequest, Deferred, Failed, Interrupted, Outcome, Snoozed
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
@@ -30,6 +30,7 @@ from taskharbor.runtime.hosting import Hosted, InTask, InThread
 from taskharbor.runtime.keeper import Held, Keeper, Stop
 from taskharbor.runtime.lines import Lines
 from taskharbor.runtime.observe import Observer
+from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.settler import Settler
 from taskharbor.runtime.threads import Threads
@@ -91,6 +92,7 @@ class Worker:
             session.driver, session.now, self._keeper, session.chance, self._observer.settled, options.lease
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
+        self._quarantine = Quarantine(asyncio.get_running_loop().time)
         self._running: dict[str, tuple[asyncio.Task[Outcome], JobRecord, Held]] = {}
         self._ids: dict[str, Held] = {}
         self._freed = asyncio.Event()
@@ -218,7 +220,7 @@ class Worker:
         try:
             await self._upkeep.sweep()
             while True:
-                jobs = await self._reserve(self._options.concurrency - self.busy)
+                jobs = await self._reserve(*self._room())
                 if not jobs and not self.busy and self._settler.idle:
                     return self.finished
                 if not jobs:
@@ -241,12 +243,12 @@ class Worker:
         doze = Doze(self._session, self._lines.names, self._stopping)
         failures = 0
         while not self._stopping.is_set():
-            free = self._options.concurrency - self.busy
-            if free == 0:
+            room, ids = self._room()
+            if room == 0:
                 await self._slot_or_stop()
                 continue
             try:
-                jobs = await self._reserve(free)
+                jobs = await self._reserve(room, ids)
                 failures = 0
             except (DriverClosed, DriverForked) as error:
                 logger.error("worker.stopped: %s", error)
@@ -256,38 +258,52 @@ class Worker:
                 logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
                 await doze.back_off(failures)
                 continue
-            if len(jobs) < free:
+            if len(jobs) < room and ids is None:
                 await doze.until_work(found=bool(jobs))
+
+    def _room(self) -> tuple[int, list[str] | None]:
+        """How many jobs to reserve now, and which if only certain ones."""
+        return self._quarantine.ask(self._options.concurrency - self.busy, self._empty)
+
+    @property
+    def _empty(self) -> bool:
+        """Whether no lease is held."""
+        return not self._running and self._settler.idle
 
     async def _slot_or_stop(self) -> None:
         self._freed.clear()
-        stopping = self._loop.create_task(self._stopping.wait())
-        freed = self._loop.create_task(self._freed.wait())
-        await asyncio.wait({stopping, freed}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        freed.cancel()
+        waiting = (self._stopping.wait(), self._freed.wait() if self.busy else self._settler.flushed())
+        tasks = [asyncio.ensure_future(each) for each in waiting]
+        await asyncio.wait(tasks, timeout=self._quarantine.patience, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
 
-    async def _reserve(self, free: int) -> list[JobRecord]:
-        if free < 1:
+    async def _reserve(self, room: int, ids: list[str] | None) -> list[JobRecord]:
+        if room < 1:
             return []
         asked = self._loop.time()
         async with asyncio.timeout(self._session.settings.store_timeout):
             driver = await self._session.driver()
-            jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, free, self.id)
+            jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, room, self.id, ids)
         deadline = asked + self._options.lease
-        for job in jobs:
+        to_run, suspects = self._quarantine.sort(jobs, self._empty)
+        for job in to_run:
             self._take(job, deadline)
+        for job in suspects:
+            self._take(job, deadline, Deferred(self._quarantine.delay()))
         if jobs and self._loop.time() - asked > self._options.lease / 3:
             self._keeper.hurry()
         return jobs
 
-    def _take(self, job: JobRecord, deadline: float) -> None:
+    def _take(self, job: JobRecord, deadline: float, back: Deferred | None = None) -> None:
         held = Held(job, deadline, self._notify)
         self._keeper.hold(held)
         if (mine := self._ids.get(job.id)) is not None:
             # The clock has jumped and this worker took its own job over: let the first run end before the next.
             self._end_run(mine, "lost")
             self._submit(job, held, Snoozed(STOLEN_FOR))
+        elif back is not None:
+            self._submit(job, held, back)
         elif self._stopping.is_set():
             self._submit(job, held, Interrupted())
         elif (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:

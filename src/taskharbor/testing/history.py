@@ -411,8 +411,7 @@ _ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
 
 
 def _answers(result: Any) -> Iterable[Answer]:
-    items: list[Any] = cast(list[Any], result) if isinstance(result, list) else [result]
-    for item in items:
+    for item in _listed(result):
         if isinstance(item, tuple):
             yield from (Made(each.id, each.created) for each in cast(tuple[Enqueued, ...], item))
         elif isinstance(item, JobRecord):
@@ -421,6 +420,10 @@ def _answers(result: Any) -> Iterable[Answer]:
             yield Kept(micros(item.expires_at), item.cancel_requested)
         else:
             yield Said(type(item).__name__ if isinstance(item, Exception) else str(item))
+
+
+def _listed(result: Any) -> list[Any]:
+    return result if isinstance(result, list) else [result]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _claim(job: JobRecord) -> Claim:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -314,10 +315,20 @@ class ServerClock(Protocol):
 
 
 C = TypeVar("C")
+_offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
+
+
+def offered(driver: Driver, protocol: type[C]) -> C | None:
+    """The driver seen through a small protocol, None if it does not have that one."""
+    known = _offers.setdefault(driver, {})
+    if protocol not in known:  # asked before every wait, and looking a protocol through takes long
+        known[protocol] = isinstance(driver, protocol)
+    return cast(C, driver) if known[protocol] else None
 
 
 def capability(driver: Driver, protocol: type[C]) -> C:
     """The driver seen through a small protocol, or `CapabilityMissing`: absent means loudly absent (D13)."""
-    if not isinstance(driver, protocol):
+    found = offered(driver, protocol)
+    if found is None:
         raise CapabilityMissing(f"the {driver.name} driver has no {protocol.__name__}")
-    return driver
+    return found

@@ -14,7 +14,7 @@ from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
 from taskharbor.core.decide import Retention
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
-from taskharbor.driver import Driver, Inspect
+from taskharbor.driver import Driver, Inspect, offered
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
 from taskharbor.runtime.chance import own_chance
@@ -111,8 +111,7 @@ class Harbor:
             store_timeout=store_timeout,
         )
         self._driver = driver
-        self._session = Session(self._connect, settings, clock, chance or own_chance())
-        self._client = Client(self._session)
+        self._client = Client(Session(self._connect, settings, clock, chance or own_chance()))
         self._tasks: dict[str, Registered] = {}
         self._middleware: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
@@ -123,6 +122,10 @@ class Harbor:
 
     async def _connect(self) -> Driver:
         return self._driver or await drivers.from_url(self.url)
+
+    @property
+    def _session(self) -> Session:
+        return self._client.session
 
     @property
     def portal(self) -> Portal:
@@ -244,6 +247,25 @@ class Harbor:
         finally:
             await self.aclose()
 
+    @asynccontextmanager
+    async def stand_in(
+        self, store: Driver | str, *, clock: Clock | None = None, chance: Random | None = None
+    ) -> AsyncGenerator[Harbor]:
+        """Use another store inside the block, and in the tasks and threads that start there: for tests.
+
+        `store` is a driver or a URL; the harbor's own store is not touched.
+        """
+        if isinstance(store, str):
+            drivers.parse(store)
+            session = Session(lambda: drivers.from_url(store), self._session.settings, clock, chance or own_chance())
+        else:
+            session = Session(lambda: _opened(store), self._session.settings, clock, chance or own_chance())
+        with self._client.stand_in(session):
+            try:
+                yield self
+            finally:
+                await session.close()
+
     async def aclose(self) -> None:
         """Let go of the store; the next use connects again."""
         await self._session.close()
@@ -332,8 +354,8 @@ class Harbor:
         return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
 
     async def _all_queues(self) -> list[str]:
-        driver = await self._session.driver()
-        stored = await driver.counts(self._session.now()) if isinstance(driver, Inspect) else []
+        jobs = offered(await self._session.driver(), Inspect)
+        stored = [] if jobs is None else await jobs.counts(self._session.now())
         return sorted({*self._queues(), *(counts.queue for counts in stored)})
 
 
@@ -344,6 +366,10 @@ def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
             f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
         )
     return manager
+
+
+async def _opened(driver: Driver) -> Driver:
+    return driver
 
 
 def _elsewhere() -> Any:

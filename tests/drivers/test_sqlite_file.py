@@ -288,7 +288,7 @@ class TestSql:
         columns = re.match("SELECT (.*) FROM", sql.load("get"))
         assert columns is not None
         assert columns[1].count(",") == WIDTH - 1
-        for name in ("query", "query_dead", "query_workflow", "reserve", "reserve_id", "reserve_row"):
+        for name in ("query", "query_dead", "query_workflow", "reserve_row"):
             assert sql.load(name).startswith(f"SELECT {columns[1]}"), name
 
     @pytest.mark.parametrize(

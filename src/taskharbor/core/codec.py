@@ -13,6 +13,7 @@ from typing import Any, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from taskharbor.core.jsonable import decoder, to_json
 from taskharbor.core.text import message_of
@@ -45,6 +46,7 @@ class Signature:
         self._open = {p.kind: p.name for p in self._parameters.values() if p.kind in _OPEN}
         self._bare = [p.name for p in self._parameters.values() if p.kind is p.POSITIONAL_ONLY or self._leads(p)]
         self._plain = not self._open and not self._bare
+        self._whole = self._plain and all(p.default is p.empty for p in self._parameters.values())
         try:
             self._struct = _struct(self._parameters.values(), hints)
             self._envelope: Callable[..., Any] = msgspec.defstruct("Envelope", [("v", int), ("args", self._struct)])
@@ -84,6 +86,8 @@ class Signature:
         return self._spread(envelope.args)
 
     def _spread(self, values: Any) -> Arguments:
+        if self._whole:
+            return (), asdict(values)
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
         if self._plain:
             return (), named

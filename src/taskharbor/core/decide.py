@@ -42,10 +42,10 @@ class Retention(Struct, frozen=True):
 
 def later(now: datetime, by: timedelta | float) -> datetime:
     """`now + by` (seconds, if a number), held at the end of the calendar instead of overflowing."""
-    left = LAST_MOMENT - now
-    if isinstance(by, timedelta):
-        return LAST_MOMENT if by > left else now + by
-    return LAST_MOMENT if by > left.total_seconds() else now + timedelta(seconds=by)
+    try:
+        return min(now + (by if isinstance(by, timedelta) else timedelta(seconds=by)), LAST_MOMENT)
+    except OverflowError:
+        return LAST_MOMENT
 
 
 def is_suspect(job: JobRecord) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class State(StrEnum):
     """A stored state."""
 
+    __hash__ = str.__hash__  # Enum's own is a Python function, and sets of states are asked for every job
+
     READY = "ready"
     WAITING = "waiting"
     INFLIGHT = "inflight"
@@ -32,6 +34,8 @@ LIVE = frozenset(State) - TERMINAL
 
 class Move(StrEnum):
     """Why a job changes its state."""
+
+    __hash__ = str.__hash__
 
     ENQUEUE = "enqueue"
     RELEASE = "release"

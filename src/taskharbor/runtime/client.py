@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
-from taskharbor.driver import Cancellation, Driver, Enqueued, Group, Inspect, WaitForWork, capability
+from taskharbor.driver import Cancellation, Driver, Group, Inspect, WaitForWork, capability, offered
 from taskharbor.errors import CapabilityMissing, DriverError, DriverUnavailable, InvalidJob
 from taskharbor.runtime.context import JobContext, lineage
 from taskharbor.runtime.doze import discard
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.session import Session
-from taskharbor.runtime.step import Step, prepare
+from taskharbor.runtime.step import Preparation, Step
 
 R = TypeVar("R")
 LONGEST_WAIT = 5.0
 BREATH = 0.0005
 
 
+_stand_ins: ContextVar[Mapping[Client, Session]] = ContextVar("taskharbor_stand_ins", default=MappingProxyType({}))
+
+
 class Client:
     """What tasks, handles and the harbor share to reach the store."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self._session = session
         self._waiting = 0
+
+    @property
+    def session(self) -> Session:
+        """The harbor's own session, unless another stands in for it here."""
+        return _stand_ins.get().get(self, self._session)
+
+    @contextmanager
+    def stand_in(self, session: Session) -> Generator[None]:
+        """Use this session inside the block, and in the tasks and threads that start there."""
+        before = _stand_ins.set({**_stand_ins.get(), self: session})
+        try:
+            yield
+        finally:
+            _stand_ins.reset(before)
 
     @property
     def portal(self) -> Portal:
@@ -45,9 +64,7 @@ class Client:
             async with asyncio.timeout(limit):
                 yield await self.session.driver()
         except TimeoutError as error:
-            raise DriverUnavailable(
-                f"the store did not answer within {limit:g} s; the operation may still take effect"
-            ) from error
+            raise _no_answer(limit) from error
 
     async def enqueue(self, steps: Sequence[Step[Any]]) -> list[Job[Any]]:
         """Store the steps as one group: all of them or none (D1)."""
@@ -55,12 +72,21 @@ class Client:
             return []
         for step in steps:
             _check(step)
-        async with self.store() as driver:
-            group = self._group(steps)
-            (result,) = await driver.enqueue([group], self.session.now())
+        session = self.session
+        limit = session.settings.store_timeout
+        try:
+            async with asyncio.timeout(limit):
+                driver = await session.driver()
+                group = Group(jobs=tuple(self._prepared(steps, session)))
+                (result,) = await driver.enqueue([group], session.now())
+        except TimeoutError as error:
+            raise _no_answer(limit) from error
         if isinstance(result, Exception):
             raise result
-        return [self._handle(step, stored) for step, stored in zip(steps, result, strict=True)]
+        return [
+            Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
+            for step, stored in zip(steps, result, strict=True)
+        ]
 
     async def enqueue_one(self, step: Step[R]) -> Job[R]:
         """Store one step."""
@@ -69,25 +95,17 @@ class Client:
     def enqueue_with(self, context: JobContext, step: Step[R]) -> Job[R]:
         """Keep the step back until the running job succeeds."""
         _check(step)
-        self._check_size(step)
-        job = prepare(step, self.session.settings, self.session.now(), self.session.chance, lineage())
+        (job,) = self._prepared([step], self.session)
         context.new_jobs.append(job)
         return Job(self, job.id, step.task.signature.returns)
 
-    def _check_size(self, step: Step[Any]) -> None:
-        """Against the engine's own limit, which is known once it is open."""
-        checked_size(step.payload, self.session.payload_limit, f"the arguments of {step.task.name}")
-
-    def _group(self, steps: Iterable[Step[Any]]) -> Group:
-        settings, chance, now, ties = self.session.settings, self.session.chance, self.session.now(), lineage()
-        jobs: list[NewJob] = []
+    def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:
+        limit = session.payload_limit  # also the engine's own, which is known once it is open
+        preparation = Preparation(session.settings, session.now(), session.chance, lineage())
         for step in steps:
-            self._check_size(step)
-            jobs.append(prepare(step, settings, now, chance, ties))
-        return Group(jobs=tuple(jobs))
-
-    def _handle(self, step: Step[R], stored: Enqueued) -> Job[R]:
-        return Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
+            if len(step.payload) > limit:
+                checked_size(step.payload, limit, f"the arguments of {step.task.name}")
+        return [preparation.job(step) for step in steps]
 
     async def record(self, id: str) -> JobRecord | None:
         """The job as stored."""
@@ -133,11 +151,15 @@ class Client:
     async def _end_hint(self, id: str, left: float, pause: float) -> None:
         wait = max(0.0, min(left, LONGEST_WAIT))
         with suppress(DriverError):  # without hints there is still the look
-            driver = await self.session.driver()
-            if isinstance(driver, WaitForWork):
-                await driver.wait_for_end(id, wait)
+            hints = offered(await self.session.driver(), WaitForWork)
+            if hints is not None:
+                await hints.wait_for_end(id, wait)
                 return
         await asyncio.sleep(min(wait, pause))
+
+
+def _no_answer(limit: float) -> DriverUnavailable:
+    return DriverUnavailable(f"the store did not answer within {limit:g} s; the operation may still take effect")
 
 
 def _check(step: Step[Any]) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from taskharbor.driver import WaitForWork
+from taskharbor.driver import WaitForWork, offered
 from taskharbor.runtime.session import Session
 
 logger = logging.getLogger("taskharbor.worker")
@@ -36,9 +36,9 @@ class Doze:
 
     async def _work(self, poll: float) -> None:
         try:
-            driver = await self._session.driver()
-            if isinstance(driver, WaitForWork):
-                await self._hint(driver, poll)
+            hints = offered(await self._session.driver(), WaitForWork)
+            if hints is not None:
+                await self._hint(hints, poll)
                 return
         except Exception as error:  # without hints there is still the poll
             logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)

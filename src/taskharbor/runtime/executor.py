@@ -48,39 +48,37 @@ class Executor:
         self._tasks = tasks
         self._middleware = tuple(reversed(middleware))
         self._client = client
+        self._session = client.session
         self._threads = threads
 
-    async def run(self, job: JobRecord, held: Held) -> Outcome:
+    async def run(self, held: Held) -> Outcome:
         """Run a claimed job to its end."""
+        job = held.job
         task = self._tasks.get(job.type)
         if task is None:
             return NotRegistered()
+        context, timer = JobContext(job, held, self._client), None
         try:
-            return await self._run(job, held, task)
+            arguments = task.signature.decode(job.payload)
+            enter(context)
+            held.started_at = self._session.now()
+            if job.timeout is not None:
+                timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
+            value = await self._call(task, arguments, context, held)
+            if held.stop == "timeout":
+                return _after_stop("timeout", job, task)
+            context.ended = True
+            return self._success(task, value, context)
         except Undecodable as error:
             return Failed("Undecodable", str(error), final="undecodable")
         except BaseException as error:  # decoding and encoding run the user's code as well
             if held.stop is not None:
                 return _after_stop(held.stop, job, task)
             return from_error(error, task.retry, traceback.format_exc())
-
-    async def _run(self, job: JobRecord, held: Held, task: Registered) -> Outcome:
-        arguments = task.signature.decode(job.payload)
-        context = JobContext(job, held, self._client)
-        enter(context)
-        held.started_at = self._client.session.now()
-        timer = None
-        if job.timeout is not None:
-            timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
-        try:
-            value = await self._call(task, arguments, context, held)
         finally:
             context.ended = True
             if timer is not None:
                 timer.cancel()
-        if held.stop == "timeout":
-            return _after_stop("timeout", job, task)
-        return self._success(task, value, context)
 
     def _call(self, task: Registered, arguments: Arguments, context: JobContext, held: Held) -> Awaitable[Any]:
         args, kwargs = arguments
@@ -118,7 +116,7 @@ class Executor:
         try:
             result = None if value is None else encode_value(value)
             if result is not None:
-                checked_size(result, self._client.session.payload_limit, f"the result of {task.name}")
+                checked_size(result, self._session.payload_limit, f"the result of {task.name}")
         except PayloadTooLarge as error:
             return Failed("PayloadTooLarge", str(error), final="result_too_large")
         except NotEncodable as error:

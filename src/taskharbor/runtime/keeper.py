@@ -14,6 +14,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
 
+from msgspec import Struct
+
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
@@ -23,39 +25,21 @@ logger = logging.getLogger("taskharbor.keeper")
 Stop = Literal["lost", "timeout", "cancel", "shutdown"]
 
 
-class Held:
-    """A lease in hand. `stop` says why its run should end, `abandoned` that nobody waits for it any more, `settling`
-    that its outcome is on its way; `deadline` is on the monotonic clock of the loop."""
+class Held(Struct, eq=False):
+    """A lease in hand. `task` runs the job, once `begun`; `stop` says why the run should end, `abandoned` that nobody
+    waits for it any more, `settling` that its outcome is on its way; `deadline` is on the loop's monotonic clock."""
 
-    __slots__ = (
-        "abandoned",
-        "attempts",
-        "deadline",
-        "id",
-        "notify",
-        "progress",
-        "queue",
-        "settling",
-        "started_at",
-        "stop",
-        "token",
-        "type",
-    )
-
-    def __init__(self, job: JobRecord, deadline: float, notify: Callable[[Held, Stop], None]) -> None:
-        assert job.lease is not None
-        self.id = job.id
-        self.type = job.type
-        self.queue = job.queue
-        self.attempts = job.attempts
-        self.token = job.lease.token
-        self.deadline = deadline
-        self.notify = notify
-        self.stop: Stop | None = None
-        self.abandoned = False
-        self.settling = False
-        self.started_at: datetime | None = None
-        self.progress: Progress | None = None
+    job: JobRecord
+    token: str
+    deadline: float
+    notify: Callable[[Held, Stop], None]
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    stop: Stop | None = None
+    abandoned: bool = False
+    settling: bool = False
+    started_at: datetime | None = None
+    progress: Progress | None = None
 
 
 class Keeper:
@@ -111,7 +95,7 @@ class Keeper:
         holding = list(self._held.values())
         if not holding:
             return True
-        reports = [Report(held.id, held.token, held.started_at, held.progress) for held in holding]
+        reports = [Report(held.job.id, held.token, held.started_at, held.progress) for held in holding]
         sent = loop.time()
         try:
             async with asyncio.timeout(min(self._period, self._left(loop))):
@@ -139,7 +123,7 @@ class Keeper:
         self.drop(held)
         held.stop = "lost"
         held.notify(held, "lost")
-        logger.warning("lease.lost: job %s (%s): %s", held.id, held.type, why)
+        logger.warning("lease.lost: job %s (%s): %s", held.job.id, held.job.type, why)
 
 
 def _named(error: BaseException) -> str:

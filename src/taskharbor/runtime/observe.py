@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
@@ -42,19 +43,21 @@ class Observer:
         self._totals: dict[TallyKey, list[float]] = defaultdict(lambda: [0, 0.0])
         self.finished = 0
 
-    def settled(self, held: Held, to: Transition) -> None:
-        """Note an outcome that the store has accepted."""
+    def settled(self, entries: Sequence[tuple[Held, Transition]]) -> None:
+        """Note outcomes that the store has accepted."""
         now = self._now()
-        self.finished += not (isinstance(to, PutBack) and held.started_at is None)
-        outcome = _outcome(held, to)
-        total = self._totals[(now.replace(second=0, microsecond=0), held.queue, held.type, outcome)]
-        total[0] += 1
-        if held.started_at is not None:
-            total[1] += (now - held.started_at).total_seconds()
-        level, event = _EVENTS[outcome]
-        if logger.isEnabledFor(level):
-            fields = {"event": event, "job_id": held.id, "task": held.type, "attempt": held.attempts + 1}
-            logger.log(level, "%s: job %s (%s)%s", event, held.id, held.type, _detail(to), extra=fields)
+        minute = now.replace(second=0, microsecond=0)
+        for held, to in entries:
+            job, started = held.job, held.started_at
+            outcome = "done" if type(to) is Ack else _outcome(job, to)
+            total = self._totals[minute, job.queue, job.type, outcome]
+            total[0] += 1
+            if started is not None:
+                total[1] += (now - started).total_seconds()
+            self.finished += started is not None or not isinstance(to, PutBack)
+            level, event = _EVENTS[outcome]
+            if logger.isEnabledFor(level):
+                _tell(level, event, job, to)
 
     def take_tallies(self) -> list[Tally]:
         """The totals since the last call."""
@@ -69,7 +72,12 @@ class Observer:
             total[1] += tally.seconds
 
 
-def _outcome(held: Held, to: Transition) -> str:
+def _tell(level: int, event: str, job: JobRecord, to: Transition) -> None:
+    fields = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
+    logger.log(level, "%s: job %s (%s)%s", event, job.id, job.type, _detail(to), extra=fields)
+
+
+def _outcome(job: JobRecord, to: Transition) -> str:
     match to:
         case Ack():
             return State.DONE.value
@@ -78,7 +86,7 @@ def _outcome(held: Held, to: Transition) -> str:
         case Cancel():
             return State.CANCELLED.value
         case PutBack():
-            return "retried" if to.attempts > held.attempts else "released"
+            return "retried" if to.attempts > job.attempts else "released"
 
 
 def _detail(to: Transition) -> str:

@@ -48,7 +48,7 @@ class Quarantine:
 
     def sort(self, jobs: Sequence[JobRecord], empty: bool) -> tuple[list[JobRecord], list[JobRecord]]:
         """The jobs to run, and those to give back; `empty` says that no other lease is held."""
-        suspects = [job for job in jobs if is_suspect(job)]
+        suspects = [job for job in jobs if job.crashes and is_suspect(job)]
         if not suspects:
             return list(jobs), []
         if len(jobs) == 1 and empty:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from random import Random
@@ -31,7 +31,7 @@ def pause(failures: int) -> float:
 
 
 class Settler:
-    """Takes transitions from the worker and settles them; `settled` is called for each that the store accepted."""
+    """Takes transitions from the worker and settles them; `settled` hears which ones the store accepted."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Settler:
         now: Callable[[], datetime],
         keeper: Keeper,
         chance: Random,
-        settled: Callable[[Held, Transition], None],
+        settled: Callable[[Sequence[Entry]], None],
         timeout: float,
     ) -> None:
         self._driver = driver
@@ -57,8 +57,9 @@ class Settler:
         """Settle this soon."""
         held.settling = True
         self._pending.append((held, transition))
-        self._idle.clear()
-        self._wake.set()
+        if len(self._pending) == 1:
+            self._idle.clear()
+            self._wake.set()
 
     async def flushed(self) -> None:
         """Return when nothing is left to write."""
@@ -76,7 +77,8 @@ class Settler:
             await self._wake.wait()
             pending, self._pending = self._pending, []
             self._wake.clear()
-            batch = [entry for entry in pending if not self._is_lost(entry[0])]
+            time = asyncio.get_running_loop().time()
+            batch = [entry for entry in pending if not self._is_lost(entry[0], time)]
             left = await self._flush_safely(batch) if batch else []
             if left:
                 failures += 1
@@ -88,11 +90,11 @@ class Settler:
             if not self._pending:
                 self._idle.set()
 
-    def _is_lost(self, held: Held) -> bool:
-        if held.stop == "lost" or held.deadline <= asyncio.get_running_loop().time():
+    def _is_lost(self, held: Held, time: float) -> bool:
+        if held.stop == "lost" or held.deadline <= time:
             self._keeper.drop(held)
             with suppress(Exception):
-                logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.id, held.type)
+                logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.job.id, held.job.type)
             return True
         return False
 
@@ -117,16 +119,20 @@ class Settler:
         except Exception:
             if len(batch) > 1:
                 return [entry for single in batch for entry in await self._flush([single])]
-            logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].id)
+            logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].job.id)
             self._keeper.drop(batch[0][0])
             return []
-        for (held, transition), verdict in answers:
-            self._conclude(held, transition, verdict)
+        self._conclude(answers)
         return []
 
-    def _conclude(self, held: Held, transition: Transition, verdict: Verdict) -> None:
-        self._keeper.drop(held)
-        if isinstance(verdict, LeaseError):
-            logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", held.id, held.type, verdict)
-        else:
-            self._settled(held, transition)
+    def _conclude(self, answers: list[tuple[Entry, Verdict]]) -> None:
+        accepted: list[Entry] = []
+        for entry, verdict in answers:
+            held = entry[0]
+            self._keeper.drop(held)
+            if isinstance(verdict, LeaseError):
+                job = held.job
+                logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", job.id, job.type, verdict)
+            else:
+                accepted.append(entry)
+        self._settled(accepted)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from taskharbor.core.decide import later
 from taskharbor.core.ids import uuid7
@@ -31,31 +33,53 @@ class Step(Generic[R]):
         return f"<Step {self.task.name}>"
 
 
-def prepare(
-    step: Step[R], settings: Settings, now: datetime, chance: Random, lineage: Mapping[str, str] | None = None
-) -> NewJob:
-    """The job to store for a step: an id, and every option resolved (R2, R5)."""
-    options = step.options
-    expires = options.get("expires")
-    timeout = options.get("timeout", settings.timeout)
-    key = options.get("idempotency_key")
-    headers = options.get("headers")
-    return NewJob(
-        id=options.get("id") or uuid7(int(now.timestamp() * 1000), chance.getrandbits(74)),
-        type=step.task.name,
-        queue=options.get("queue", "default"),
-        payload=step.payload,
-        priority=options.get("priority", 0),
-        run_at=_run_at(options, now),
-        expires_at=None if expires is None else _expiry(expires, now),
-        timeout=None if timeout is None else seconds(timeout),
-        max_attempts=options.get("max_attempts", settings.max_attempts),
-        max_crashes=settings.max_crashes,
-        idempotency_key=key,
-        key_expires_at=None if key is None else _key_expiry(options, settings, now),
-        headers={**(lineage or {}), **(headers or {})} if lineage or headers else {},
-        tags=tuple(options.get("tags", ())),
-    )
+class Preparation:
+    """Turns steps into jobs to store, all at one moment: an id, and every option resolved (R2, R5).
+
+    Steps of one task mostly share one set of options, which is resolved once.
+    """
+
+    def __init__(
+        self, settings: Settings, now: datetime, chance: Random, lineage: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings = settings
+        self._now = now
+        self._milliseconds = int(now.timestamp() * 1000)
+        self._bits = chance.getrandbits
+        self._lineage = lineage
+        self._patterns: dict[tuple[int, int], NewJob] = {}
+
+    def job(self, step: Step[Any]) -> NewJob:
+        """The job to store for a step."""
+        key = id(step.task), id(step.options)
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            pattern = self._patterns[key] = self._pattern(step)
+        given = step.options.get("id")
+        return replace(pattern, id=given or uuid7(self._milliseconds, self._bits(74)), payload=step.payload)
+
+    def _pattern(self, step: Step[Any]) -> NewJob:
+        options, settings, now = step.options, self._settings, self._now
+        expires = options.get("expires")
+        timeout = options.get("timeout", settings.timeout)
+        key = options.get("idempotency_key")
+        headers = options.get("headers")
+        return NewJob(
+            id="",
+            type=step.task.name,
+            queue=options.get("queue", "default"),
+            payload=b"",
+            priority=options.get("priority", 0),
+            run_at=_run_at(options, now),
+            expires_at=None if expires is None else _expiry(expires, now),
+            timeout=None if timeout is None else seconds(timeout),
+            max_attempts=options.get("max_attempts", settings.max_attempts),
+            max_crashes=settings.max_crashes,
+            idempotency_key=key,
+            key_expires_at=None if key is None else _key_expiry(options, settings, now),
+            headers={**(self._lineage or {}), **(headers or {})} if self._lineage or headers else {},
+            tags=tuple(options.get("tags", ())),
+        )
 
 
 def _run_at(options: JobOptions, now: datetime) -> datetime | None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from taskharbor.core.decide import later
-from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord
+from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
 from taskharbor.runtime.observe import Observer
 from taskharbor.runtime.session import Session
 
@@ -44,38 +44,38 @@ class Upkeep:
 
     async def sweep(self) -> None:
         """Cancel what expired or was left behind."""
-        driver = await self._session.driver()
-        if isinstance(driver, Inspect):
+        jobs = offered(await self._session.driver(), Inspect)
+        if jobs is not None:
             now = self._session.now()
             keep_until = later(now, self._session.settings.retention.done)
-            while await driver.sweep(now, keep_until, BITE) == BITE:
+            while await jobs.sweep(now, keep_until, BITE) == BITE:
                 pass
 
     async def prune(self) -> None:
         """Forget records past their retention, one bite after another with air between."""
-        driver = await self._session.driver()
-        if isinstance(driver, Inspect):
+        jobs = offered(await self._session.driver(), Inspect)
+        if jobs is not None:
             while True:
-                if await driver.prune(self._session.now(), BITE) < BITE:
+                if await jobs.prune(self._session.now(), BITE) < BITE:
                     return
                 await asyncio.sleep(AIR)
 
     async def report(self) -> None:
         """Say that this worker is alive."""
-        driver = await self._session.driver()
-        if isinstance(driver, Registry):
-            await driver.beat(self._describe())
+        registry = offered(await self._session.driver(), Registry)
+        if registry is not None:
+            await registry.beat(self._describe())
             now = self._session.now()
-            for worker in await driver.workers(now - timedelta(days=3650)):
+            for worker in await registry.workers(now - timedelta(days=3650)):
                 if worker.seen_at < now - GONE:  # killed, or it would have said farewell
-                    await driver.forget_worker(worker.id)
+                    await registry.forget_worker(worker.id)
 
     async def flush_tallies(self) -> None:
         """Add the totals since the last time."""
-        driver = await self._session.driver()
-        if isinstance(driver, Counters) and (tallies := self._observer.take_tallies()):
+        counters = offered(await self._session.driver(), Counters)
+        if counters is not None and (tallies := self._observer.take_tallies()):
             try:
-                await driver.count(tallies, self._session.now() - KEEP_TALLIES)
+                await counters.count(tallies, self._session.now() - KEEP_TALLIES)
             except BaseException:
                 self._observer.give_back(tallies)
                 raise
@@ -86,9 +86,9 @@ class Upkeep:
         await self._safely(partial(self._forget, worker_id))
 
     async def _forget(self, worker_id: str) -> None:
-        driver = await self._session.driver()
-        if isinstance(driver, Registry):
-            await driver.forget_worker(worker_id)
+        registry = offered(await self._session.driver(), Registry)
+        if registry is not None:
+            await registry.forget_worker(worker_id)
 
     async def _safely(self, duty: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -93,14 +93,14 @@ class Worker:
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
         self._quarantine = Quarantine(asyncio.get_running_loop().time)
-        self._running: dict[str, tuple[asyncio.Task[Outcome], JobRecord, Held]] = {}
-        self._ids: dict[str, Held] = {}
+        self._running: dict[str, Held] = {}
         self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._hosted: list[Hosted] = []
-        self._abandoned: list[tuple[JobRecord, Held]] = []
+        self._abandoned: list[Held] = []
+        self._told = self._tell  # bound once, for every lease
 
     @property
     def busy(self) -> int:
@@ -169,32 +169,38 @@ class Worker:
         self._stopping.set()
         await asyncio.gather(self._reserving, return_exceptions=True)
         await self._let_finish(self._options.grace)
-        for _, _, held in list(self._running.values()):
+        for held in list(self._running.values()):
             self._end_run(held, "shutdown")
         await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
-        for task, job, held in list(self._running.values()):
-            logger.warning("worker.abandoned: job %s (%s) ignores its cancellation", job.id, job.type)
-            held.abandoned = True
-            if hold_abandoned:
-                self._abandoned.append((job, held))
-            else:
-                self._keeper.drop(held)
-            task.cancel()
+        for held in list(self._running.values()):
+            self._abandon(held, hold_abandoned)
         if not self._abandoned:
             await self._end()
+
+    def _abandon(self, held: Held, keep_lease: bool) -> None:
+        if held.task is None or held.task.done():  # cancelled by somebody else before its first step
+            self._conclude(held, Interrupted())
+            return
+        logger.warning("worker.abandoned: job %s (%s) ignores its cancellation", held.job.id, held.job.type)
+        held.abandoned = True
+        if keep_lease:
+            self._abandoned.append(held)
+        else:
+            self._keeper.drop(held)
+        held.task.cancel()
 
     async def release(self) -> None:
         """Give the jobs of abandoned runs back: the last act of a process that ends now."""
         if self._abandoned:
-            for job, held in self._abandoned:
-                self._submit(job, held, Interrupted())
+            for held in self._abandoned:
+                self._submit(held, Interrupted())
             await self._end()
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
         if not self._running:
             return
         hurried = self._loop.create_task(self._hurry.wait())
-        finished = self._loop.create_task(_all_of([task for task, _, _ in self._running.values()]))
+        finished = self._loop.create_task(_all_of([held.task for held in self._running.values() if held.task]))
         waiting = {finished} if even_in_a_hurry else {finished, hurried}
         await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
@@ -226,7 +232,7 @@ class Worker:
                 if not jobs:
                     await self._something_ends()
         finally:
-            for _, _, held in list(self._running.values()):
+            for held in list(self._running.values()):
                 self._end_run(held, "shutdown")
             await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
             await self._end()
@@ -296,50 +302,62 @@ class Worker:
         return jobs
 
     def _take(self, job: JobRecord, deadline: float, back: Deferred | None = None) -> None:
-        held = Held(job, deadline, self._notify)
+        assert job.lease is not None
+        held = Held(job, job.lease.token, deadline, self._told)
         self._keeper.hold(held)
-        if (mine := self._ids.get(job.id)) is not None:
+        if (mine := self._running.get(job.id)) is not None:
             # The clock has jumped and this worker took its own job over: let the first run end before the next.
             self._end_run(mine, "lost")
-            self._submit(job, held, Snoozed(STOLEN_FOR))
+            self._submit(held, Snoozed(STOLEN_FOR))
         elif back is not None:
-            self._submit(job, held, back)
+            self._submit(held, back)
         elif self._stopping.is_set():
-            self._submit(job, held, Interrupted())
-        elif (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:
+            self._submit(held, Interrupted())
+        elif job.crashes and (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:
             self._settler.submit(held, refused)
         else:
-            task = self._loop.create_task(self._executor.run(job, held))
-            self._running[held.token] = (task, job, held)
-            self._ids[job.id] = held
-            task.add_done_callback(lambda _: self._conclude(held))
+            self._running[job.id] = held
+            # Not by create_task: a task factory is for tasks of handlers, and this is once per job.
+            held.task = asyncio.Task(self._run(held), loop=self._loop)
 
-    def _notify(self, held: Held, stop: Stop) -> None:
+    async def _run(self, held: Held) -> None:
+        """A job's own task. Nothing that happens in it may leave the job without an outcome."""
+        held.begun = True
+        if held.stop is not None:  # told to end before its first step
+            outcome: Outcome = CancelledByRequest() if held.stop == "cancel" else Interrupted()
+        else:
+            try:
+                outcome = await self._executor.run(held)
+            except BaseException as error:
+                outcome = Failed(kind_of(error), message_of(error))
+        self._conclude(held, outcome)
+
+    def _tell(self, held: Held, stop: Stop) -> None:
         """May be called from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end_run, held, stop)
 
     def _end_run(self, held: Held, stop: Stop) -> None:
-        entry = self._running.get(held.token)
-        if entry is None or entry[0].done():
+        if self._running.get(held.job.id) is not held:
             return
         if held.stop is None or stop == "lost":
             held.stop = stop
-        entry[0].cancel()
+        if held.task is not None and held.begun:  # one that has not begun looks at `stop` first
+            held.task.cancel()
 
-    def _conclude(self, held: Held) -> None:
+    def _conclude(self, held: Held, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
-        task, job, _ = self._running.pop(held.token)
-        del self._ids[job.id]
+        del self._running[held.job.id]
         self._freed.set()
         if held.abandoned:  # `stop` or `release` has seen to its lease
             return
         if held.stop == "lost":
             self._keeper.drop(held)
             return
-        self._submit(job, held, _outcome_of(task, held))
+        self._submit(held, outcome)
 
-    def _submit(self, job: JobRecord, held: Held, outcome: Outcome) -> None:
+    def _submit(self, held: Held, outcome: Outcome) -> None:
+        job = held.job
         if isinstance(outcome, Failed):
             job = replace(job, started_at=held.started_at)
         task = self._tasks.get(job.type)
@@ -349,13 +367,5 @@ class Worker:
         self._settler.submit(held, transition)
 
 
-def _outcome_of(task: asyncio.Task[Outcome], held: Held) -> Outcome:
-    """How a run ended, whatever it took to find that out: a job without an outcome would be held for ever."""
-    if task.cancelled():  # before its first step
-        return CancelledByRequest() if held.stop == "cancel" else Interrupted()
-    error = task.exception()
-    return task.result() if error is None else Failed(kind_of(error), message_of(error))
-
-
-async def _all_of(tasks: list[asyncio.Task[Outcome]]) -> None:
+async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks)

@@ -46,7 +46,11 @@ def verbs(protocol: type) -> list[str]:
     return [name for name, what in vars(protocol).items() if inspect.isfunction(what) and not name.startswith("_")]
 
 
-SIGNATURES = {verb: inspect.signature(vars(kind)[verb]) for kind in (Driver, *BESIDE) for verb in verbs(kind)}
+PARAMETERS = {
+    verb: tuple(inspect.signature(vars(kind)[verb]).parameters)[1:]
+    for kind in (Driver, *BESIDE)
+    for verb in verbs(kind)
+}
 
 
 def always(verb: str) -> bool:
@@ -95,9 +99,8 @@ class Wrapper:
 
     async def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         method = getattr(self.inner, verb)
-        bound = SIGNATURES[verb].bind(self, *args, **kwargs).arguments
-        del bound["self"]
-        return await self._perform(verb, bound, lambda: method(*args, **kwargs))
+        given = dict(zip(PARAMETERS[verb], args, strict=False)) | kwargs
+        return await self._perform(verb, given, lambda: method(*args, **kwargs))
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         return await call()

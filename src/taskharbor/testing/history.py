@@ -33,7 +33,10 @@ PAGE = 1000
 
 
 class Job(Struct, array_like=True, frozen=True, tag="job"):
-    """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for."""
+    """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for, each with a policy.
+
+    `flow_key` is the key of the whole group.
+    """
 
     id: str
     group: int
@@ -46,14 +49,17 @@ class Job(Struct, array_like=True, frozen=True, tag="job"):
     key: str | None = None
     key_until: int | None = None
     after: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    flow_key: str | None = None
 
 
 class Want(Struct, array_like=True, frozen=True, tag="want"):
-    """A reserve."""
+    """A reserve: of the first jobs of these queues, or of exactly these ids."""
 
     queues: tuple[str, ...]
     lease_for: int
     limit: int
+    ids: tuple[str, ...] | None = None
 
 
 class Renew(Struct, array_like=True, frozen=True, tag="renew"):
@@ -325,9 +331,9 @@ def _last(job: JobRecord) -> Last:
     )
 
 
-def _jobs(groups: Iterable[Sequence[NewJob]]) -> Iterable[Job]:
-    for number, jobs in enumerate(groups):
-        for job in jobs:
+def _jobs(groups: Iterable[Group]) -> Iterable[Job]:
+    for number, group in enumerate(groups):
+        for job in group.jobs:
             yield Job(
                 job.id,
                 number,
@@ -340,16 +346,19 @@ def _jobs(groups: Iterable[Sequence[NewJob]]) -> Iterable[Job]:
                 job.idempotency_key,
                 micros(job.key_expires_at),
                 tuple(edge.parent for edge in job.depends_on),
+                tuple(edge.policy for edge in job.depends_on),
+                group.key,
             )
 
 
 def _enqueue(given: dict[str, Any]) -> Iterable[Asked]:
-    groups: Sequence[Group] = given["groups"]
-    return _jobs(group.jobs for group in groups)
+    return _jobs(given["groups"])
 
 
 def _reserve(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Want(tuple(given["queues"]), given["lease_for"] // MICROSECOND, given["limit"])]
+    ids: Sequence[str] | None = given.get("ids")
+    wanted = None if ids is None else tuple(ids)
+    return [Want(tuple(given["queues"]), given["lease_for"] // MICROSECOND, given["limit"], wanted)]
 
 
 def _extend(given: dict[str, Any]) -> Iterable[Asked]:
@@ -370,7 +379,7 @@ def _settlement(to: Transition) -> Settle:
         to.unknown_put_backs,
         len(to.failures),
         micros(to.run_at) if isinstance(to, PutBack) else None,
-        tuple(_jobs([to.new_jobs])),
+        tuple(_jobs([Group(jobs=to.new_jobs)])),
     )
 
 
@@ -388,7 +397,7 @@ def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
 
 def _advance(given: dict[str, Any]) -> Iterable[Asked]:
     job: NewJob | None = given["job"]
-    return [Named(given["name"], micros(given["expected_slot"])), *_jobs([[job]] if job else [])]
+    return [Named(given["name"], micros(given["expected_slot"])), *_jobs([Group(jobs=(job,))] if job else [])]
 
 
 def _nothing(given: dict[str, Any]) -> Iterable[Asked]:
@@ -408,6 +417,7 @@ _ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
     "prune": _nothing,
     "advance": _advance,
 }
+RECORDED = frozenset(_ASKED)
 
 
 def _answers(result: Any) -> Iterable[Answer]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from itertools import count
 from random import Random, SystemRandom
 
 from msgspec.structs import replace
@@ -48,8 +49,8 @@ class MemoryDriver:
     max_payload: int | None = None
 
     def __init__(self, chance: Random | None = None) -> None:
-        bits = (chance or SystemRandom()).getrandbits
-        self._store = Store(lambda: f"{bits(128):032x}")
+        own, numbers = f"{(chance or SystemRandom()).getrandbits(128):032x}", count(1)
+        self._store = Store(lambda: f"{own}-{next(numbers)}")
         self._schedules: dict[str, Schedule] = {}
         self._workers: dict[str, WorkerRecord] = {}
         self._counts: Counter[TallyKey] = Counter()

@@ -190,12 +190,14 @@ class Store:
         if job is None or verdict != "ok":
             return verdict
         self._write(evolve.settled(job, to, now))
-        fresh: dict[str, NewJob] = {}
-        for new in to.new_jobs:
-            if new.id not in self.jobs and self._key_of(new, now) is None:
-                fresh.setdefault(new.id, new)
-        self._store(list(fresh.values()), now)
-        self._tell_children(to.id, now, to.keep_until)
+        if to.new_jobs:
+            fresh: dict[str, NewJob] = {}
+            for new in to.new_jobs:
+                if new.id not in self.jobs and self._key_of(new, now) is None:
+                    fresh.setdefault(new.id, new)
+            self._store(list(fresh.values()), now)
+        if to.id in self.children:
+            self._tell_children(to.id, now, to.keep_until)
         return verdict
 
     def _tell_children(self, id: str, now: datetime, keep_until: datetime) -> None:
@@ -386,7 +388,7 @@ class Store:
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
     """Whether nobody holds the job and nothing keeps it from running."""
-    return not _is_held(job, now) and not _is_unwanted(job, now)
+    return (job.lease is None or not _is_held(job, now)) and not _is_unwanted(job, now)
 
 
 def _is_held(job: JobRecord, now: datetime) -> bool:

@@ -10,25 +10,28 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from secrets import token_urlsafe
 
+import msgspec
 from apsw import Connection
 
+from taskharbor.core.evolve import claimed
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import refusal
 from taskharbor.core.line import SINCE_EVER, shares
 from taskharbor.driver import Extended, Report
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, claimed, json_or_none, micros, micros_or_none, moment
+from taskharbor.drivers.sqlite.rows import Row, claimed_plain, json_or_none, micros, micros_or_none, moment, record
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 
 PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_id"), load("reserve_claim")
-SEQS, ID_SEQ, ROW = load("reserve_seqs"), load("reserve_id_seq"), load("reserve_row")
+SEQS, ROW = load("reserve_seqs"), load("reserve_row")
 LINE_UP, LAPSED = load("reserve_line_up"), load("reserve_lapsed")
 NEXT_PRIORITY, PEEK = load("reserve_priority"), load("reserve_peek")
 PAUSED = load("paused")
 EXTEND = load("extend_lease")
 
+_json = msgspec.json.Encoder()
 ABOVE_ALL = 101
 FRONT = micros(SINCE_EVER)
 # A step that holds the write lock stays bounded, even if all is damaged.
@@ -50,16 +53,36 @@ def reserve(
     if ids is None:
         db.execute(LINE_UP, (at, FRONT))
         queues = open_queues(db, queues)
-    # The number of the row makes each token its own.
-    batch, until = token_urlsafe(12), micros(expires_at)
+    tokens = _tokens()
     try:
-        rows = _pick_from(db, queues, at, limit) if ids is None else _pick_ids(db, ids, at, limit)
-        tokens = [f"{batch}.{row[-1]}" for row in rows]
-        jobs = [claimed(row, token, now, expires_at, worker) for row, token in zip(rows, tokens, strict=True)]
+        if ids is None:
+            rows = _pick_from(db, queues, at, limit)
+            jobs = [_claimed(db, row, tokens, now, expires_at, worker) for row in rows]
+        else:
+            rows = _pick_ids(db, ids, at, limit)
+            jobs = [_claimed_whole(db, seq, tokens, now, expires_at, worker) for (seq,) in rows]
     except UNDECODABLE:
         return _one_by_one(db, queues, now, expires_at, limit, worker, ids, buried)
-    db.executemany(CLAIM, [(row[-1], token, until, worker, at) for row, token in zip(rows, tokens, strict=True)])
+    if rows:
+        db.execute(CLAIM, (_json.encode([row[0] for row in rows]).decode(), tokens, micros(expires_at), worker, at))
     return jobs
+
+
+def _tokens() -> str:
+    """What the tokens of a batch begin with; the number of the row, which follows, makes each its own."""
+    return f"{token_urlsafe(12)}."
+
+
+def _claimed(db: Connection, row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
+    if row[-1]:
+        return _claimed_whole(db, row[0], tokens, now, expires_at, worker)
+    return claimed_plain(row, tokens, now, expires_at, worker)
+
+
+def _claimed_whole(
+    db: Connection, seq: int, tokens: str, now: datetime, expires_at: datetime, worker: str
+) -> JobRecord:
+    return claimed(record(db.execute(ROW, (seq,)).get), f"{tokens}{seq}", now, expires_at, worker)
 
 
 def _one_by_one(
@@ -73,23 +96,22 @@ def _one_by_one(
     buried: list[int],
 ) -> list[JobRecord]:
     """Claim each job on its own, and others in place of the damaged ones."""
-    at, batch, until = micros(now), token_urlsafe(12), micros(expires_at)
+    at, tokens, until = micros(now), _tokens(), micros(expires_at)
     jobs: list[JobRecord] = []
     damaged, found = 0, 1
     while found and damaged < MOST_BURIED and len(jobs) < limit:
         left = limit - len(jobs)
-        seqs = _pick_from(db, queues, at, left, SEQS) if ids is None else _pick_ids(db, ids, at, left, ID_SEQ)
+        seqs = _pick_from(db, queues, at, left, SEQS) if ids is None else _pick_ids(db, ids, at, left)
         found = 0
         for (seq,) in seqs:
-            token = f"{batch}.{seq}"
             try:
-                job = claimed(db.execute(ROW, (seq,)).get, token, now, expires_at, worker)
+                job = _claimed_whole(db, seq, tokens, now, expires_at, worker)
             except UNDECODABLE as error:
                 bury(db, seq, at, error)
                 buried.append(seq)
                 found += 1
             else:
-                db.execute(CLAIM, (seq, token, until, worker, at))
+                db.execute(CLAIM, (f"[{seq}]", tokens, until, worker, at))
                 jobs.append(job)
         damaged += found
     return jobs
@@ -143,12 +165,12 @@ def _pick(db: Connection, queue: str, now: int, limit: int, pick: str) -> list[R
     return rows
 
 
-def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int, pick: str = PICK_ID) -> list[Row]:
+def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[Row]:
     rows: list[Row] = []
     for id in dict.fromkeys(ids):
         if len(rows) >= limit:
             break
-        rows += db.execute(pick, (now, id)).fetchall()
+        rows += db.execute(PICK_ID, (now, id)).fetchall()
     return rows
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from taskharbor.core import evolve
 from taskharbor.core.job import Failure, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import State
 
@@ -84,8 +83,8 @@ def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
         job.timeout,
         job.idempotency_key,
         None if job.key_expires_at is None else micros(job.key_expires_at),
-        json_or_none(dict(job.headers)),
-        json_or_none(job.tags),
+        json_or_none(dict(job.headers)) if job.headers else None,
+        json_or_none(job.tags) if job.tags else None,
         job.workflow_id,
         unmet,
     )
@@ -112,24 +111,22 @@ def record(row: Row) -> JobRecord:
     )
 
 
-def claimed(row: Row, token: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    """The record of a row once it is claimed. Nearly all jobs are claimed as they were enqueued."""
-    if row[10] or row[COMMON:WIDTH] != AS_NEW:
-        return evolve.claimed(record(row), token, now, expires_at, worker)
+def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
+    """The record of a row of reserve.sql once it is claimed, if it is as it was enqueued, without rare options."""
     return JobRecord(
-        id=row[0],
-        type=row[1],
-        queue=row[2],
-        payload=row[3],
-        priority=row[4],
-        max_attempts=row[5],
-        max_crashes=row[6],
+        id=row[1],
+        type=row[2],
+        queue=row[3],
+        payload=row[4],
+        priority=row[5],
+        max_attempts=row[6],
+        max_crashes=row[7],
         state=State.INFLIGHT,
         created_at=moment(row[8]),
         due_at=moment(row[9]),
         version=1,
-        lease=Lease(token, 1, expires_at, worker, now),
-        run_at=moment_or_none(row[15]),
+        lease=Lease(f"{tokens}{row[0]}", 1, expires_at, worker, now),
+        run_at=None if row[10] is None else moment(row[10]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 from apsw import Connection, Cursor
 
 from taskharbor.core.job import NewJob
@@ -19,13 +20,18 @@ from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
 ACK, FAIL = load("settle_ack"), load("settle_fail")
-PUT_BACK, CANCEL = load("settle_put_back"), load("settle_cancel")
+PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
+
+SHORT = 4096
+_json = msgspec.json.Encoder()
 
 
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
     at = micros(now)
     needed = with_dependants(db, [to.id for to in transitions])
+    if not needed and all(map(_is_plain, transitions)) and _finish(db, transitions, at):
+        return ["ok"] * len(transitions)
     # One cursor for all: making one costs as much as the Python around a statement.
     cursor = db.cursor()
     verdicts: list[Verdict] = []
@@ -42,6 +48,38 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
             tell(db, to.id, came_to, at, micros(to.keep_until))
         verdicts.append("ok")
     return verdicts
+
+
+def _is_plain(to: Transition) -> bool:
+    """Whether this is a success of a job that never failed, and has nothing else to bring along."""
+    return (
+        type(to) is Ack
+        and not (to.attempts or to.crashes or to.unknown_put_backs or to.new_jobs or to.failures)
+        and to.last_error is None
+        and to.failed_at is None
+        and (to.result is None or len(to.result) <= SHORT)
+    )
+
+
+def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
+    """Write plain successes by one statement, all or none: False if any is refused or repeated."""
+    ended = [(_seq(to.token), to.id, to.token, micros(to.keep_until), _hex(to)) for to in acks]
+    db.execute("SAVEPOINT finish")
+    complete = db.execute(DONE, (_json.encode(ended).decode(), now)).connection.changes() == len(ended)
+    if not complete:
+        db.execute("ROLLBACK TO finish")
+    db.execute("RELEASE finish")
+    return complete
+
+
+def _seq(token: str) -> int:
+    """The number of the row that a token was made for; the statement compares everything else."""
+    number = token.rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _hex(to: Transition) -> str | None:
+    return None if not isinstance(to, Ack) or to.result is None else to.result.hex()
 
 
 def _write(cursor: Cursor, to: Transition, now: int) -> State | None:

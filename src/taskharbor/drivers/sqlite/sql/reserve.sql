@@ -1,9 +1,9 @@
--- The best due jobs of one queue and priority. ?1 now ?2 queue ?3 priority ?4 limit
+-- The best due jobs of one queue and priority: what a claim of a plain job needs, and whether there is more to it.
+-- ?1 now ?2 queue ?3 priority ?4 limit
 SELECT
-    id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token,
-    lease_expires_at, worker, claimed_at, run_at, expires_at, timeout, idempotency_key, key_expires_at, headers, tags,
-    workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
-    cancel_requested_at, completed_at, result, dlq_reason, unmet, original_id, replays, settled_token, keep_until, seq
+    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at,
+    version > 0 OR coalesce(expires_at, timeout, idempotency_key, key_expires_at, headers, tags, workflow_id, original_id,
+        started_at, progress, last_error, failed_at, failures, settled_token) IS NOT NULL
 FROM job
 WHERE lined > 0 AND queue = ?2 AND priority = ?3 AND place <= ?1
     AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)

@@ -1,10 +1,5 @@
--- One job by its id if it is due and free. ?1 now ?2 id
-SELECT
-    id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token,
-    lease_expires_at, worker, claimed_at, run_at, expires_at, timeout, idempotency_key, key_expires_at, headers, tags,
-    workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
-    cancel_requested_at, completed_at, result, dlq_reason, unmet, original_id, replays, settled_token, keep_until, seq
-FROM job
+-- As reserve_id.sql, of the job only its number. ?1 now ?2 id
+SELECT seq FROM job
 WHERE id = ?2 AND (state = 'inflight' OR (state = 'ready' AND due_at <= ?1))
     AND queue NOT IN (SELECT queue FROM paused)
     AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)

@@ -1,0 +1,83 @@
+"""`python -m taskharbor.testing.check FILE…` judges recorded histories.
+
+Exit code 0: fine, 1: violations, 2: wrong usage, or files that cannot be judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from taskharbor.testing.check import INVARIANTS, OVERTAKING, Report, check
+from taskharbor.testing.history import read
+
+FINE, VIOLATED, UNUSABLE = range(3)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read, check, print; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        report = check(read(options.files), overtaking=options.overtaking, drained=not options.unfinished)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return UNUSABLE
+    if options.json:
+        print(msgspec.json.encode(_plain(report, options.limit)).decode())  # noqa: T201
+    else:
+        print("\n".join(report.lines(options.limit)))  # noqa: T201
+    return FINE if report.fine else VIOLATED
+
+
+def _parser() -> argparse.ArgumentParser:
+    invariants = "\n".join(f"  {name:4}{title}" for name, title in INVARIANTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m taskharbor.testing.check",
+        description="Judge the history of a run, given as the files that its processes wrote.",
+        epilog=f"invariants:\n{invariants}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a history of one or more processes")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--limit", type=_number, default=20, help="findings to print of each kind (%(default)s)")
+    parser.add_argument(
+        "--overtaking", type=_number_or_none, default=OVERTAKING, help="later jobs that may pass a due one, or 'any'"
+    )
+    parser.add_argument("--unfinished", action="store_true", help="jobs may be unfinished in the end: no H12")
+    return parser
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _number_or_none(text: str) -> int | None:
+    return None if text == "any" else _number(text)
+
+
+def _plain(report: Report, limit: int) -> dict[str, Any]:
+    """The report as JSON: all the counts, and up to `limit` findings of each kind."""
+    totals = Counter(violation.name for violation in report.violations)
+    shown = {name: [each for each in report.violations if each.name == name][:limit] for name in totals}
+    return {
+        "fine": report.fine,
+        "counts": report.counts,
+        "violated": totals,
+        "violations": [each for name in INVARIANTS for each in shown.get(name, [])],
+        "duplicated": len(report.duplicates),
+        "duplicates": report.duplicates[:limit],
+    }
+
+
+if __name__ == "__main__":
+    gc.disable()  # millions of small values, none of them in a cycle
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""H6: attempts and crashes add up from claim to claim, and nothing runs that may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from taskharbor.testing.check.operations import NEVER, Run
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import Lease, Settling, Step, Story, reference
+from taskharbor.testing.check.stories import Lost
+from taskharbor.testing.history import Job, Last
+
+Count = tuple[int, int]  # attempts and crashes
+NEW: Count = (0, 0)
+
+
+def check_counts(story: Story, lost: Lost) -> Iterator[Violation]:
+    """All of H6 for one job."""
+    yield from _claims(story)
+    spec = story.spec
+    for lease in story.leases:
+        for step in (*lease.settles, *lease.again):
+            yield from _outcome(story, lease, step, spec)
+    if story.last is not None:
+        yield from _last(story, story.last)
+    if story.runs:
+        yield from _runs(story, spec, lost)
+
+
+def _claims(story: Story) -> Iterator[Violation]:
+    """Each claim has the counts that the last outcome left, plus a crash if there was none."""
+    leases = story.leases
+    if leases and not _fits({NEW}, leases[0].version - 1, _count(leases[0]), story):
+        yield _violation(story, f"was first seen with {_said(_count(leases[0]))}", leases[0].claim)
+    for before, lease in pairwise(leases):
+        missing = lease.version - before.version - 1
+        if not _fits(_after(story, before, lease.claim.end), missing, _count(lease), story):
+            message = f"went from {_said(_count(before))} to {_said(_count(lease))}, which no outcome explains"
+            yield _violation(story, message, before.claim, *before.settles[:1], lease.claim)
+
+
+def _after(story: Story, lease: Lease, by: int) -> set[Count]:
+    """The counts that the next claim may find."""
+    counts = {(step.settle.attempts, step.settle.crashes) for step in lease.settles}
+    if not lease.surely_settled:
+        counts.add((lease.claim.claim.attempts, lease.claim.claim.crashes + 1))
+    if story.replayed_between(lease.claim.start, by):
+        counts.add(NEW)
+    return counts
+
+
+def _fits(counts: set[Count], missing: int, found: Count, story: Story) -> bool:
+    """Whether one of the counts leads to what was found; each claim that reached nobody adds a crash."""
+    if missing < 0 or (missing and (story.strays or story.replays)):
+        return True
+    return (found[0], found[1] - missing) in counts
+
+
+def _outcome(story: Story, lease: Lease, step: Settling, spec: Job | None) -> Iterator[Violation]:
+    """An outcome adds one failure at most, recorded and within the bound, and forgets crashes or keeps them."""
+    settle, claim = step.settle, lease.claim.claim
+    more = settle.attempts - claim.attempts
+    if more not in (0, 1) or settle.crashes not in (0, claim.crashes):
+        message = f"was settled from {_said(_count(lease))} to {_said((settle.attempts, settle.crashes))}"
+        yield _violation(story, message, lease.claim, step)
+    elif more and settle.to in ("put_back", "fail") and not settle.failures:
+        yield _violation(story, "has failed, but no failure was recorded", step)
+    elif more and settle.to == "put_back" and spec is not None and _reached(settle.attempts, spec.max_attempts):
+        yield _violation(story, f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
+
+
+def _last(story: Story, last: Last) -> Iterator[Violation]:
+    lease = story.leases[-1] if story.leases else None
+    if not _fits_last(story, last, lease):
+        found = _said((last.attempts, last.crashes))
+        yield _violation(story, f"has {found} in the end, which no outcome explains", *(lease.settles if lease else ()))
+    settled = lease.settled if lease is not None and lease.version == last.version else None
+    if settled is not None and settled.settle.failures != last.failures:
+        message = f"was settled with {settled.settle.failures} failures kept, but has {last.failures} in the end"
+        yield _violation(story, message, settled)
+
+
+def _fits_last(story: Story, last: Last, lease: Lease | None) -> bool:
+    missing = last.version - (lease.version if lease else 0)
+    found = (last.attempts, last.crashes)
+    if missing > 0 and (story.strays or story.replays):
+        return True
+    if missing > 0 or lease is None:
+        counts = {NEW} if lease is None else _after(story, lease, NEVER)
+        return _fits(counts, max(missing - 1, 0), found, story)
+    counts = {(step.settle.attempts, step.settle.crashes) for step in lease.settles}
+    if not lease.surely_settled:
+        counts.add(_count(lease))
+    if story.replays:
+        counts.add(NEW)
+    return missing < 0 or found in counts
+
+
+def _runs(story: Story, spec: Job | None, lost: Lost) -> Iterator[Violation]:
+    """Every run has a claim of its own, and neither too many failures nor too many crashes behind it."""
+    leases = {lease.version: lease for lease in story.leases}
+    seen: dict[int, Run] = {}
+    for run in story.runs:
+        version = run.event.version
+        first = seen.setdefault(version, run)
+        lease = leases.get(version)
+        if first is not run:
+            yield _ran(story, f"ran twice as version {version}", first, run)
+        elif lease is None and not lost.before(story, run.start):
+            yield _ran(story, f"ran as version {version}, which nobody has claimed", run)
+        elif lease is not None and lease.claim.start > run.start:
+            yield _ran(story, f"ran as version {version} before that was claimed", run)
+        elif lease is not None and spec is not None and _reached(lease.claim.claim.crashes, spec.max_crashes):
+            yield _ran(story, f"ran although {lease.claim.claim.crashes} workers had crashed", run)
+        elif lease is not None and spec is not None and _reached(lease.claim.claim.attempts, spec.max_attempts):
+            yield _ran(story, f"ran again after {lease.claim.claim.attempts} attempts", run)
+
+
+def _reached(count: int, bound: int | None) -> bool:
+    return bound is not None and count >= bound
+
+
+def _count(lease: Lease) -> Count:
+    return lease.claim.claim.attempts, lease.claim.claim.crashes
+
+
+def _said(count: Count) -> str:
+    return f"{count[0]} attempts and {count[1]} crashes"
+
+
+def _violation(story: Story, message: str, *steps: Step) -> Violation:
+    return Violation("H6", f"job {story.id} {message}", tuple(map(reference, steps)))
+
+
+def _ran(story: Story, message: str, *runs: Run) -> Violation:
+    return Violation("H6", f"job {story.id} {message}", tuple(map(reference, runs)))

@@ -1,0 +1,94 @@
+"""H10: dependants run once, after all that they wait for; a recurring slot makes one job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskharbor.testing.check.operations import NEVER
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import ByHand, Claiming, Story, reference
+from taskharbor.testing.check.stories import Stories
+
+
+def check_slots(stories: Stories) -> Iterator[Violation]:
+    """N3: one advance of a schedule from a slot succeeds."""
+    taken: dict[tuple[str, int], ByHand] = {}
+    for step in stories.advances:
+        if step.sure and step.named.run_at is not None:
+            first = taken.setdefault((step.named.id, step.named.run_at), step)
+            if first is not step:
+                message = f"slot {step.named.run_at} of schedule {step.named.id} was taken twice"
+                yield Violation("H10", message, (reference(first), reference(step)))
+
+
+def check_dependants(stories: Stories) -> Iterator[Violation]:
+    """K2: no dependant is released twice, or handed out before its parents may have ended as its edges want."""
+    ends = _Ends(stories)
+    for story in stories.by_id.values():
+        spec = story.spec
+        if spec is None or not spec.after or story.reborn or not story.claims:
+            continue
+        if len(story.leases) > 1 and story.leases[1].version == 1:
+            yield _violation(story, "was released twice", story.leases[0].claim, story.leases[1].claim)
+        claim = min(story.claims, key=lambda step: step.end)
+        policies = spec.policies or ("collect",) * len(spec.after)
+        for parent, policy in zip(spec.after, policies, strict=True):
+            if ends.earliest(parent, policy) > claim.end:
+                yield _violation(story, f"was handed out before {parent} had ended", claim)
+
+
+class _Ends:
+    """When jobs may have ended at the earliest."""
+
+    def __init__(self, stories: Stories) -> None:
+        self._stories = stories
+        self._any: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+        self._opened: set[str] = set()
+
+    def earliest(self, id: str, policy: str) -> int:
+        """For an edge of this policy: only `collect` takes a failed parent for an end."""
+        story = self._stories.by_id.get(id)
+        if story is None:
+            return NEVER
+        if story.reborn:
+            return -1
+        return self._anyhow(id) if policy == "collect" else self._well(story)
+
+    def _well(self, story: Story) -> int:
+        """The earliest end as done."""
+        found = self._done.get(story.id)
+        if found is None:
+            acks = [step.start for step in story.settles if step.settle.to == "ack"]
+            found = self._done[story.id] = min(acks, default=NEVER)
+        return found
+
+    def _anyhow(self, id: str) -> int:
+        """The earliest of all ends of a job and of those whose failure would cancel it, each worked out once."""
+        left = [id]
+        while left:
+            story = self._stories.by_id.get(left[-1])
+            above = [] if story is None else _parents(story)
+            unknown = [each for each in above if each not in self._any]
+            if story is not None and unknown and story.id not in self._opened:
+                self._opened.add(story.id)
+                left += unknown
+                continue
+            ends = [self._any.get(each, NEVER) for each in above]
+            self._any[left.pop()] = min([NEVER if story is None else _own_end(story), *ends])
+        return self._any[id]
+
+
+def _parents(story: Story) -> list[str]:
+    return [id for step in story.creations for id in step.job.after]
+
+
+def _own_end(story: Story) -> int:
+    if any(step.job.expires_at is not None for step in story.creations):
+        return -1
+    settles = [step.start for step in story.settles if step.settle.to != "put_back"]
+    return min([*settles, *(step.start for step in story.cancels)], default=NEVER)
+
+
+def _violation(story: Story, message: str, *claims: Claiming) -> Violation:
+    return Violation("H10", f"job {story.id} {message}", tuple(map(reference, claims)))

@@ -1,0 +1,180 @@
+"""H5: a life ends once, nothing is handed out after its end, and every last state has somebody who brought it about."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec import Struct
+
+from taskharbor.testing.check.operations import NEVER
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import Claiming, Lease, Step, Story, reference
+from taskharbor.testing.history import Job, Last
+
+STATES = {"ack": "done", "fail": "dlq", "cancel": "cancelled"}
+TERMINAL = frozenset(STATES.values())
+
+
+class End(Struct, gc=False):
+    """A terminal move that is known to have happened between `start` and `end`."""
+
+    step: Step
+    start: int
+    end: int
+    state: str
+    following: Lease | None = None
+
+
+def check_endings(story: Story) -> Iterator[Violation]:
+    """All of H5 for one job."""
+    ends = _ends(story)
+    if len(ends) > 1:
+        yield from _once(story, ends)
+    yield from _nothing_after(story, ends)
+    yield from _done_stays_done(story, ends)
+    yield from _repeats(story)
+    if story.last is not None:
+        yield from _last(story, story.last, ends)
+
+
+def _ends(story: Story) -> list[End]:
+    ends: list[End] = []
+    for place, lease in enumerate(story.leases):
+        end = _end_of(lease)
+        if end is not None:
+            end.following = story.leases[place + 1] if place + 1 < len(story.leases) else None
+            ends.append(end)
+    if story.cancels:
+        ends += [End(step, step.start, step.end, "cancelled") for step in story.cancels if step.word == "cancelled"]
+    if len(ends) > 1:
+        ends.sort(key=lambda end: end.start)
+    return ends
+
+
+def _end_of(lease: Lease) -> End | None:
+    """How a lease is known to have ended its job: by a settle that was accepted, or by one that proved to have been."""
+    if lease.settled is not None:
+        state = STATES.get(lease.settled.settle.to)
+        return End(lease.settled, lease.settled.start, lease.settled.end, state) if state else None
+    settles = lease.attempted
+    states = {STATES.get(step.settle.to) for step in settles}
+    state = states.pop() if len(states) == 1 else None
+    if state is None or not lease.repeats:
+        return None
+    first = min(settles, key=lambda step: step.start)
+    return End(first, first.start, min(step.end for step in lease.repeats), state)
+
+
+def _once(story: Story, ends: list[End]) -> Iterator[Violation]:
+    for before, end in pairwise(ends):
+        if not story.replayed_between(before.start, max(before.end, end.end)):
+            yield _violation(story, f"ended twice, as {before.state} and as {end.state}", before.step, end.step)
+
+
+def _nothing_after(story: Story, ends: list[End]) -> Iterator[Violation]:
+    for end in ends:
+        claim = end.following.claim if end.following is not None else None
+        if claim is not None and not story.replayed_between(end.start, claim.end):
+            yield _violation(story, f"was claimed after it had ended as {end.state}", end.step, claim)
+    marks = [step for step in (*story.cancels, *story.deletes) if step.sure]
+    if marks and story.claims:
+        claims = _Claims(story.claims)
+        for mark in marks:
+            claim = claims.after(mark.end)
+            if claim is not None and not story.replayed_between(mark.start, claim.end):
+                yield _violation(story, f"was claimed after somebody had been told: {mark.word}", mark, claim)
+
+
+class _Claims:
+    """Claims by time."""
+
+    def __init__(self, claims: list[Claiming]) -> None:
+        self._claims = sorted(claims, key=lambda step: step.start)
+        self._starts = [step.start for step in self._claims]
+        earliest: Claiming | None = None
+        self._earliest: list[Claiming] = []
+        for step in reversed(self._claims):
+            earliest = step if earliest is None or step.end < earliest.end else earliest
+            self._earliest.append(earliest)
+        self._earliest.reverse()
+
+    def after(self, time: int) -> Claiming | None:
+        """Of those that began after that time, the first to return."""
+        place = bisect_right(self._starts, time)
+        return self._earliest[place] if place < len(self._claims) else None
+
+
+def _done_stays_done(story: Story, ends: list[End]) -> Iterator[Violation]:
+    if story.replays:
+        done = min((end for end in ends if end.state == "done"), key=lambda end: end.end, default=None)
+        for replay in story.replays if done is not None else ():
+            if replay.sure and done is not None and replay.start > done.end:
+                yield _violation(story, "was replayed although it was done", done.step, replay)
+
+
+def _repeats(story: Story) -> Iterator[Violation]:
+    """A settle is only `replayed` if one under the same token came before."""
+    repeats = [step for step in story.settles if step.repeat]
+    if not repeats:
+        return
+    first: dict[str, int] = {}
+    for step in story.settles:
+        if not step.repeat:
+            token = step.settle.token
+            first[token] = min(first.get(token, NEVER), step.start)
+    for step in repeats:
+        if first.get(step.settle.token, NEVER) > step.end:
+            yield _violation(story, "was said to be settled before, but nobody had", step)
+
+
+def _last(story: Story, last: Last, ends: list[End]) -> Iterator[Violation]:
+    unexplained = _unexplained(story, last)
+    if unexplained is not None:
+        yield _violation(story, unexplained, *story.settles[-1:])
+    elif ends and last.state != ends[-1].state and not story.replayed_between(ends[-1].start, NEVER):
+        yield _violation(story, f"ended as {ends[-1].state}, but the store holds it as {last.state}", ends[-1].step)
+    sure = sum(step.sure for step in story.replays)
+    if not sure <= last.replays <= len(story.replays):
+        yield _violation(story, f"was replayed {sure} times, but the store counts {last.replays}", *story.replays[:3])
+    yield from _last_token(story, last)
+
+
+def _unexplained(story: Story, last: Last) -> str | None:
+    asked = {step.settle.to for step in story.settles}
+    if last.state == "done":
+        return None if "ack" in asked else "is done, but nobody has finished it"
+    if last.state == "dlq":
+        return None if "fail" in asked else "is dead, but nobody has buried it"
+    if last.state == "cancelled":
+        explained = "cancel" in asked or story.cancels or any(_may_fade(step.job) for step in story.creations)
+        return None if explained else "is cancelled, but nobody has asked for that"
+    return _unexplained_life(story, last)
+
+
+def _may_fade(job: Job) -> bool:
+    """Whether a job may be cancelled with nobody naming it: it expired, or a parent failed."""
+    return job.expires_at is not None or bool(job.after)
+
+
+def _unexplained_life(story: Story, last: Last) -> str | None:
+    lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
+    if last.state == "inflight":
+        over = last.version == 0 or (lease is not None and lease.surely_settled)
+        return "is inflight, but nobody holds it" if over else None
+    held = lease is not None and not story.replays and all(step.settle.to != "put_back" for step in lease.settles)
+    return f"is {last.state}, but whoever claimed it last has not put it back" if held else None
+
+
+def _last_token(story: Story, last: Last) -> Iterator[Violation]:
+    token = last.settled_token
+    lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
+    if lease is not None and lease.settled is not None and token != lease.claim.claim.token:
+        yield _violation(story, "was settled, but the store does not remember by whom", lease.settled)
+    elif token is not None and all(token != step.settle.token or step.repeat for step in story.settles):
+        yield _violation(story, f"was settled under the token {token}, which nobody has used")
+
+
+def _violation(story: Story, message: str, *steps: Step) -> Violation:
+    return Violation("H5", f"job {story.id} {message}", tuple(map(reference, steps)))

@@ -1,0 +1,107 @@
+"""H3 and H4: one valid lease at a time, and nothing is written under a lease that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from taskharbor.testing.check.operations import NEVER
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import Claiming, Extending, Lease, Settling, Step, Story, reference
+from taskharbor.testing.check.stories import Lost
+
+
+def check_fencing(story: Story, lost: Lost) -> Iterator[Violation]:
+    """Go through the leases from the latest back, knowing when a later one was there."""
+    later: Claiming | None = None
+    following: Lease | None = None
+    for lease in reversed(story.leases):
+        yield from _late(lease, later)
+        yield from _lapsed(lease)
+        if following is not None and following.version == lease.version + 1:
+            yield from _overlap(story, lease, following)
+        if later is None or lease.claim.end < later.end:
+            later = lease.claim
+        following = lease
+    if story.strays:
+        yield from _strays(story, lost)
+
+
+def granted(lease: Lease, before: int = NEVER) -> int:
+    """The last expiry that the store is known to have granted, by steps that began before that time."""
+    times = [step.expires_at for step in lease.extended if step.expires_at is not None and step.start <= before]
+    return max(lease.expires_at, *times) if times else lease.expires_at
+
+
+def _overlap(story: Story, lease: Lease, following: Lease) -> Iterator[Violation]:
+    """H3: the next claim waits for the last expiry granted, by the times that the driver was given."""
+    claim = following.claim
+    if lease.settled is not None or lease.attempted or lease.repeats:
+        return
+    until = granted(lease, claim.end)
+    if claim.now < until and not story.replayed_between(lease.claim.start, claim.end):
+        message = (
+            f"job {story.id} was claimed as version {following.version} at {claim.now}, "
+            f"but version {lease.version} was valid until {until}"
+        )
+        yield Violation("H3", message, (reference(lease.claim), reference(claim)))
+
+
+def _late(lease: Lease, later: Claiming | None) -> Iterator[Violation]:
+    """H4: nothing is accepted that began when a later claim had returned, or when the lease had been settled."""
+    for step in _accepted(lease):
+        if later is not None and later.end < step.start and later.claim.version > lease.version:
+            message = f"version {lease.version} after version {later.claim.version} had been claimed"
+            yield _stale(lease, message, step, later)
+    if lease.settled is None:
+        return
+    for again in lease.again:
+        yield _stale(lease, f"version {lease.version} twice", lease.settled, again)
+    for step in lease.extended:
+        if step.start > lease.settled.end:
+            yield _stale(lease, f"version {lease.version} after it had been settled", step, lease.settled)
+
+
+def _lapsed(lease: Lease) -> Iterator[Violation]:
+    """H4: nothing is accepted at a time when every expiry granted so far was over."""
+    doubt = min(map(_start, lease.may_be_extended)) if lease.may_be_extended else NEVER
+    renewals = sorted(lease.extended, key=_start) if len(lease.extended) > 1 else lease.extended
+    until = lease.expires_at
+    for place, step in enumerate(renewals):
+        if step.end < doubt and step.now >= max(until, _beside(step, renewals, place)):
+            yield _stale(lease, f"version {lease.version} at {step.now}, when its lease was over", step)
+        until = max(until, step.expires_at or 0)
+    settled = lease.settled
+    if settled is not None and settled.end < doubt and settled.now >= granted(lease, settled.end):
+        yield _stale(lease, f"version {lease.version} at {settled.now}, when its lease was over", settled)
+
+
+def _beside(step: Extending, renewals: list[Extending], place: int) -> int:
+    """The last expiry granted by later renewals that this one overlaps, which may have come first."""
+    until = 0
+    for other in islice(renewals, place + 1, None):
+        if other.start > step.end:
+            break
+        until = max(until, other.expires_at or 0)
+    return until
+
+
+def _start(step: Step) -> int:
+    return step.start
+
+
+def _accepted(lease: Lease) -> list[Settling | Extending]:
+    return [*lease.extended, *([lease.settled] if lease.settled else []), *lease.again]
+
+
+def _strays(story: Story, lost: Lost) -> Iterator[Violation]:
+    """H4: a token that no claim gave opens nothing, unless a reserve whose reply was lost gave it."""
+    for step in story.strays:
+        if step.sure and not step.repeat and not lost.before(story, step.end):
+            message = f"job {story.id} was settled under a token that nobody was given"
+            yield Violation("H4", message, (reference(step),))
+
+
+def _stale(lease: Lease, message: str, *steps: Step) -> Violation:
+    what = f"the store accepted {steps[0].op.call.verb} of {lease.claim.claim.id}, {message}"
+    return Violation("H4", what, tuple(map(reference, steps)))

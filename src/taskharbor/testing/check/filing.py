@@ -1,0 +1,225 @@
+"""From operations to stories: every step is filed under the job that it was about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from taskharbor.testing.check.operations import BrokenHistory, Operation, Operations
+from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, Lease, Settling, Story
+from taskharbor.testing.check.stories import Lost, Prunes, Stories
+from taskharbor.testing.history import Answer, Claim, Job, Kept, Made, Named, Renew, Said, Settle, Want
+
+
+def tell(operations: Operations) -> Stories:
+    """File every step, every run and every last state under its job."""
+    filing = _Filing(operations)
+    for op in operations.done:
+        filing.file(op)
+    return filing.result()
+
+
+class _Filing:
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._by_id: dict[str, Story] = {}
+        self._by_key: dict[str, list[Creation]] = {}
+        self._advances: list[ByHand] = []
+        self._lost = Lost()
+        self._prunes = Prunes()
+        self._verbs: dict[str, Callable[[Operation], None]] = {
+            "enqueue": self._enqueue,
+            "reserve": self._reserve,
+            "extend_lease": self._extend,
+            "settle": self._settle,
+            "cancel": self._by_hand(lambda story: story.cancels, {"cancelled", "requested", "finished"}),
+            "delete": self._by_hand(lambda story: story.deletes, {"deleted"}),
+            "replay": self._by_hand(lambda story: story.replays, {"replayed"}),
+            "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
+            "sweep": lambda op: None,  # what it may have cancelled had expired, or was asked to stop
+            "prune": self._prunes.add,
+            "advance": self._advance,
+        }
+
+    def file(self, op: Operation) -> None:
+        self._verbs[op.call.verb](op)
+
+    def _story(self, id: str) -> Story:
+        story = self._by_id.get(id)
+        if story is None:
+            story = self._by_id[id] = Story(id)
+        return story
+
+    def _create(self, creation: Creation) -> None:
+        if creation.created is not False:
+            self._story(creation.job.id).creations.append(creation)
+        if creation.job.key is not None:
+            self._by_key.setdefault(creation.job.key, []).append(creation)
+
+    def _enqueue(self, op: Operation) -> None:
+        answers = None if op.answers is None else iter(op.answers)
+        for group in _groups(op):
+            mates = tuple(group) if len(group) > 1 else ()
+            made = None if answers is None else _made(op, answers, len(group))
+            for place, job in enumerate(group):
+                if answers is None:
+                    self._create(Creation(op, op.start, op.end, False, job, mates=mates))
+                elif made is not None:
+                    each = made[place]
+                    self._create(Creation(op, op.start, op.end, each.created, job, each.id, each.created, mates))
+
+    def _reserve(self, op: Operation) -> None:
+        if op.answers is None:
+            for want in op.call.items:
+                assert isinstance(want, Want)
+                self._lost.add(want, op.start)
+            return
+        for claim in op.answers:
+            assert isinstance(claim, Claim)
+            self._story(claim.id).claims.append(Claiming(op, op.start, op.end, True, claim))
+
+    def _extend(self, op: Operation) -> None:
+        for renew, answer in _answered(op):
+            assert isinstance(renew, Renew)
+            if isinstance(answer, Kept):
+                step = Extending(op, op.start, op.end, True, renew, answer.expires_at)
+            elif answer is None:
+                step = Extending(op, op.start, op.end, False, renew)
+            else:
+                continue
+            self._story(renew.id).extends.append(step)
+
+    def _settle(self, op: Operation) -> None:
+        for settle, answer in _answered(op):
+            assert isinstance(settle, Settle)
+            word = answer.word if isinstance(answer, Said) else None
+            if word not in (None, "ok", "replayed"):
+                continue
+            step = Settling(op, op.start, op.end, word is not None, settle, word == "replayed")
+            self._story(settle.id).settles.append(step)
+            if word != "replayed":
+                for job in settle.jobs:
+                    sure = word == "ok" and job.key is None
+                    self._create(Creation(op, op.start, op.end, sure, job, mates=settle.jobs))
+
+    def _by_hand(self, pick: Callable[[Story], list[ByHand]], words: set[str]) -> Callable[[Operation], None]:
+        def file(op: Operation) -> None:
+            for named, answer in _answered(op):
+                assert isinstance(named, Named)
+                word = answer.word if isinstance(answer, Said) else None
+                if word is None or word in words:
+                    step = ByHand(op, op.start, op.end, word is not None, named, word)
+                    pick(self._story(named.id)).append(step)
+
+        return file
+
+    def _advance(self, op: Operation) -> None:
+        named, *jobs = op.call.items
+        assert isinstance(named, Named)
+        said = op.answers and op.answers[0]
+        if isinstance(said, Said) and said.word != "True":
+            return
+        sure = op.answers is not None
+        self._advances.append(ByHand(op, op.start, op.end, sure, named))
+        for job in jobs:
+            assert isinstance(job, Job)
+            self._create(Creation(op, op.start, op.end, sure and job.key is None, job))
+
+    def result(self) -> Stories:
+        operations = self._operations
+        for run in operations.runs:
+            self._story(run.event.id).runs.append(run)
+        for id, last in operations.last.items():
+            self._story(id).last = last
+        self._lost.sort()
+        for story in self._by_id.values():
+            _settle_up(story)
+            story.reborn = len(story.creations) > 1 and _may_be_reborn(story, self._prunes)
+        counts = operations.counts
+        counts.jobs = sum(bool(story.creations) for story in self._by_id.values())
+        counts.claims = sum(len(story.claims) for story in self._by_id.values())
+        return Stories(
+            self._by_id,
+            self._by_key,
+            self._advances,
+            self._lost,
+            self._prunes,
+            operations.done,
+            operations.final_now,
+            counts,
+        )
+
+
+def _groups(op: Operation) -> Iterator[list[Job]]:
+    group: list[Job] = []
+    for job in op.call.items:
+        assert isinstance(job, Job)
+        if group and group[-1].group != job.group:
+            yield group
+            group = []
+        group.append(job)
+    if group:
+        yield group
+
+
+def _made(op: Operation, answers: Iterator[Answer], count: int) -> list[Made] | None:
+    """The answers for one group, or None if it was refused."""
+    made: list[Made] = []
+    for answer in answers:
+        if not isinstance(answer, Made):
+            return None
+        made.append(answer)
+        if len(made) == count:
+            return made
+    raise _mismatch(op)
+
+
+def _answered(op: Operation) -> Iterable[tuple[object, Answer | None]]:
+    if op.answers is None:
+        return [(item, None) for item in op.call.items]
+    if len(op.answers) != len(op.call.items):
+        raise _mismatch(op)
+    return zip(op.call.items, op.answers, strict=True)
+
+
+def _mismatch(op: Operation) -> BrokenHistory:
+    return BrokenHistory(f"{op.call.verb} #{op.call.number} by {op.call.who} has another number of answers than items")
+
+
+def _settle_up(story: Story) -> None:
+    """Give each claim what was done under its token, in the order of versions."""
+    leases: dict[str, Lease] = {}
+    for claiming in story.claims:
+        claim = claiming.claim
+        leases.setdefault(claim.token, Lease(claiming, claim.version, claim.expires_at))
+    for extending in story.extends:
+        lease = leases.get(extending.renew.token)
+        if lease is not None and extending.expires_at is not None:
+            lease.extended.append(extending)
+        elif lease is not None:
+            lease.may_be_extended.append(extending)
+    for settling in story.settles:
+        lease = leases.get(settling.settle.token)
+        if lease is None:
+            story.strays.append(settling)
+        elif settling.repeat:
+            lease.repeats.append(settling)
+        elif settling.sure:
+            if lease.settled is not None:
+                lease.again.append(settling)
+            lease.settled = lease.settled or settling
+        else:
+            lease.attempted.append(settling)
+    story.leases = sorted(leases.values(), key=_version) if len(leases) > 1 else list(leases.values())
+
+
+def _version(lease: Lease) -> int:
+    return lease.version
+
+
+def _may_be_reborn(story: Story, prunes: Prunes) -> bool:
+    """Whether the id may stand for several jobs in turn: stored, removed and stored again."""
+    first = min(creation.start for creation in story.creations)
+    latest = max(creation.end for creation in story.creations)
+    if prunes.latest >= first and prunes.first <= latest:
+        return True
+    return any(delete.end >= first and delete.start <= latest for delete in story.deletes)

@@ -1,0 +1,125 @@
+"""H8: one creation per idempotency key and lifetime, and the same id for everybody."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+from taskharbor.testing.check.existence import may_have_ended
+from taskharbor.testing.check.operations import NEVER
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import Creation, Story, reference
+from taskharbor.testing.check.stories import Stories
+
+
+def check_keys(stories: Stories) -> Iterator[Violation]:
+    """All of H8."""
+    lifetimes = _Lifetimes(stories)
+    for key, asked in stories.by_key.items():
+        if len(asked) == 1 and asked[0].created is not False and asked[0].made in (None, asked[0].job.id):
+            continue
+        yield from _Key(key, asked, stories, lifetimes).check()
+
+
+class _Lifetimes:
+    """Whether keys may be over."""
+
+    def __init__(self, stories: Stories) -> None:
+        self._stories = stories
+        self._freed: dict[str, int] = {}
+
+    def may_be_over(self, maker: Creation, by: Creation) -> bool:
+        """Whether the key of one job may have been free again when the other was asked for."""
+        until = maker.job.key_until
+        if until is not None and self._latest_clock(by.end) >= until:
+            return True  # some clock had passed its end: the store may have dropped it then
+        return self._free_from(self._stories.by_id[maker.job.id]) <= by.end
+
+    def _latest_clock(self, time: int) -> int:
+        """The latest time that any driver was given by calls that began before that moment."""
+        starts, latest = self._clocks
+        return latest[bisect_right(starts, time) - 1]
+
+    @cached_property
+    def _clocks(self) -> tuple[list[int], list[int]]:
+        clocks = sorted((op.start, op.call.now or 0) for op in self._stories.operations)
+        return [start for start, _ in clocks], list(accumulate((now for _, now in clocks), max))
+
+    def _free_from(self, story: Story) -> int:
+        """When a job may have lost its key at the earliest: cancelled or removed, or given another by a replay."""
+        found = self._freed.get(story.id)
+        if found is None:
+            found = self._freed[story.id] = min([*_freeing(story), self._pruned(story)], default=NEVER)
+        return found
+
+    def _pruned(self, story: Story) -> int:
+        prunes = self._stories.prunes
+        stored = min((step.start for step in story.creations), default=NEVER)
+        return prunes.first if prunes.latest >= stored and may_have_ended(story) else NEVER
+
+
+def _freeing(story: Story) -> list[int]:
+    if any(step.job.expires_at is not None or step.job.after for step in story.creations):
+        return [-1]
+    steps = (*story.cancels, *story.deletes, *story.replays)
+    return [step.start for step in (*steps, *(each for each in story.settles if each.settle.to == "cancel"))]
+
+
+class _Owner:
+    """A job that the key may stand for: asked for since when, and until when the key lives."""
+
+    def __init__(self) -> None:
+        self.start = NEVER
+        self.until = 0
+
+    def add(self, step: Creation) -> None:
+        """Somebody has asked for it with this key."""
+        self.start = min(self.start, step.start)
+        self.until = max(self.until, NEVER if step.job.key_until is None else step.job.key_until)
+
+
+class _Key:
+    def __init__(self, key: str, asked: list[Creation], stories: Stories, lifetimes: _Lifetimes) -> None:
+        self._key = key
+        self._answers = [step for step in asked if step.created is False and step.job.flow_key is None]
+        self._makers = sorted((step for step in asked if step.created), key=lambda step: step.start)
+        self._by_end = sorted(self._makers, key=lambda step: step.end)
+        self._ends = [step.end for step in self._by_end]
+        self._owners: dict[str, _Owner] = {}
+        for step in asked:
+            if step.created is not False:
+                self._owners.setdefault(step.job.id, _Owner()).add(step)
+        self._stories = stories
+        self._lifetimes = lifetimes
+
+    def check(self) -> Iterator[Violation]:
+        for step in self._makers:
+            if step.made != step.job.id:
+                yield self._violation(f"made {step.made}, which nobody had asked for", step)
+        over = self._lifetimes.may_be_over
+        for one, other in pairwise(self._makers):
+            if not over(one, other) and (one.end < other.start or not over(other, one)):
+                yield self._violation("made two jobs", one, other)
+        for step in self._answers:
+            yield from self._answer(step)
+
+    def _answer(self, step: Creation) -> Iterator[Violation]:
+        """A known key names its owner, while it lives."""
+        id = step.made or ""
+        owner = self._owners.get(id)
+        story = self._stories.by_id.get(id)
+        if story is not None and story.replayed_between(-1, step.end):
+            return  # perhaps with this as its new key
+        if owner is None or owner.start > step.end:
+            yield self._violation(f"was said to stand for {id}, which was never asked for with it", step)
+        elif owner.until <= step.now:
+            yield self._violation(f"was said to stand for {id}, but it had run out", step)
+        place = bisect_left(self._ends, step.start)
+        maker = self._by_end[place - 1] if place else None
+        if maker is not None and maker.job.id != id and not self._lifetimes.may_be_over(maker, step):
+            yield self._violation(f"was said to stand for {id} instead of {maker.job.id}", maker, step)
+
+    def _violation(self, message: str, *steps: Creation) -> Violation:
+        return Violation("H8", f"the key {self._key} {message}", tuple(map(reference, steps)))

@@ -1,0 +1,29 @@
+"""H12: once the faults are over, everything comes to an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from taskharbor.testing.check.endings import TERMINAL
+from taskharbor.testing.check.report import Violation
+from taskharbor.testing.check.steps import Story, reference
+from taskharbor.testing.check.stories import Stories
+
+
+def check_liveness(stories: Stories) -> Iterator[Violation]:
+    """In the end every job is terminal, or waits for one that is not done."""
+    for story in stories.by_id.values():
+        last = story.last
+        if last is not None and last.state not in TERMINAL and not _is_held(story, stories):
+            steps = [*story.creations[:1], *story.claims[-1:]]
+            message = f"job {story.id} is still {last.state} in the end (version {last.version})"
+            yield Violation("H12", message, tuple(map(reference, steps)))
+
+
+def _is_held(story: Story, stories: Stories) -> bool:
+    """Whether the job waits for a parent that has failed, or that waits or is stuck itself."""
+    if story.last is None or story.last.state != "waiting":
+        return False
+    parents = {id for creation in story.creations for id in creation.job.after}
+    states = [parent.last.state for id in parents if (parent := stories.by_id.get(id)) and parent.last]
+    return any(state != "done" for state in states)

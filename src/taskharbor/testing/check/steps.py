@@ -1,0 +1,175 @@
+"""Steps: what one operation did, or may have done, to one job."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+from msgspec import Struct
+
+from taskharbor.testing.check.operations import Operation, Run
+from taskharbor.testing.check.report import Reference
+from taskharbor.testing.history import Claim, Job, Last, Named, Renew, Settle
+
+
+class Step(Struct, gc=False):
+    """`sure` steps took effect between `start` and `end`; others may have, at any time after their start."""
+
+    op: Operation
+    start: int
+    end: int
+    sure: bool
+
+    @property
+    def now(self) -> int:
+        """The time given to the driver."""
+        return self.op.call.now or 0
+
+
+class Creation(Step, gc=False):
+    """A job that was to be stored. `made` is the id in the answer; `created` is None if the answer does not say.
+
+    `mates` are the jobs of its group, itself included, if there are several: one tuple for all of them.
+    """
+
+    job: Job
+    made: str | None = None
+    created: bool | None = None
+    mates: tuple[Job, ...] = ()
+
+
+class Claiming(Step, gc=False):
+    """A job handed out."""
+
+    claim: Claim
+
+
+class Extending(Step, gc=False):
+    """A lease renewed until `expires_at`."""
+
+    renew: Renew
+    expires_at: int | None = None
+
+
+class Settling(Step, gc=False):
+    """A settle that was accepted; `repeat` if the answer was that it had happened before."""
+
+    settle: Settle
+    repeat: bool = False
+
+
+class ByHand(Step, gc=False):
+    """A cancel, delete, replay or reschedule; `word` is the answer."""
+
+    named: Named
+    word: str | None = None
+
+
+class Lease(Struct, gc=False):
+    """One claim with everything done under its token. `expires_at` is the last expiry that is known to be granted."""
+
+    claim: Claiming
+    version: int
+    expires_at: int
+    settled: Settling | None = None
+    again: list[Settling] = []
+    attempted: list[Settling] = []
+    repeats: list[Settling] = []
+    extended: list[Extending] = []
+    may_be_extended: list[Extending] = []
+
+    @property
+    def surely_settled(self) -> bool:
+        """Whether a settle of this lease is known to have happened."""
+        return self.settled is not None or bool(self.repeats)
+
+    @property
+    def settles(self) -> list[Settling]:
+        """The settle that happened, or those that may have."""
+        return self.attempted if self.settled is None else [self.settled]
+
+
+class Story(Struct, gc=False):
+    """All that happened to one job."""
+
+    id: str
+    creations: list[Creation] = []
+    claims: list[Claiming] = []
+    extends: list[Extending] = []
+    settles: list[Settling] = []
+    cancels: list[ByHand] = []
+    deletes: list[ByHand] = []
+    replays: list[ByHand] = []
+    reschedules: list[ByHand] = []
+    runs: list[Run] = []
+    last: Last | None = None
+    leases: list[Lease] = []
+    strays: list[Settling] = []
+    reborn: bool = False
+    replay_spans: Spans | None = None
+
+    def replayed_between(self, after: int, before: int) -> bool:
+        """Whether a replay may have taken effect after the one moment and before the other."""
+        if not self.replays:
+            return False
+        if self.replay_spans is None:
+            self.replay_spans = Spans(self.replays)
+        return self.replay_spans.any_between(after, before)
+
+    @property
+    def spec(self) -> Job | None:
+        """The job as it was asked for, if everybody asked for the same."""
+        creations = self.creations
+        if len(creations) == 1:
+            return creations[0].job
+        asked = {msgspec.structs.replace(each.job, group=0, flow_key=None) for each in creations}
+        return asked.pop() if len(asked) == 1 else None
+
+
+class Spans:
+    """Steps by time: which may have taken effect within a window, without looking at each."""
+
+    def __init__(self, steps: list[ByHand]) -> None:
+        self.steps = sorted(steps, key=lambda step: step.start)
+        self._starts = [step.start for step in self.steps]
+        self._latest: list[int] = []
+        latest = 0
+        for step in self.steps:
+            latest = max(latest, step.end)
+            self._latest.append(latest)
+
+    def between(self, after: int, before: int) -> list[ByHand]:
+        """Those of which that holds."""
+        found: list[ByHand] = []
+        place = bisect_right(self._starts, before)
+        while place > 0 and self._latest[place - 1] >= after:
+            place -= 1
+            if self.steps[place].end >= after:
+                found.append(self.steps[place])
+        return found
+
+    def any_between(self, after: int, before: int) -> bool:
+        """Whether any started before `before` and had not ended by `after`."""
+        place = bisect_right(self._starts, before)
+        return place > 0 and self._latest[place - 1] >= after
+
+
+def reference(what: Step | Run, item: str = "") -> Reference:
+    """A step or run as findings name it."""
+    if isinstance(what, Run):
+        event = what.event
+        return Reference(event.who, event.version, "run", event.at, event.id)
+    call = what.op.call
+    return Reference(call.who, call.number, call.verb, call.at, item or _subject(what))
+
+
+def _subject(step: Step) -> str:
+    if isinstance(step, Creation):
+        return step.job.id
+    if isinstance(step, Claiming):
+        return step.claim.id
+    if isinstance(step, Extending):
+        return step.renew.id
+    if isinstance(step, Settling):
+        return step.settle.id
+    return step.named.id if isinstance(step, ByHand) else ""

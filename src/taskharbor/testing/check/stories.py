@@ -1,0 +1,67 @@
+"""A history job by job, with what concerns no job in particular."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from msgspec import Struct
+
+from taskharbor.testing.check.operations import NEVER, Operation
+from taskharbor.testing.check.report import Counts
+from taskharbor.testing.check.steps import ByHand, Creation, Story
+from taskharbor.testing.history import Said, Want
+
+
+class Lost(Struct):
+    """Reserves with unknown outcomes: when each began, by queue or by the ids it named; and their limits in all."""
+
+    by_queue: dict[str, list[int]] = {}
+    by_id: dict[str, list[int]] = {}
+    limits: int = 0
+
+    def before(self, story: Story, time: int = NEVER) -> int:
+        """How many that may have claimed the job began before that time; each claims a job at most once."""
+        starts = [self.by_queue.get(queue, []) for queue in {step.job.queue for step in story.creations}]
+        return sum(bisect_right(each, time) for each in (*starts, self.by_id.get(story.id, [])))
+
+    def add(self, want: Want, start: int) -> None:
+        """Take one more."""
+        self.limits += want.limit
+        for queue in set(want.queues) if want.ids is None else ():
+            self.by_queue.setdefault(queue, []).append(start)
+        for id in set(want.ids or ()):
+            self.by_id.setdefault(id, []).append(start)
+
+    def sort(self) -> None:
+        """Put them in order, after the last one."""
+        for starts in (*self.by_queue.values(), *self.by_id.values()):
+            starts.sort()
+
+
+class Prunes(Struct):
+    """Prunes that did something, or may have: how many jobs they removed in all, or None if nobody knows."""
+
+    first: int = NEVER
+    latest: int = 0
+    total: int | None = 0
+
+    def add(self, op: Operation) -> None:
+        """Take one more."""
+        word = op.answers[0].word if op.answers and isinstance(op.answers[0], Said) else None
+        if word != "0":
+            self.first = min(self.first, op.start)
+            self.latest = max(self.latest, op.end)
+            self.total = None if word is None or self.total is None else self.total + int(word)
+
+
+class Stories(Struct):
+    """A whole history, job by job."""
+
+    by_id: dict[str, Story]
+    by_key: dict[str, list[Creation]]
+    advances: list[ByHand]
+    lost: Lost
+    prunes: Prunes
+    operations: list[Operation]
+    final_now: int | None
+    counts: Counts

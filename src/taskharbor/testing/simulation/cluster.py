@@ -1,0 +1,251 @@
+"""A simulated cluster: what a scenario starts workers and clients on, and what goes wrong with them meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from random import Random
+from typing import Any, NoReturn, TypeVar
+from weakref import WeakSet
+
+from taskharbor.driver import Driver, Inspect, capability
+from taskharbor.harbor import Harbor
+from taskharbor.runtime.context import JobContext
+from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
+from taskharbor.testing.history import Event, Witness, take_stock
+from taskharbor.testing.simulation.faults import Faults
+from taskharbor.testing.simulation.network import EngineTime, Hints, Lines, Wire
+from taskharbor.testing.simulation.processes import Process, current_process
+
+T = TypeVar("T")
+HOUR = 3600.0
+LOOK_EVERY = 5.0
+SHORTEST_DOWNTIME = 0.5
+_witness: ContextVar[Witness | None] = ContextVar("taskharbor_witness", default=None)
+_witnessed: WeakSet[Harbor] = WeakSet()
+
+
+class Cluster:
+    """Processes around one store, from one seed. `chance` is the scenario's; `events` is the history so far."""
+
+    def __init__(self, store: Driver, seed: str, faults: Faults) -> None:
+        self.faults = faults
+        self.chance = Random(f"{seed} scenario")
+        self.events: list[Event] = []
+        self._seed = seed
+        self._started = 0
+        self._calm = False
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self.clock: Clock = LoopClock(self._loop)
+        self._hosts = SkewedClock(self.clock, 0)
+        self._hints = Hints(store, Random(f"{seed} hints"), faults.lost_hints)
+        engine = EngineTime(self._hints, self.clock) if faults.clocks == "engine" else self._hints
+        self._lines = Lines(engine, Random(f"{seed} lines"), faults)
+        self._posts: list[_Post] = []
+        self._trouble = [self._loop.create_task(each) for each in (self._outages(), self._jumps())]
+
+    # for scenarios
+
+    def workers(
+        self, *generations: Harbor, count: int = 1, queues: Sequence[str] | None = None, **options: Any
+    ) -> None:
+        """Keep so many worker processes running. Several harbors are generations of the code: deploys go back and forth
+        between them, and end with the last. Options are those of `harbor.worker`."""
+        for _ in range(count):
+            name = f"worker{len(self._posts) + 1}"
+            options = {"concurrency": 4, "lease": 10.0, "grace": 5.0, **options, "queues": queues}
+            post = _Post(self, name, generations, options, Random(f"{self._seed} {name}"))
+            self._posts.append(post)
+
+    def client(self, harbor: Harbor, main: Callable[[], Awaitable[Any]], name: str = "client") -> Process:
+        """A process that runs this coroutine function, with the harbor connected to the simulated store."""
+        return self.start(name, harbor, main)
+
+    def start(self, name: str, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> Process:
+        """A process of any kind."""
+        self._started += 1
+        process = Process(f"{name}#{self._started}")
+        process.start(self._live(process, harbor, main))
+        return process
+
+    def connection(self) -> Driver:
+        """The driver as the running process sees it."""
+        witness = _witness.get()
+        if witness is None:
+            raise RuntimeError("connection() is for code that runs in a simulated process")
+        return witness
+
+    async def undisturbed(self, act: Callable[[Driver], Awaitable[T]]) -> T:
+        """Do something with the store itself, past all faults and unrecorded."""
+        return await act(self._store)
+
+    def kill(self, process: Process) -> None:
+        """kill -9."""
+        process.kill()
+
+    # what goes on behind
+
+    async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
+        witness = Witness(Wire(self._lines, self._hints), process.name, _Pen(process, self.events), self._at)
+        _witness.set(witness)
+        if harbor not in _witnessed:
+            harbor.middleware(_noted)
+            _witnessed.add(harbor)
+        chance = Random(f"{self._seed} {process.name}")
+        async with harbor.stand_in(witness, clock=self._clock_of(chance), chance=chance):
+            await main()
+
+    def _at(self) -> int:
+        return round(self._loop.time() * 1_000_000)
+
+    def _clock_of(self, chance: Random) -> Clock | None:
+        if self.faults.clocks == "engine":
+            return None
+        if self.faults.clocks == "skewed" and not self._calm:
+            return SkewedClock(self.clock, chance.uniform(-HOUR, HOUR))
+        return self._hosts
+
+    async def _outages(self) -> None:
+        chance = Random(f"{self._seed} outages")
+        while self.faults.outages:
+            await asyncio.sleep(chance.expovariate(1 / self.faults.outages))
+            self._lines.outage.down = True
+            await asyncio.sleep(chance.uniform(0, self.faults.outage))
+            self._lines.outage.down = False
+
+    async def _jumps(self) -> None:
+        chance = Random(f"{self._seed} jumps")
+        while self.faults.clocks == "jumping":
+            await asyncio.sleep(chance.expovariate(1 / 40))
+            self._hosts.offset = timedelta(seconds=chance.choice([0, 1, -1, 60, -60, HOUR, -HOUR]))
+
+    async def calm_down(self) -> None:
+        """No more faults: lines, clocks and workers recover."""
+        self._calm = True
+        for trouble in self._trouble:
+            trouble.cancel()
+        if self.faults.clocks != "one":  # or what was scheduled by a clock ahead would not be due for hours
+            self._hosts.offset = timedelta(seconds=HOUR)
+        self._lines.outage.down = False
+        self._hints.lost = 0.0
+        self._lines.faults = Faults(delay=self.faults.delay)
+        await asyncio.gather(*(post.settle_down() for post in self._posts))
+
+    async def finish(self, limit: float) -> None:
+        """Let the workers finish everything, then write down what the store holds."""
+        inspect = capability(self._store, Inspect)
+        for _ in range(int(limit / LOOK_EVERY)):
+            counts = await inspect.counts(self.clock())
+            if not any(each.ready + each.scheduled + each.claimed + each.running for each in counts):
+                break
+            await asyncio.sleep(LOOK_EVERY)
+        await asyncio.gather(*(post.stop() for post in self._posts))
+        await take_stock(self._store, self.clock(), self.events, self._at)
+
+
+class _Pen:
+    """What a process writes the history with; the dead write nothing."""
+
+    def __init__(self, process: Process, events: list[Event]) -> None:
+        self._process = process
+        self._events = events
+
+    def append(self, event: Event, /) -> None:
+        if self._process.alive:
+            self._events.append(event)
+
+
+class _Post:
+    """Where one worker process runs, dies and is replaced."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, generations: Sequence[Harbor], options: dict[str, Any], chance: Random
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._generations = generations
+        self._options = options
+        self._chance = chance
+        self._generation = generations[0]
+        self._stopping = asyncio.Event()
+        self._launch()
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each) for each in self._misfortunes()]
+
+    def _launch(self) -> None:
+        self._stopping = stopping = asyncio.Event()
+        harbor = self._generation
+
+        async def main() -> None:
+            async with harbor.worker(threads=False, **self._options):
+                await stopping.wait()
+
+        self.process = self._cluster.start(self._name, harbor, main)
+
+    def _misfortunes(self) -> list[Coroutine[Any, Any, None]]:
+        faults = self._cluster.faults
+        kinds = [(faults.kills, self._kill), (faults.pauses, self._pause), (faults.deploys, self._deploy)]
+        return [self._watch(), *(self._now_and_then(mean, act) for mean, act in kinds if mean)]
+
+    async def _now_and_then(self, mean: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / mean))
+            await act()
+
+    async def _watch(self) -> None:
+        """Replace a process that ended, by whatever hand."""
+        while True:
+            await self.process.ended.wait()
+            await asyncio.sleep(SHORTEST_DOWNTIME + self._chance.uniform(0, self._cluster.faults.downtime))
+            self._launch()
+
+    async def _kill(self) -> None:
+        self.process.kill()
+
+    async def _pause(self) -> None:
+        process = self.process
+        process.pause()
+        await asyncio.sleep(self._chance.uniform(0, self._cluster.faults.pause))
+        process.resume()
+
+    async def _deploy(self) -> None:
+        self._generation = self._chance.choice(self._generations)
+        self._stopping.set()
+
+    async def settle_down(self) -> None:
+        """Whatever it was, it goes on, and the latest code runs."""
+        for task in self._tasks:
+            task.cancel()
+        self.process.resume()
+        self._generation = self._generations[-1]
+        await self._end()
+        self._launch()
+        self._tasks = [asyncio.get_running_loop().create_task(self._watch())]
+
+    async def stop(self) -> None:
+        """Stop gracefully, for good."""
+        for task in self._tasks:
+            task.cancel()
+        await self._end()
+
+    async def _end(self) -> None:
+        self._stopping.set()
+        await self.process.ended.wait()
+
+
+async def _noted(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    witness = _witness.get()
+    return await (call_next() if witness is None else witness.handler(job, call_next))
+
+
+async def crash() -> NoReturn:
+    """What a handler calls to kill the simulated process that runs it."""
+    process = current_process()
+    if process is None:
+        raise RuntimeError("crash() kills simulated processes only: there is none here")
+    process.kill()
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("a dead process went on")

@@ -1,0 +1,139 @@
+"""The way from simulated processes to the store: what was sent arrives, or not, whatever became of its sender."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from taskharbor.driver import Driver
+from taskharbor.errors import DriverClosed, DriverUnavailable
+from taskharbor.testing.clock import Clock
+from taskharbor.testing.faults import Call, Outage, Wrapper
+from taskharbor.testing.history import RECORDED
+from taskharbor.testing.simulation.faults import Faults
+from taskharbor.testing.simulation.processes import ProcessLoop, outside
+
+HINTED = frozenset({"wait_for_work", "wait_for_end"})
+RINGING = frozenset({"enqueue", "settle", "cancel", "replay", "reschedule", "sweep", "pause", "advance"})
+
+
+class Hints(Wrapper):
+    """Wake-up hints in the order they were asked for, some of them lost: any store has the same ones from a seed."""
+
+    def __init__(self, inner: Driver, chance: Random, lost: float) -> None:
+        super().__init__(inner)
+        self._chance = chance
+        self.lost = lost
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        result = await call()
+        if verb in RINGING:
+            self._ring()
+        return result
+
+    async def wait(self, timeout: float) -> None:
+        """Return when something may have changed, or after so many seconds."""
+        hint = asyncio.get_running_loop().create_future()
+        self._waiting.append(hint)
+        await asyncio.wait([hint], timeout=timeout)
+        if hint in self._waiting:
+            self._waiting.remove(hint)
+
+    def _ring(self) -> None:
+        woken, self._waiting = self._waiting, []
+        for hint in woken:
+            if self._chance.random() < self.lost:
+                self._waiting.append(hint)
+            elif not hint.done():
+                hint.set_result(None)
+
+
+class EngineTime(Wrapper):
+    """An engine with a clock of its own (L8)."""
+
+    def __init__(self, inner: Driver, clock: Clock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+
+    async def server_now(self) -> datetime:
+        return self._clock()
+
+
+class Lines(Wrapper):
+    """The lines between processes and the store: slow, stalling, losing. One for all processes of a run."""
+
+    def __init__(self, inner: Driver, chance: Random, faults: Faults) -> None:
+        self.outage = Outage(inner)
+        super().__init__(self.outage)
+        self._chance = chance
+        self.faults = faults
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        chance, faults = self._chance, self.faults
+        await asyncio.sleep(self._trip())
+        if chance.random() < faults.lost_requests:
+            return await self._lose(verb, "request")
+        result = await call()
+        if chance.random() < faults.lost_replies:
+            return await self._lose(verb, "reply")
+        await asyncio.sleep(self._trip())
+        return result
+
+    async def look(self, verb: str, arguments: dict[str, Any]) -> Any:
+        """A call that changes nothing of the jobs: lost or not, but without delay, to keep runs short."""
+        if self._chance.random() < self.faults.lost_requests:
+            raise DriverUnavailable(f"{verb}: the request was lost")
+        return await getattr(self.outage, verb)(**arguments)
+
+    def _trip(self) -> float:
+        if self.faults.stalls and self._chance.random() < self.faults.stalls:
+            return self._chance.uniform(0, self.faults.stall)
+        return self._chance.expovariate(1 / self.faults.delay)
+
+    async def _lose(self, verb: str, what: str) -> None:
+        if self._chance.random() < self.faults.silence:
+            await asyncio.get_running_loop().create_future()
+        await asyncio.sleep(self._trip())
+        raise DriverUnavailable(f"{verb}: the {what} was lost")
+
+
+class Wire(Wrapper):
+    """The end of a line in one process: a call goes on in the network when the process dies, or stops waiting."""
+
+    def __init__(self, lines: Lines, hints: Hints) -> None:
+        super().__init__(lines)
+        self._lines = lines
+        self._hints = hints
+        self._carrying: set[asyncio.Task[None]] = set()
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, ProcessLoop) and loop.ending:
+            raise DriverClosed("the simulation has ended")
+        if verb in HINTED:
+            return await self._hints.wait(arguments["timeout"])
+        if verb not in RECORDED:
+            return await self._lines.look(verb, arguments)
+        reply: asyncio.Future[Any] = loop.create_future()
+        carrier = loop.create_task(_carry(call, reply), context=outside())
+        self._carrying.add(carrier)
+        carrier.add_done_callback(self._carrying.discard)
+        return await reply
+
+    async def close(self) -> None:
+        """The process lets go of its end; the store stays."""
+
+
+async def _carry(call: Call, reply: asyncio.Future[Any]) -> None:
+    try:
+        result = await call()
+    except Exception as error:
+        if not reply.done():
+            reply.set_exception(error)
+            reply.exception()  # the process that asked may be gone
+    else:
+        if not reply.done():
+            reply.set_result(result)

@@ -1,0 +1,72 @@
+"""Stores to simulate on. A real engine is called from a thread while the virtual world stands still, so that every run
+on it is as repeatable as one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from taskharbor.driver import Driver
+from taskharbor.drivers import from_url
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.testing.faults import Call, Wrapper
+
+ANSWER_WITHIN = 60.0
+
+
+class Elsewhere(Wrapper):
+    """A driver that lives on the event loop of a thread; each call blocks until it has answered."""
+
+    def __init__(self, inner: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(inner)
+        self._home = loop
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        return asyncio.run_coroutine_threadsafe(_awaited(call), self._home).result(ANSWER_WITHIN)
+
+
+async def _awaited(call: Call) -> Any:
+    return await call()
+
+
+@contextmanager
+def opened(driver: str, chance: Random) -> Generator[Driver]:
+    """A new, empty store: `memory`, `sqlite`, or the URL of any engine."""
+    if driver == "memory":
+        yield MemoryDriver(chance)
+        return
+    with tempfile.TemporaryDirectory(prefix="taskharbor-simulation-") as folder, _thread() as loop:
+        # A file that nobody else sees and that need not survive a power cut.
+        url = f"sqlite:///{Path(folder) / 'jobs.db'}?synchronous=normal" if driver == "sqlite" else driver
+        inner = asyncio.run_coroutine_threadsafe(from_url(url), loop).result(ANSWER_WITHIN)
+        try:
+            yield Elsewhere(inner, loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(inner.close(), loop).result(ANSWER_WITHIN)
+
+
+@contextmanager
+def _thread() -> Generator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_serve(loop), name="taskharbor-simulated-store", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    return serve

@@ -1,0 +1,84 @@
+"""Many seeds, side by side in processes: progress while it runs, and every failure with its trace and its command."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from taskharbor.testing.simulation.run import Result, Scenario, explain, simulate
+
+
+class Outcome(Struct, frozen=True):
+    """What one seed came to; `failure` is empty if all promises held."""
+
+    seed: int
+    operations: int
+    executions: int
+    failure: str = ""
+    violated: tuple[str, ...] = ()
+
+
+class Regression(Struct, frozen=True):
+    """A seed that failed once, kept so that it is tried for ever after."""
+
+    scenario: str
+    seed: int
+    driver: str
+    violated: tuple[str, ...]
+
+
+def named(scenario: str) -> Scenario:
+    """The scenario of a name such as `package.module:function`."""
+    module, _, function = scenario.partition(":")
+    found: Scenario = getattr(importlib.import_module(module), function)
+    return found
+
+
+def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
+    """Run one seed and say what it came to, whatever it was."""
+    try:
+        result = simulate(named(scenario), seed, driver=driver)
+    except Exception as error:
+        failure = f"seed {seed} on {driver}: {type(error).__name__}: {error}"
+        return Outcome(seed, 0, 0, failure, (type(error).__name__,))
+    return Outcome(seed, result.operations, result.report.counts.executions, _failure(result), _violated(result))
+
+
+def _failure(result: Result) -> str:
+    return explain(result) if result.report.violations else ""
+
+
+def _violated(result: Result) -> tuple[str, ...]:
+    return tuple(sorted({violation.name for violation in result.report.violations}))
+
+
+def sweep(
+    scenario: str, seeds: Iterable[int], driver: str = "memory", processes: int | None = None
+) -> Iterator[Outcome]:
+    """Try the seeds, as many at a time as there are processors; outcomes come as they are ready."""
+    count = processes or os.cpu_count() or 1
+    left = iter(seeds)
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        start: Callable[[int], Future[Outcome]] = lambda seed: pool.submit(try_seed, scenario, seed, driver)  # noqa: E731
+        running = {start(seed) for seed in islice(left, count * 4)}
+        while running:
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            running |= {start(seed) for seed in islice(left, len(done))}
+            yield from (future.result() for future in done)
+
+
+def remember(outcome: Outcome, scenario: str, driver: str, folder: Path) -> Path:
+    """Keep a failed seed as a regression file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{scenario.rpartition(':')[2]}-{driver}-{outcome.seed}.json"
+    regression = Regression(scenario, outcome.seed, driver, outcome.violated)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(regression)) + b"\n")
+    return path

@@ -1,0 +1,249 @@
+"""The standard scenario: every kind of handler, clients that do everything, two generations of code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
+from taskharbor.core.job import Dependency, NewJob
+from taskharbor.driver import Group
+from taskharbor.errors import DriverError
+from taskharbor.runtime.handle import Job
+from taskharbor.runtime.step import Step
+from taskharbor.testing.simulation.cluster import Cluster, crash
+
+QUEUES = ("default", "mail")
+SPAN = 90.0
+
+
+async def everything(cluster: Cluster) -> None:
+    """Some workers of two generations, some clients; faults for as long as the clients are at it."""
+    chance = cluster.chance
+    keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
+    old, new = Application(chance, keep), Application(chance, keep, latest=True)
+    cluster.workers(
+        old.harbor,
+        new.harbor,
+        count=chance.randint(1, 4),
+        queues=QUEUES,
+        concurrency=chance.choice([1, 2, 4, 8]),
+        lease=chance.choice([3.0, 10.0, 30.0]),
+        grace=chance.choice([0.0, 2.0, 10.0]),
+    )
+    visits = [Visit(cluster, new, chance.randint(8, 20)) for _ in range(chance.randint(1, 4))]
+    processes = [cluster.client(new.harbor, visit.act, f"client{n}") for n, visit in enumerate(visits, 1)]
+    if chance.random() < 0.3:
+        await asyncio.sleep(chance.uniform(0, SPAN))
+        cluster.kill(processes[0])
+    await asyncio.sleep(SPAN * 1.2)
+    for process in processes:
+        await process.ended.wait()
+    await cluster.undisturbed(lambda driver: _resume(driver))
+
+
+async def _resume(driver: Any) -> None:
+    for queue in QUEUES:
+        await driver.pause(queue, False)
+
+
+class Application:
+    """A harbor with handlers of every temper. `latest` knows a task that the older code does not."""
+
+    def __init__(self, chance: Random, keep: float, *, latest: bool = False) -> None:
+        self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
+        self.chance = chance
+        self.steps: list[Callable[[], Step[Any]]] = []
+        self.poison: list[Callable[[], Step[Any]]] = []
+        self._calm()
+        self._failing()
+        self._slow()
+        self._deadly()
+        self.fresh = self._fresh() if latest else None
+
+    def _calm(self) -> None:
+        @self.harbor.task(name="quick")
+        async def quick(number: int = 0) -> int:
+            return number
+
+        @self.harbor.task(name="parent", max_attempts=3)
+        async def parent(children: int) -> None:
+            for number in range(children):
+                current().enqueue(quick.step(number))
+            await asyncio.sleep(self.chance.uniform(0, 2))
+            if self.chance.random() < 0.3:
+                raise RuntimeError("its children must not be born")
+
+        @self.harbor.task(name="snoozing")
+        async def snoozing() -> None:
+            if current().lease_version % 3:
+                raise Snooze(2)
+
+        self.quick = quick
+        self.steps += [
+            quick.step,
+            lambda: quick.step(7),
+            lambda: parent.step(self.chance.randint(1, 3)),
+            snoozing.step,
+        ]
+
+    def _failing(self) -> None:
+        @self.harbor.task(name="failing", max_attempts=3, retry=Retry(base=2, cap=5))
+        async def failing(times: int) -> None:
+            await asyncio.sleep(self.chance.uniform(0, 0.5))
+            if current().attempt <= times:
+                raise ValueError("not yet")
+
+        @self.harbor.task(name="hopeless")
+        async def hopeless(kind: int) -> None:
+            raise (Unrecoverable("never"), SystemExit(1), RetryAfter(1), KeyboardInterrupt())[kind]
+
+        self.steps += [
+            lambda: failing.step(self.chance.randint(1, 4)),
+            lambda: hopeless.step(self.chance.randrange(4)),
+        ]
+
+    def _slow(self) -> None:
+        @self.harbor.task(name="slow")
+        async def slow(seconds: float) -> None:
+            await asyncio.sleep(seconds / 2)
+            current().progress(0.5, "half-way")
+            await asyncio.sleep(seconds / 2)
+
+        @self.harbor.task(name="overdue", timeout=2, max_attempts=2)
+        async def overdue() -> None:
+            await asyncio.sleep(self.chance.uniform(0, 10))
+
+        @self.harbor.task(name="stubborn", timeout=2, max_attempts=2)
+        async def stubborn(seconds: float) -> None:
+            end = asyncio.get_running_loop().time() + seconds
+            while (left := end - asyncio.get_running_loop().time()) > 0:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(left)
+
+        self.steps += [
+            lambda: slow.step(self.chance.choice([0.2, 4, 12, 40])),
+            overdue.step,
+            lambda: stubborn.step(self.chance.choice([3, 15, 45])),
+        ]
+
+    def _deadly(self) -> None:
+        @self.harbor.task(name="unlucky")
+        async def unlucky(risk: float) -> None:
+            await asyncio.sleep(self.chance.uniform(0, 1))
+            if self.chance.random() < risk:
+                await crash()
+
+        self.poison += [lambda: unlucky.step(1.0), lambda: unlucky.step(0.4)]
+
+    def _fresh(self) -> Callable[[], Step[None]]:
+        @self.harbor.task(name="fresh")
+        async def fresh() -> None:
+            """Only the latest code knows this one."""
+
+        self.steps.append(fresh.step)
+        return fresh.step
+
+
+class Visit:
+    """One client process: enqueues in every way, cancels, replays, reschedules, pauses, and tries again on errors."""
+
+    def __init__(self, cluster: Cluster, app: Application, actions: int) -> None:
+        self._cluster = cluster
+        self._chance = cluster.chance
+        self._app = app
+        self._actions = actions
+        self._jobs: list[Job[Any]] = []
+
+    async def act(self) -> None:
+        """All its actions, spread over the span."""
+        kinds: list[Callable[[], Awaitable[None]]] = [self._one, self._many, self._keyed, self._fan, self._tamper]
+        for _ in range(self._actions):
+            await asyncio.sleep(self._chance.expovariate(self._actions / SPAN))
+            act = self._chance.choices(kinds, [5, 3, 4, 2, 3])[0]
+            for _ in range(3):
+                try:
+                    await act()
+                    break
+                except (DriverError, TimeoutError):
+                    await asyncio.sleep(self._chance.uniform(0, 2))
+
+    def _step(self) -> Step[Any]:
+        chance = self._chance
+        if chance.random() < 0.06:
+            return chance.choice(self._app.poison)()
+        return chance.choice(self._app.steps)()
+
+    def _with(self, step: Step[Any], **options: Any) -> Step[Any]:
+        return Step(step.task, step.payload, {**step.options, **options})  # type: ignore[typeddict-item]
+
+    async def _one(self) -> None:
+        chance, options = self._chance, dict[str, Any]()
+        if chance.random() < 0.3:
+            options["delay"] = chance.uniform(0, 40)
+        if chance.random() < 0.3:
+            options["priority"] = chance.choice([-5, 1, 5])
+        if chance.random() < 0.1:
+            options["expires"] = chance.uniform(0, 60)
+        if chance.random() < 0.5:
+            options["queue"] = "mail"
+        self._jobs += await self._app.harbor.aenqueue_many([self._with(self._step(), **options)])
+
+    async def _many(self) -> None:
+        steps = [self._step() for _ in range(self._chance.randint(2, 6))]
+        self._jobs += await self._app.harbor.aenqueue_many(steps)
+
+    async def _keyed(self) -> None:
+        chance = self._chance
+        key, ttl = f"key{chance.randint(1, 6)}", chance.choice([5, 40, 3600, None])
+        step = self._with(self._app.quick.step(chance.randint(1, 2)), idempotency_key=key, idempotency_ttl=ttl)
+        self._jobs += await self._app.harbor.aenqueue_many([step])
+
+    async def _fan(self) -> None:
+        """Members and a finalizer that waits for all of them, as a workflow is stored."""
+        driver, name = self._cluster.connection(), f"fan{self._chance.getrandbits(40):010x}"
+        ids = [f"{name}.{number}" for number in range(self._chance.randint(2, 5))]
+        steps = [self._app.quick.step(number) for number in range(len(ids))]
+        jobs = [
+            NewJob(id=id, type=step.task.name, queue="default", payload=step.payload, workflow_id=name)
+            for id, step in zip(ids, steps, strict=True)
+        ]
+        policy = self._chance.choice(["hold", "cancel", "collect"])
+        after = tuple(Dependency(id, policy) for id in ids)
+        last = self._app.quick.step(99)
+        jobs.append(
+            NewJob(
+                id=f"{name}.end",
+                type=last.task.name,
+                queue="default",
+                payload=last.payload,
+                workflow_id=name,
+                depends_on=after,
+            )
+        )
+        await self._app.harbor.admin.queues.alist()  # whose time it is may be known only once the store has answered
+        async with asyncio.timeout(20):
+            await driver.enqueue([Group(jobs=tuple(jobs))], self._app.harbor.admin.now())
+
+    async def _tamper(self) -> None:
+        chance, admin = self._chance, self._app.harbor.admin
+        deed = chance.random()
+        if deed < 0.45 and self._jobs:
+            await admin.jobs.acancel([chance.choice(self._jobs).id])
+        elif deed < 0.75:
+            await admin.dlq.areplay_all(limit=3)
+        elif deed < 0.85 and self._jobs:
+            await admin.jobs.areschedule(
+                chance.choice(self._jobs).id, run_at=admin.now() + timedelta(seconds=chance.uniform(0, 20))
+            )
+        elif deed < 0.92 and self._jobs:
+            await admin.jobs.adelete([chance.choice(self._jobs).id])
+        else:
+            queue = chance.choice(QUEUES)
+            await admin.queues.apause(queue)
+            await asyncio.sleep(chance.uniform(0, 10))
+            await admin.queues.aresume(queue)

@@ -1,0 +1,43 @@
+"""A thousand seeds, a million driver operations, every promise; `make torture` goes on from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from taskharbor.testing.simulation import explain, simulate
+from taskharbor.testing.simulation.sweep import Regression, named
+from taskharbor.testing.simulation.workload import everything
+
+SEEDS = 1000
+PORTION = 20
+OPERATIONS_PER_SEED = 1000
+REGRESSIONS = sorted(Path(__file__).with_name("regressions").glob("*.json"))
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PORTION))
+def test_every_promise_holds(first: int) -> None:
+    """G1, G3, D12, L4, L5, F1, F6, I1, K2, N1, X1, X2, X3, X4, X6, X7: with every fault, whatever the seed."""
+    operations = 0
+    for seed in range(first, first + PORTION):
+        result = simulate(everything, seed)
+        assert result.report.fine, explain(result)
+        operations += result.operations
+    assert operations >= PORTION * OPERATIONS_PER_SEED  # a sweep that hardly does anything proves hardly anything
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sqlite_keeps_them_too(seed: int) -> None:
+    """G1, G3, X1, X2, X3: the same seeds on a real store."""
+    result = simulate(everything, seed, driver="sqlite")
+    assert result.report.fine, explain(result)
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+def test_what_failed_once_does_not_fail_again(path: Path) -> None:
+    """Seeds that found something stay."""
+    kept = msgspec.json.decode(path.read_bytes(), type=Regression)
+    result = simulate(named(kept.scenario), kept.seed, driver=kept.driver)
+    assert result.report.fine, explain(result)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -32,7 +33,7 @@ PAGE = 1000
 # What is asked for, item by item
 
 
-class Job(Struct, array_like=True, frozen=True, tag="job"):
+class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
     """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for, each with a policy.
 
     `flow_key` is the key of the whole group.
@@ -53,7 +54,7 @@ class Job(Struct, array_like=True, frozen=True, tag="job"):
     flow_key: str | None = None
 
 
-class Want(Struct, array_like=True, frozen=True, tag="want"):
+class Want(Struct, array_like=True, frozen=True, gc=False, tag="want"):
     """A reserve: of the first jobs of these queues, or of exactly these ids."""
 
     queues: tuple[str, ...]
@@ -62,14 +63,14 @@ class Want(Struct, array_like=True, frozen=True, tag="want"):
     ids: tuple[str, ...] | None = None
 
 
-class Renew(Struct, array_like=True, frozen=True, tag="renew"):
+class Renew(Struct, array_like=True, frozen=True, gc=False, tag="renew"):
     """One report of an extend_lease."""
 
     id: str
     token: str
 
 
-class Settle(Struct, array_like=True, frozen=True, tag="settle"):
+class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
     """One transition: `to` is ack, put_back, fail or cancel; `failures` counts the entries it carries."""
 
     id: str
@@ -83,7 +84,7 @@ class Settle(Struct, array_like=True, frozen=True, tag="settle"):
     jobs: tuple[Job, ...] = ()
 
 
-class Named(Struct, array_like=True, frozen=True, tag="id"):
+class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
     """A job or schedule that a cancel, delete, replay, reschedule or advance is about."""
 
     id: str
@@ -96,14 +97,14 @@ Asked = Job | Want | Renew | Settle | Named
 # What came back, item by item
 
 
-class Made(Struct, array_like=True, frozen=True, tag="made"):
+class Made(Struct, array_like=True, frozen=True, gc=False, tag="made"):
     """What became of one job of an enqueue."""
 
     id: str
     created: bool
 
 
-class Claim(Struct, array_like=True, frozen=True, tag="claim"):
+class Claim(Struct, array_like=True, frozen=True, gc=False, tag="claim"):
     """A job handed out by reserve."""
 
     id: str
@@ -118,14 +119,14 @@ class Claim(Struct, array_like=True, frozen=True, tag="claim"):
     run_at: int | None = None
 
 
-class Kept(Struct, array_like=True, frozen=True, tag="kept"):
+class Kept(Struct, array_like=True, frozen=True, gc=False, tag="kept"):
     """A lease renewed."""
 
     expires_at: int
     cancel_requested: bool
 
 
-class Said(Struct, array_like=True, frozen=True, tag="said"):
+class Said(Struct, array_like=True, frozen=True, gc=False, tag="said"):
     """A verdict in a word: ok, replayed, cancelled, deleted … or the name of a refusal."""
 
     word: str
@@ -136,7 +137,7 @@ Answer = Made | Claim | Kept | Said
 # Events
 
 
-class Called(Struct, frozen=True, tag="called", tag_field="event"):
+class Called(Struct, frozen=True, gc=False, tag="called", tag_field="event"):
     """A verb was called."""
 
     who: str
@@ -147,7 +148,7 @@ class Called(Struct, frozen=True, tag="called", tag_field="event"):
     items: tuple[Asked, ...]
 
 
-class Returned(Struct, frozen=True, tag="returned", tag_field="event"):
+class Returned(Struct, frozen=True, gc=False, tag="returned", tag_field="event"):
     """The call of this number has returned, with an answer for each item; an enqueue: for each job, group by group
     (a refused group has one)."""
 
@@ -157,7 +158,7 @@ class Returned(Struct, frozen=True, tag="returned", tag_field="event"):
     answers: tuple[Answer, ...]
 
 
-class Raised(Struct, frozen=True, tag="raised", tag_field="event"):
+class Raised(Struct, frozen=True, gc=False, tag="raised", tag_field="event"):
     """The call of this number has raised. Unless `unknown`, it changed nothing."""
 
     who: str
@@ -167,7 +168,7 @@ class Raised(Struct, frozen=True, tag="raised", tag_field="event"):
     unknown: bool
 
 
-class Began(Struct, frozen=True, tag="began", tag_field="event"):
+class Began(Struct, frozen=True, gc=False, tag="began", tag_field="event"):
     """A handler has begun."""
 
     who: str
@@ -176,7 +177,7 @@ class Began(Struct, frozen=True, tag="began", tag_field="event"):
     version: int
 
 
-class Ended(Struct, frozen=True, tag="ended", tag_field="event"):
+class Ended(Struct, frozen=True, gc=False, tag="ended", tag_field="event"):
     """A handler has ended, in whatever way."""
 
     who: str
@@ -185,7 +186,7 @@ class Ended(Struct, frozen=True, tag="ended", tag_field="event"):
     version: int
 
 
-class Last(Struct, array_like=True, frozen=True):
+class Last(Struct, array_like=True, frozen=True, gc=False):
     """A job as the store holds it in the end; `failures` counts the entries kept."""
 
     id: str
@@ -201,7 +202,7 @@ class Last(Struct, array_like=True, frozen=True):
     key: str | None = None
 
 
-class Final(Struct, frozen=True, tag="final", tag_field="event"):
+class Final(Struct, frozen=True, gc=False, tag="final", tag_field="event"):
     """The store's contents after everything. A history may have several: they add up. `now` was the time."""
 
     at: int
@@ -240,14 +241,10 @@ def read(paths: Iterable[str | Path]) -> list[Event]:
     """The events of several files. A torn last line is what a killed process leaves; any other is an error."""
     events: list[Event] = []
     for path in paths:
-        lines = Path(path).read_bytes().split(b"\n")
-        torn = lines.pop()
-        events += map(_decoder.decode, lines)
-        if torn:
-            try:
-                events.append(_decoder.decode(torn))
-            except msgspec.DecodeError:
-                continue
+        whole, _, torn = Path(path).read_bytes().rpartition(b"\n")
+        events += _decoder.decode_lines(whole)
+        with suppress(msgspec.DecodeError):
+            events += [_decoder.decode(torn)] if torn else []
     return events
 
 

@@ -276,6 +276,19 @@ class Flows(Cases):
         await s.end(ack(await s.claim("p")))
         assert await s.get("z") == before
 
+    async def test_K2_a_second_end_counts_only_where_the_first_did_not(self, s: Scene) -> None:
+        """K2, K4: of one parent's children, those that collected its failure are left alone, those that held go on."""
+        await s.add(
+            job("p"), job("other"), child("collects", "p", "other", policy="collect"), child("holds", "p", "other")
+        )
+        await s.end(fail(await s.claim("p")))
+        await s.replay("p")
+        await s.end(ack(await s.claim("p")))
+        assert [(await s.get(id)).unmet for id in ("collects", "holds")] == [1, 1]
+        assert await s.states("collects", "holds") == ["waiting", "waiting"]
+        await s.end(ack(await s.claim("other")))
+        assert sorted(await s.order()) == ["collects", "holds"]
+
     async def test_K2_a_collected_parent_that_dies_again_counts_nothing(self, s: Scene) -> None:
         """K2: nor does a second failure count a second time."""
         await s.add(job("a"), job("b"), child("z", "a", "b", policy="collect"))

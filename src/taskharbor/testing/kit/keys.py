@@ -76,6 +76,15 @@ class Keys(Cases):
         assert await s.look.find_key("k", s.now) is None
         assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
 
+    @pytest.mark.parametrize("state", ["unfinished", "done"])
+    async def test_I2_a_key_without_end_still_counts_after_years(self, s: Scene, state: str) -> None:
+        """I2: not only for whoever looks it up: a second job of it is not created either."""
+        held = await s.held(idempotency_key="k", lease=5)
+        await s.end(*([ack(held)] if state == "done" else []))
+        s.tick(10 * 365 * 86400)
+        async with s.nothing_changes():
+            assert await s.add(job("b", idempotency_key="k")) == (Enqueued("a", False, True),)
+
     @pytest.mark.parametrize("how", ["ready", "put_back", "cancel", "left behind", "expired"])
     async def test_I2_entering_cancelled_frees_the_key(self, s: Scene, how: str) -> None:
         """I2, T3: however a job gets there."""

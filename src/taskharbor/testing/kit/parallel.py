@@ -134,6 +134,27 @@ class Parallel(Cases):
         assert verdicts["ok"] == 1
         assert set(verdicts) <= {"ok", "replayed", "late"}
 
+    async def test_D12_concurrent_claims_of_one_loop_never_meet(self, s: Scene) -> None:
+        """D12: calls that wait for each other on one loop choose and claim in one step; every time, not by chance."""
+        await s.add(*(job(f"j{n:02}") for n in range(20)))
+        got = await asyncio.gather(*(s.reserve(3, worker=f"w{number}") for number in range(8)))
+        assert sorted(each.id for held in got for each in held) == [f"j{n:02}" for n in range(20)]
+        assert {record.version for record in await s.all()} == {1}
+
+    async def test_D7_concurrent_settles_of_one_loop_count_once(self, s: Scene) -> None:
+        """D7, D8: the look at the lease and the write are one step, whoever else is at it."""
+        held = await s.held()
+        calls = [s.settle(ack(held, new_jobs=(job(f"n{number}"),))) for number in range(8)]
+        verdicts = Counter([verdict for each in await asyncio.gather(*calls) for verdict in each])
+        assert verdicts == {"ok": 1, "replayed": 7}
+        assert len(await s.all()) == 2
+
+    async def test_I1_concurrent_enqueues_of_one_loop_create_one_job(self, s: Scene) -> None:
+        """I1: the look for the key and its use are one step."""
+        answers = await asyncio.gather(*(s.add(job(f"j{n}", idempotency_key="k")) for n in range(8)))
+        assert sum(answer.created for (answer,) in answers) == 1
+        assert len({answer.id for (answer,) in answers}) == 1
+
     def test_I1_threads_create_one_job_per_key(self, harness: Harness) -> None:
         """I1: 64 submitters of one key on 8 threads: one creation, one id for all."""
 

@@ -1,0 +1,61 @@
+"""Letting catchers try mutants: cases of the kit on the memory driver or on a SQLite file, and scenes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from taskharbor.errors import HarborError
+from taskharbor.testing import Deadlock
+
+from . import cores, enqueues, flows, leases, lines, management, settles, sqlite, workers
+from .kit import CASES, in_file, in_memory
+from .mutant import Mutant
+from .scenes import SCENES
+
+ROLLS = (
+    leases.LEASES,
+    settles.SETTLES,
+    enqueues.ENQUEUES,
+    lines.LINES,
+    flows.FLOWS,
+    management.MANAGEMENT,
+    sqlite.SQLITE,
+    cores.CORES,
+    workers.WORKERS,
+)
+MUTANTS = [mutant for roll in ROLLS for mutant in roll.mutants]
+
+# How a case or a scene fails. Anything else is a mistake of the mutant's.
+COMPLAINTS = (AssertionError, ValueError, TimeoutError, HarborError, Deadlock, pytest.fail.Exception)
+
+
+def ask(catcher: str, kind: str) -> None:
+    """Let a case or a scene say what it has to complain about the product as it is now."""
+    if catcher in SCENES:
+        SCENES[catcher]()
+    elif kind == "sqlite":
+        with TemporaryDirectory() as folder:
+            in_file(CASES[catcher], f"sqlite:///{Path(folder)}/jobs.db?synchronous=normal")
+    else:
+        in_memory(CASES[catcher])
+
+
+@cache
+def check_healthy(catcher: str, kind: str) -> None:
+    """Without a mutant, nobody complains."""
+    ask(catcher, kind)
+
+
+def complaint_about(mutant: Mutant, catcher: str) -> str | None:
+    """What the catcher says to the mutant; None if it has not noticed."""
+    try:
+        with mutant.applied():
+            ask(catcher, mutant.kind)
+    except COMPLAINTS as complaint:
+        said = str(complaint).strip()
+        return f"{type(complaint).__name__}: {said}" if said else type(complaint).__name__
+    return None

@@ -1,0 +1,174 @@
+"""Broken drivers: dependencies."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from taskharbor.core import evolve
+from taskharbor.core.dependency import Effect
+from taskharbor.core.evolve import Replay
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import TERMINAL, State
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Parent
+from taskharbor.drivers.memory import store as stores
+from taskharbor.drivers.memory.driver import MemoryDriver
+from taskharbor.drivers.memory.store import Edge, Store
+
+from .mutant import Roll
+
+FLOWS = Roll("driver")
+mutant = FLOWS.mutant
+
+
+def count_down(store: Store, id: str, now: datetime) -> None:
+    """One dependency less for a job."""
+    child = store.jobs[id]
+    if child.unmet:
+        child = store._write(replace(child, unmet=child.unmet - 1))
+        if not child.unmet and child.state is State.WAITING:
+            store._write(evolve.released(child, now))
+
+
+@mutant((Store, "settle"), by="test_K2_a_repeated_settle_satisfies_no_edge_twice")
+def dependants_released_twice(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
+    """A repeated settle counts the dependants down once more."""
+    verdict = settle(store, to, now)
+    if verdict == "replayed":
+        for edge in store.children.get(to.id, ()):
+            count_down(store, edge.child, now)
+    return verdict
+
+
+@mutant((Store, "_tell_children"), by="test_K2_replaying_a_collected_parent_leaves_the_child_alone")
+def edge_satisfied_twice(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+    """A parent that was replayed counts a second time."""
+    met = [edge for edge in store.children.get(id, ()) if edge.satisfied]
+    tell(store, id, now, keep_until)
+    for edge in met:
+        count_down(store, edge.child, now)
+
+
+@mutant((Store, "_tell_children"), by="test_K2_a_child_that_went_on_is_left_alone[done]")
+def finished_child_released_again(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+    """A second end of a parent runs the child once more."""
+    tell(store, id, now, keep_until)
+    for edge in store.children.get(id, ()):
+        child = store.jobs[edge.child]
+        if child.state is State.DONE:
+            store._write(replace(child, state=State.READY, completed_at=None, keep_until=None, result=None))
+
+
+@mutant((Store, "_tell_children"), by="test_K1_a_chain_runs_one_after_the_other")
+def dependants_never_released(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+    """An end is not passed on: flows stop after their first step."""
+
+
+@mutant((Store, "_tell_children"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
+def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+    """A join waits for one arm only."""
+    tell(store, id, now, keep_until)
+    for edge in store.children.get(id, ()):
+        child = store.jobs[edge.child]
+        if child.state is State.WAITING and edge.satisfied:
+            store._write(evolve.released(replace(child, unmet=0), now))
+
+
+@mutant((Store, "_tell_children"), by="test_K4_cancel_cancels_the_rest[fail]")
+def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+    """Children of a dead job are cancelled, their own children wait for ever."""
+    children = {edge.child for edge in store.children.get(id, ())}
+    edges = {child: store.children.pop(child) for child in children if child in store.children}
+    tell(store, id, now, keep_until)
+    store.children.update(edges)
+
+
+@mutant((Store, "sweep"), by="test_K4_a_job_left_behind_tells_the_children")
+def sweep_tells_no_dependants(sweep: Any, store: Store, *rest: Any) -> Any:
+    """Whoever waits for an expired job waits for ever."""
+    with mock.patch.object(store, "_tell_children"):
+        return sweep(store, *rest)
+
+
+@mutant((Store, "cancel"), by="test_K4_cancel_cancels_the_rest[withdraw]")
+def cancel_tells_no_dependants(cancel: Any, store: Store, *rest: Any) -> Any:
+    """Whoever waits for a job cancelled by hand waits for ever."""
+    with mock.patch.object(store, "_tell_children"):
+        return cancel(store, *rest)
+
+
+@mutant((stores, "effect"), by="test_K4_hold_waits_for_a_replay[fail]")
+def hold_runs_after_a_failure(effect: Any, policy: str, parent: State) -> Any:
+    """A child whose parent died runs as if it had not."""
+    return Effect.SATISFY if parent in TERMINAL else effect(policy, parent)
+
+
+@mutant((stores, "effect"), by="test_K4_a_mixed_family_follows_each_edge")
+def collect_is_taken_for_hold(effect: Any, policy: str, parent: State) -> Any:
+    """A finalizer that should run with the failures waits for ever."""
+    return effect("hold" if policy == "collect" else policy, parent)
+
+
+@mutant((Store, "_write"), by="test_K2_a_released_job_is_due_now_or_at_its_own_time")
+def released_child_runs_before_its_time(write: Any, store: Store, job: JobRecord) -> Any:
+    """A child with a run_at in the future runs as soon as its parents are done."""
+    before = store.jobs.get(job.id)
+    if before is not None and before.state is State.WAITING and job.state is State.READY:
+        job = replace(job, due_at=before.due_at if before.run_at is None else before.created_at)
+    return write(store, job)
+
+
+@mutant((Store, "_connect"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
+def child_does_not_wait(connect: Any, store: Store, edge: Edge) -> None:
+    """Dependencies are stored and not waited for."""
+    connect(store, edge)
+    edge.satisfied = True
+
+
+@mutant((MemoryDriver, "parents"), by="test_K3_parents_come_in_the_order_given_with_their_results")
+async def parents_sorted_by_id(parents: Any, driver: MemoryDriver, id: str) -> list[Parent]:
+    """A chord's results come in another order than asked for."""
+    return sorted(await parents(driver, id), key=lambda parent: str(parent.id))
+
+
+@mutant((Store, "prune"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
+def prune_takes_needed_parents(prune: Any, store: Store, *rest: Any) -> Any:
+    """The results that a child has yet to read are forgotten."""
+    with mock.patch.object(store, "_is_needed", return_value=False):
+        return prune(store, *rest)
+
+
+@mutant((Store, "delete"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
+def delete_takes_needed_parents(delete: Any, store: Store, id: str) -> Any:
+    """A parent can be deleted while a child needs it."""
+    with mock.patch.object(store, "_is_needed", return_value=False):
+        return delete(store, id)
+
+
+@mutant((Store, "_is_needed"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[inflight]")
+def running_children_need_no_parents(is_needed: Any, store: Store, id: str) -> bool:
+    """A parent is kept only until its child has begun."""
+    return any(store.jobs[edge.child].state is State.WAITING for edge in store.children.get(id, ()))
+
+
+@mutant((Store, "prune"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+def prune_breaks_workflows_up(prune: Any, store: Store, *rest: Any) -> Any:
+    """Members of a flow are forgotten while others still run."""
+    live, store._live = store._live, type(store._live)()
+    try:
+        return prune(store, *rest)
+    finally:
+        store._live = live
+
+
+@mutant((Store, "replay"), by="test_Q3_replaying_a_cancelled_child_waits_for_its_parent")
+def replayed_child_does_not_wait(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """A replayed child runs before its parents are done."""
+    answer = replay(store, asked, now)
+    if answer == "replayed" and store.jobs[asked.id].state is State.WAITING:
+        store._write(replace(store.jobs[asked.id], state=State.READY))
+    return answer

@@ -1,0 +1,214 @@
+"""Broken drivers: what people and upkeep do to jobs, schedules, and the end of a driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from unittest import mock
+
+from msgspec.structs import replace
+
+from taskharbor.core import filter as filters
+from taskharbor.core.evolve import Replay
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import State
+from taskharbor.driver import Schedule, Tally
+from taskharbor.drivers.memory import store as stores
+from taskharbor.drivers.memory.driver import MemoryDriver
+from taskharbor.drivers.memory.store import Store
+
+from .mutant import Roll
+
+MANAGEMENT = Roll("driver")
+mutant = MANAGEMENT.mutant
+
+
+@mutant((Store, "delete"), by="test_X8_delete_answers_one_by_one")
+def delete_takes_live_jobs(delete: Any, store: Store, id: str) -> Any:
+    """A job that has yet to run can be deleted."""
+    job = store.jobs.get(id)
+    if job is None or job.state is not State.READY:
+        return delete(store, id)
+    store._line.drop(id)
+    store._remove(job)
+    return "deleted"
+
+
+@mutant((Store, "replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+def replay_keeps_attempts(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """A replayed job dies at its first failure."""
+    before = store.jobs.get(asked.id)
+    answer = replay(store, asked, now)
+    if answer == "replayed" and before is not None:
+        store._write(replace(store.jobs[asked.id], attempts=before.attempts))
+    return answer
+
+
+@mutant((Store, "replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+def version_reset_on_replay(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """The fencing numbers of a replayed job start over."""
+    answer = replay(store, asked, now)
+    if answer == "replayed":
+        store._write(replace(store.jobs[asked.id], version=0))
+    return answer
+
+
+@mutant((Store, "replay"), by="test_Q2_what_belonged_to_the_end_is_cleared[cancel]")
+def replay_keeps_the_cancel_request(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """A replayed job is cancelled again by the request that ended it."""
+    before = store.jobs.get(asked.id)
+    answer = replay(store, asked, now)
+    if answer == "replayed" and before is not None:
+        store._write(replace(store.jobs[asked.id], cancel_requested_at=before.cancel_requested_at))
+    return answer
+
+
+@mutant((Store, "replay"), by="test_Q2_several_replays_are_answered_one_by_one")
+def replay_of_finished_jobs(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """A job that is done can be run again by hand."""
+    job = store.jobs.get(asked.id)
+    if job is not None and job.state is State.DONE:
+        store._write(replace(job, state=State.DLQ))
+    return replay(store, asked, now)
+
+
+@mutant((Store, "_key_after"), by="test_Q2_a_new_key_that_is_taken_is_dropped")
+def replay_steals_a_key(key_after: Any, store: Store, asked: Replay, job: JobRecord, now: datetime) -> Any:
+    """A replay takes the key of another job."""
+    if asked.idempotency_key is not None:
+        store.keys.pop(asked.idempotency_key, None)
+    return key_after(store, asked, job, now)
+
+
+@mutant((Store, "cancel"), by="test_T3_cancelling_an_inflight_job_only_records_the_request")
+def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
+    """A running job is cancelled under its handler's feet."""
+    job = store.jobs.get(id)
+    if job is None or job.state is not State.INFLIGHT:
+        return cancel(store, id, now, keep_until)
+    store._withdraw(job, now, keep_until)
+    return "cancelled"
+
+
+@mutant((Store, "cancel"), by="test_T3_cancelling_several_jobs_answers_each")
+def cancel_not_stored(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
+    """A job is said to be cancelled, and runs."""
+    before = store.jobs.get(id)
+    answer = cancel(store, id, now, keep_until)
+    if answer == "cancelled" and before is not None:
+        store._write(before)
+    return answer
+
+
+@mutant((Store, "sweep"), by="test_N1_a_scheduled_or_waiting_job_expires_too")
+def sweep_forgets_waiting_jobs(sweep: Any, store: Store, *rest: Any) -> Any:
+    """A job that waits for others never expires."""
+    waiting = [job for job in store.jobs.values() if job.state is State.WAITING]
+    for job in waiting:
+        store.jobs[job.id] = replace(job, expires_at=None)
+    try:
+        return sweep(store, *rest)
+    finally:
+        store.jobs.update({job.id: job for job in waiting})
+
+
+@mutant((Store, "sweep"), by="test_N1_a_running_job_may_finish_after_its_expiry")
+def sweep_ends_running_jobs(sweep: Any, store: Store, *rest: Any) -> Any:
+    """A job is cancelled while its handler runs."""
+    with mock.patch.object(stores, "_is_held", return_value=False):
+        return sweep(store, *rest)
+
+
+@mutant((Store, "sweep"), by="test_N1_an_expired_job_ends_cancelled")
+def sweep_of_nothing(sweep: Any, store: Store, *rest: Any) -> int:
+    """What expired stays for ever."""
+    return 0
+
+
+@mutant((Store, "sweep"), by="test_N1_sweeping_goes_in_bites[3]")
+def sweep_ignores_the_limit(sweep: Any, store: Store, now: datetime, keep_until: datetime, limit: int) -> Any:
+    """Upkeep takes a bite of any size."""
+    return sweep(store, now, keep_until, limit and 10_000)
+
+
+@mutant((Store, "prune"), by="test_X8_a_record_is_kept_until_its_time_and_then_forgotten[ack]")
+def prune_early(prune: Any, store: Store, now: datetime, limit: int) -> Any:
+    """Records are forgotten a second too soon."""
+    return prune(store, now + timedelta(seconds=1), limit)
+
+
+@mutant((Store, "prune"), by="test_X8_a_record_is_kept_until_its_time_and_then_forgotten[ack]")
+def prune_of_nothing(prune: Any, store: Store, now: datetime, limit: int) -> int:
+    """The store grows for ever."""
+    return 0
+
+
+@mutant((Store, "prune"), by="test_X8_pruning_goes_in_bites")
+def prune_ignores_the_limit(prune: Any, store: Store, now: datetime, limit: int) -> Any:
+    """Pruning takes a bite of any size."""
+    return prune(store, now, limit and 10_000)
+
+
+@mutant((MemoryDriver, "advance"), by="test_N3_another_slot_than_expected_changes_nothing[earlier]")
+async def schedule_without_compare_and_swap(
+    advance: Any, driver: MemoryDriver, name: str, expected: datetime | None, *rest: Any
+) -> Any:
+    """Two schedulers both enqueue the same tick."""
+    known = driver._schedules.get(name)
+    return await advance(driver, name, known.slot if known else expected, *rest)
+
+
+@mutant((MemoryDriver, "put_schedule"), by="test_N5_an_operators_pause_sticks")
+async def schedule_forgets_its_pause(put_schedule: Any, driver: MemoryDriver, schedule: Schedule) -> None:
+    """A deploy resumes what an operator has paused."""
+    await put_schedule(driver, schedule)
+    driver._schedules[schedule.name] = replace(driver._schedules[schedule.name], paused=schedule.paused)
+
+
+@mutant((MemoryDriver, "advance"), by="test_N3_a_job_that_exists_leaves_the_slot_alone")
+async def schedule_advances_without_its_job(
+    advance: Any, driver: MemoryDriver, name: str, expected: Any, next_slot: Any, job: Any, now: datetime
+) -> Any:
+    """A tick whose job cannot be stored is skipped."""
+    if job is not None and job.id in driver._store.jobs:
+        await advance(driver, name, expected, next_slot, None, now)
+    return await advance(driver, name, expected, next_slot, job, now)
+
+
+@mutant((MemoryDriver, "next_due"), by="test_D10_after_close_every_verb_is_DriverClosed[next_due]")
+async def closed_driver_answers(next_due: Any, driver: MemoryDriver, queues: Sequence[str]) -> Any:
+    """A verb works on after close."""
+    return driver._store.next_due(queues)
+
+
+@mutant((MemoryDriver, "counts"), by="test_D13_counts_show_every_state_of_every_queue")
+async def counts_hide_the_pause(counts: Any, driver: MemoryDriver, now: datetime) -> Any:
+    """Nobody sees that a queue is paused."""
+    return [replace(each, paused=False) for each in await counts(driver, now)]
+
+
+@mutant((MemoryDriver, "count"), by="test_D13_totals_add_up")
+async def totals_do_not_add_up(
+    count: Any, driver: MemoryDriver, tallies: Sequence[Tally], forget_before: datetime
+) -> Any:
+    """A minute counted twice shows its last count only."""
+    for tally in tallies:
+        driver._counts.pop((tally.minute, tally.queue, tally.task, tally.outcome), None)
+    return await count(driver, tallies, forget_before)
+
+
+@mutant((filters, "_fits"), by="test_D13_query_chooses_what_the_filter_says[underscore is no wildcard]")
+def underscores_are_wildcards(fits: Any, pattern: str | None, text: str | None) -> Any:
+    """Patterns go to the engine as they are."""
+    if pattern is None or text is None:
+        return fits(pattern, text)
+    wild = {"*": ".*", "%": ".*", "_": "."}
+    return re.fullmatch("".join(wild.get(letter, re.escape(letter)) for letter in pattern), text) is not None
+
+
+@mutant((MemoryDriver, "query"), by="test_D13_query_can_be_read_in_pages")
+async def pages_repeat_themselves(query: Any, driver: MemoryDriver, where: Any, now: datetime, *rest: Any) -> Any:
+    """Every page is the first one."""
+    return await query(driver, where, now, rest[0], None)

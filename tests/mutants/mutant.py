@@ -1,0 +1,99 @@
+"""What a mutant is: a wrong function, the places where it stands in for the right one, and who must notice."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+Place = tuple[type | ModuleType, str]
+HERE = Path(__file__).parent
+
+
+class Blunder(Exception):
+    """A mutant that raises by mistake: it no longer fits the code that it breaks, and its death proves nothing."""
+
+
+class Mutant:
+    """A wrong function gets the right one as its first argument, then the arguments of the call.
+
+    Where a text stands (a statement of SQL), it gets the right text and returns the wrong one.
+    """
+
+    def __init__(self, kind: str, wrong: Callable[..., Any], places: tuple[Place, ...], caught_by: tuple[str, ...]):
+        self.kind = kind
+        self.name = wrong.__name__
+        self.breaks = (wrong.__doc__ or "").split("\n")[0]
+        self.places = places
+        self.caught_by = caught_by
+        self._wrong = wrong
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} mutant {self.name}>"
+
+    @contextmanager
+    def applied(self) -> Generator[None]:
+        """Everything inside meets the mutant."""
+        blunders: list[Exception] = []
+        try:
+            with ExitStack() as patches:
+                for owner, name in self.places:
+                    right = inspect.getattr_static(owner, name)
+                    patches.enter_context(mock.patch.object(owner, name, self._instead_of(right, blunders)))
+                yield
+        finally:
+            if blunders:
+                raise Blunder(f"{self!r} does not fit any more") from blunders[0]
+
+    def _instead_of(self, right: Any, blunders: list[Exception]) -> Any:
+        if isinstance(right, str):
+            return self._wrong(right)
+        if isinstance(right, property):
+            return property(lambda self_: self._wrong(right.fget, self_))
+
+        @wraps(right)
+        def wrong(*args: Any, **kwargs: Any) -> Any:
+            with _noting(blunders):
+                return self._wrong(right, *args, **kwargs)
+
+        @wraps(right)
+        async def wrong_later(*args: Any, **kwargs: Any) -> Any:
+            with _noting(blunders):
+                return await self._wrong(right, *args, **kwargs)
+
+        return wrong_later if inspect.iscoroutinefunction(self._wrong) else wrong
+
+
+@contextmanager
+def _noting(blunders: list[Exception]) -> Generator[None]:
+    """Remember errors that stem from the mutant's own lines: the product may well swallow them."""
+    try:
+        yield
+    except (TypeError, AttributeError, NameError, LookupError, ValueError) as error:
+        if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == HERE:
+            blunders.append(error)
+        raise
+
+
+class Roll:
+    """The mutants of one kind, in the order of their definition."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.mutants: list[Mutant] = []
+
+    def mutant(self, *places: Place, by: str | tuple[str, ...]) -> Callable[[Callable[..., Any]], Mutant]:
+        """Enrol the wrong function below; `by` names who catches it."""
+
+        def enrol(wrong: Callable[..., Any]) -> Mutant:
+            mutant = Mutant(self.kind, wrong, places, (by,) if isinstance(by, str) else by)
+            self.mutants.append(mutant)
+            return mutant
+
+        return enrol

@@ -1,0 +1,181 @@
+"""Broken SQLite drivers: statements with a condition left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskharbor.drivers.sqlite import dependants, enqueue, manage, reserve, settle
+
+from .mutant import Roll
+
+SQLITE = Roll("sqlite")
+mutant = SQLITE.mutant
+
+
+def instead(sql: str, right: str, wrong: str = "") -> str:
+    """The statement with another text in one place."""
+    if sql.count(right) != 1:
+        raise ValueError(f"{right!r} is not in {sql!r} once")
+    return sql.replace(right, wrong)
+
+
+@mutant((settle, "ACK"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
+def sql_ack_without_token(sql: str) -> str:
+    """An Ack is taken from anybody."""
+    return instead(sql, " AND token = ?2")
+
+
+@mutant((settle, "ACK"), by="test_D7_at_the_expiry_a_settle_is_refused[ack]")
+def sql_ack_without_expiry(sql: str) -> str:
+    """An Ack counts however late it comes."""
+    return instead(sql, " AND lease_expires_at > ?3")
+
+
+@mutant((settle, "FAIL"), by="test_D7_at_the_expiry_a_settle_is_refused[fail]")
+def sql_fail_at_the_very_expiry(sql: str) -> str:
+    """A lease still counts at the very moment of its end."""
+    return instead(sql, "lease_expires_at > ?3", "lease_expires_at >= ?3")
+
+
+@mutant((settle, "PUT_BACK"), by="test_D8_repeating_a_settle_is_replayed[put_back]")
+def sql_settled_token_forgotten(sql: str) -> str:
+    """Nobody remembers who put a job back."""
+    return instead(sql, "settled_token = ?2", "settled_token = NULL")
+
+
+@mutant((settle, "PUT_BACK"), by="test_D3_a_retry_is_not_handed_out_before_its_time")
+def sql_retry_drops_its_place(sql: str) -> str:
+    """A retry carries its delay, and stands in line as if it had none."""
+    return instead(sql, "place = iif(cancel_requested_at IS NULL, ?11, place)", "place = place")
+
+
+@mutant((settle, "PUT_BACK"), by="test_T3_a_put_back_after_the_request_lands_in_cancelled[put_back]")
+def sql_put_back_ignores_the_cancel_request(sql: str) -> str:
+    """A cancelled job that is put back runs again."""
+    return instead(sql, "state = iif(cancel_requested_at IS NULL, 'ready', 'cancelled')", "state = 'ready'")
+
+
+@mutant((reserve, "EXTEND"), by="test_D6_an_expired_lease_is_not_revived")
+def sql_extend_without_expiry(sql: str) -> str:
+    """An expired lease can be renewed."""
+    return instead(sql, " AND lease_expires_at > ?3")
+
+
+@mutant((reserve, "EXTEND"), by="test_D8_why_an_extension_is_refused[held, foreign token]")
+def sql_extend_without_token(sql: str) -> str:
+    """Anybody can renew anybody's lease."""
+    return instead(sql, " AND token = ?2")
+
+
+@mutant((reserve, "EXTEND"), by="test_D6_a_lease_never_shrinks")
+def sql_extend_shrinks(sql: str) -> str:
+    """A short renewal cuts a long lease."""
+    return instead(sql, "max(lease_expires_at, ?4)", "?4")
+
+
+@mutant((reserve, "PAUSED"), by="test_D3_never_from_a_paused_queue")
+def sql_reserve_ignores_the_pause(sql: str) -> str:
+    """A paused queue goes on."""
+    return f"{sql} WHERE 0"
+
+
+@mutant((reserve, "CLAIM"), by="test_D2_a_claim_moves_the_job_to_inflight_under_a_lease")
+def sql_version_not_bumped(sql: str) -> str:
+    """Claims are answered with the next version, and not counted."""
+    return instead(sql, "version = version + 1", "version = version")
+
+
+@mutant((reserve, "CLAIM"), by="test_D5_a_reclaim_is_stored")
+def sql_crash_not_counted(sql: str) -> str:
+    """A lapse is told and not stored."""
+    return instead(sql, "crashes = crashes + (state = 'inflight')", "crashes = crashes")
+
+
+@mutant((reserve, "LINE_UP"), by="test_D11_a_first_reclaim_goes_to_the_front")
+def sql_reclaimed_job_never_in_front(sql: str) -> str:
+    """A job whose worker died queues by its expiry the first time too."""
+    return instead(sql, "iif(crashes = 0, ?2, lease_expires_at)", "iif(?2 = 0, 0, lease_expires_at)")
+
+
+@mutant((reserve, "LAPSED"), (reserve, "LINE_UP"), by="test_D5_reserve_itself_reclaims_at_the_expiry")
+def sql_no_reclaim(sql: str) -> str:
+    """Nobody takes the jobs of a dead worker over."""
+    return instead(sql, "WHERE state = 'inflight'", "WHERE state = 'nowhere'")
+
+
+@mutant((reserve, "NEXT_PRIORITY"), by="test_D11_higher_priority_first[1]")
+def sql_lowest_priority_first(sql: str) -> str:
+    """The order of ranks is upside down."""
+    return instead(sql, "max(priority)", "min(priority)")
+
+
+@mutant((reserve, "_pick"), by="test_D11_earlier_due_first")
+def sql_enqueue_order_before_due_time(pick: Any, db: Any, queue: str, now: int, limit: int, sql: str) -> Any:
+    """Whoever was enqueued first goes first, whoever has been due longest."""
+    return pick(db, queue, now, limit, instead(sql, "ORDER BY place, seq", "ORDER BY seq"))
+
+
+@mutant((reserve, "_pick"), by="test_D11_an_expired_job_at_the_front_blocks_nobody")
+def sql_reserve_ignores_expires_at(pick: Any, db: Any, queue: str, now: int, limit: int, sql: str) -> Any:
+    """A job is handed out although its time is over."""
+    return pick(db, queue, now, limit, instead(sql, " AND (expires_at IS NULL OR expires_at > ?1)"))
+
+
+@mutant((manage, "EXPIRED"), by="test_N1_an_expired_job_ends_cancelled")
+def sql_sweep_ignores_the_time(sql: str) -> str:
+    """Whatever may expire is cancelled at once."""
+    return instead(sql, " AND expires_at <= ?1")
+
+
+@mutant((manage, "EXPIRED"), by="test_N1_a_running_job_may_finish_after_its_expiry")
+def sql_sweep_ends_running_jobs(sql: str) -> str:
+    """A job is cancelled while its handler runs."""
+    return instead(sql, " AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)")
+
+
+@mutant((enqueue, "LIVING_KEY"), by="test_I2_a_key_is_alive_before_its_expiry_and_free_at_it[ready]")
+def sql_key_for_ever(sql: str) -> str:
+    """A key never runs out."""
+    return instead(sql, "expires_at > ?2", "?2 = ?2")
+
+
+@mutant((enqueue, "UNDO"), by="test_D1_a_refused_group_leaves_its_neighbours_alone")
+def sql_half_stored_group(sql: str) -> str:
+    """A refused group leaves the members before the refused one behind."""
+    return instead(sql, "seq > ?1", "seq > ?1 AND 0")
+
+
+@mutant((dependants, "DEPENDANTS"), by="test_K2_a_second_end_counts_only_where_the_first_did_not")
+def sql_edge_satisfied_twice(sql: str) -> str:
+    """A parent that was replayed counts a second time."""
+    return instead(sql, " AND satisfied = 0")
+
+
+@mutant((dependants, "RELEASE"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
+def sql_child_released_by_its_first_parent(sql: str) -> str:
+    """A join waits for one arm only."""
+    return sql.replace("unmet = 1 AND state", "unmet > 0 AND state")
+
+
+@mutant((manage, "NEEDED"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
+def sql_delete_takes_needed_parents(sql: str) -> str:
+    """A parent can be deleted while a child needs it."""
+    return instead(sql, "edge.parent = ?1 AND", "edge.parent = ?1 AND 0 AND")
+
+
+@mutant((manage, "PRUNE"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+def sql_prune_breaks_workflows_up(sql: str) -> str:
+    """Members of a flow are forgotten while others still run."""
+    return instead(sql, "member.completed_at IS NULL", "member.completed_at IS NULL AND 0")
+
+
+@mutant((manage, "REPLAY"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+def sql_replay_keeps_attempts(sql: str) -> str:
+    """A replayed job dies at its first failure."""
+    return instead(sql, "attempts = 0", "attempts = attempts")
+
+
+@mutant((manage, "FREE_KEY"), by="test_X8_pruning_an_old_owner_leaves_the_key_of_a_new_one")
+def sql_key_freed_by_an_old_owner(sql: str) -> str:
+    """Whoever had a key once frees it for whoever has it now."""
+    return instead(sql, "owner = ?2", "?2 = ?2")

@@ -1,0 +1,422 @@
+"""Broken workers: keeper, settler, executor, the reserve loop, the stop, and clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
+from taskharbor.core.transition import Ack
+from taskharbor.driver import Extended, Inspect, capability
+from taskharbor.errors import LeaseError
+from taskharbor.runtime import clock as clocks
+from taskharbor.runtime import executor as executors
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.clock import EngineClock
+from taskharbor.runtime.context import JobContext
+from taskharbor.runtime.doze import Doze
+from taskharbor.runtime.executor import Executor
+from taskharbor.runtime.keeper import Held, Keeper, Stop
+from taskharbor.runtime.quarantine import Quarantine
+from taskharbor.runtime.settler import Entry, Settler
+from taskharbor.runtime.step import Step
+from taskharbor.runtime.upkeep import Upkeep
+from taskharbor.runtime.worker import Worker
+
+from .mutant import Roll
+
+WORKERS = Roll("worker")
+mutant = WORKERS.mutant
+
+
+# the keeper
+
+
+@mutant((Settler, "submit"), by="a_settle_that_does_not_get_through_keeps_its_lease")
+def heartbeat_stopped_before_settle(submit: Any, settler: Settler, held: Held, transition: Any) -> None:
+    """Leases are renewed while the handler runs, and no longer while its outcome is on its way."""
+    settler._keeper.drop(held)
+    submit(settler, held, transition)
+
+
+@mutant((Keeper, "_renew"), by="a_put_back_that_does_not_get_through_keeps_its_lease")
+async def heartbeat_only_from_the_handlers_start(renew: Any, keeper: Keeper, loop: Any) -> Any:
+    """A claim whose handler has not started is not renewed."""
+    waiting = [held for held in keeper._held.values() if held.started_at is None]
+    for held in waiting:
+        keeper.drop(held)
+    renewed = await renew(keeper, loop)
+    for held in waiting:
+        keeper.hold(held)
+    return renewed
+
+
+@mutant((Keeper, "__init__"), by="a_long_run_is_one_run")
+def heartbeat_once_per_lease(init: Any, keeper: Keeper, *rest: Any) -> None:
+    """The first renewal comes when the lease is over."""
+    init(keeper, *rest)
+    keeper._period *= 3
+
+
+@mutant((Keeper, "_renew"), by="a_long_run_is_one_run")
+async def no_heartbeat(renew: Any, keeper: Keeper, loop: Any) -> bool:
+    """Leases are never renewed."""
+    return True
+
+
+@mutant((Keeper, "hurry"), by="a_claim_that_took_long_to_arrive_is_renewed_at_once")
+def slow_claim_not_renewed_at_once(hurry: Any, keeper: Keeper) -> None:
+    """A lease that lost most of its time on the way waits for the next round."""
+
+
+@mutant((Keeper, "_take"), by="a_stolen_lease_ends_the_run")
+def keeper_ignores_a_refusal(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+    """A refused renewal changes nothing: the run goes on until its lease is over by the local clock."""
+    if not isinstance(answer, LeaseError):
+        take(keeper, held, answer, sent)
+
+
+@mutant((Keeper, "_lose"), by="a_stolen_lease_ends_the_run")
+def lost_lease_tells_nobody(lose: Any, keeper: Keeper, held: Held, why: str) -> None:
+    """The handler runs on after its lease is lost."""
+    keeper.drop(held)
+
+
+@mutant((Keeper, "_give_up_overdue"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
+def overdue_lease_kept(give_up: Any, keeper: Keeper, time: float) -> None:
+    """A worker that cannot reach the store believes in its leases for ever."""
+    for held in keeper._held.values():
+        held.deadline = max(held.deadline, time + 1)
+
+
+@mutant((Keeper, "_take"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
+def renewal_counts_from_its_reply(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+    """A lease is believed to last longer than the store has granted."""
+    take(keeper, held, answer, asyncio.get_running_loop().time())
+
+
+@mutant((Worker, "_take"), by="a_worker_cut_off_before_its_first_heartbeat_stops_in_time")
+def claim_counts_from_its_reply(take: Any, worker: Worker, job: JobRecord, deadline: float, *rest: Any) -> None:
+    """A claim is believed to last longer than the store has granted."""
+    take(worker, job, worker._loop.time() + worker._options.lease, *rest)
+
+
+@mutant((Keeper, "_take"), by="a_cancelled_job_stops_at_the_next_heartbeat")
+def cancel_request_ignored(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+    """A running job cannot be cancelled."""
+    take(keeper, held, replace(answer, cancel_requested=False) if isinstance(answer, Extended) else answer, sent)
+
+
+@mutant((Keeper, "_renew"), by="the_heartbeat_tells_that_the_handler_runs")
+async def heartbeat_without_news(renew: Any, keeper: Keeper, loop: Any) -> Any:
+    """Start and progress are never reported."""
+    for held in keeper._held.values():
+        held.started_at = held.progress = None
+    return await renew(keeper, loop)
+
+
+# the settler
+
+
+@mutant((Settler, "_flush"), by="a_lost_reply_of_a_settle_is_asked_for_again")
+async def settle_not_retried(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+    """An outcome whose reply was lost is taken for written."""
+    await flush(settler, batch)
+    return []
+
+
+@mutant((Settler, "_flush"), by="a_lost_request_of_a_settle_changes_no_decision")
+async def settle_repeated_with_a_fresh_decision(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+    """An outcome that has to be sent again counts its failure again."""
+    left: list[Entry] = await flush(settler, batch)
+    return [(held, replace(to, attempts=to.attempts + 1) if to.failures else to) for held, to in left]
+
+
+@mutant((Settler, "_is_lost"), by="an_outcome_that_comes_too_late_is_not_sent")
+def late_outcome_sent(is_lost: Any, settler: Settler, held: Held, time: float) -> bool:
+    """Outcomes are sent however late it is."""
+    return False
+
+
+@mutant((Settler, "_flush"), by="one_outcome_that_cannot_be_stored_holds_nobody_up")
+async def one_bad_outcome_drops_its_batch(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+    """When one outcome cannot be stored, its neighbours are dropped with it."""
+    if len(batch) > 1 and any(isinstance(to, Ack) and to.result == b"13" for _, to in batch):
+        return []
+    left: list[Entry] = await flush(settler, batch)
+    return left
+
+
+@mutant((Settler, "_flush"), by="a_lost_reply_of_a_settle_is_asked_for_again")
+async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+    """A run whose outcome was sent twice is two runs in the totals."""
+    left: list[Entry] = await flush(settler, batch)
+    settler._settled(left)
+    return left
+
+
+# the executor
+
+
+@mutant((Executor, "run"), by="a_failing_job_is_retried_and_buried")
+async def failure_swallowed(run: Any, executor: Executor, held: Held) -> Outcome:
+    """Whatever a handler raises, its job is done."""
+    outcome: Outcome = await run(executor, held)
+    return Succeeded(None) if isinstance(outcome, Failed) else outcome
+
+
+@mutant((Executor, "run"), by="an_unknown_task_waits_for_a_deploy")
+async def unknown_task_straight_to_the_dlq(run: Any, executor: Executor, held: Held) -> Outcome:
+    """A worker of yesterday buries the jobs of today."""
+    outcome: Outcome = await run(executor, held)
+    return Failed("UnknownTask", held.job.type, final="unknown_task") if isinstance(outcome, NotRegistered) else outcome
+
+
+@mutant((Executor, "run"), by="a_timeout_ends_the_run_and_counts")
+async def timeout_not_applied(run: Any, executor: Executor, held: Held) -> Any:
+    """A handler may run for ever."""
+    held.job = replace(held.job, timeout=None)
+    return await run(executor, held)
+
+
+@mutant((executors, "_after_stop"), by="a_timeout_ends_the_run_and_counts")
+def timeout_counts_no_attempt(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
+    """A job that times out is put back for ever."""
+    outcome: Outcome = after_stop(stop, job, task)
+    return Interrupted() if stop == "timeout" else outcome
+
+
+@mutant((executors, "_after_stop"), by="a_cancelled_job_stops_at_the_next_heartbeat")
+def cancel_counts_as_a_failure(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
+    """A job that somebody cancelled has failed."""
+    return Failed("Cancelled", "") if stop == "cancel" else after_stop(stop, job, task)
+
+
+@mutant((executors, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
+def graceful_stop_counts_an_attempt(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
+    """Every deploy costs the jobs it interrupts an attempt."""
+    return Failed("Interrupted", "") if stop == "shutdown" else after_stop(stop, job, task)
+
+
+@mutant((executors, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
+def graceful_stop_cancels_jobs(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
+    """Every deploy loses the jobs it interrupts."""
+    return CancelledByRequest() if stop == "shutdown" else after_stop(stop, job, task)
+
+
+@mutant((executors, "from_error"), by="a_stray_cancellation_is_a_failure")
+def stray_cancellation_is_a_release(from_error: Any, error: BaseException, *rest: Any) -> Outcome:
+    """A handler that raises CancelledError is run again for ever."""
+    outcome: Outcome = from_error(error, *rest)
+    return Interrupted() if isinstance(error, asyncio.CancelledError) else outcome
+
+
+@mutant((Executor, "run"), by="a_payload_that_does_not_fit_is_buried_at_once")
+async def bad_payload_retried(run: Any, executor: Executor, held: Held) -> Outcome:
+    """Bytes that no retry will make readable are retried."""
+    outcome: Outcome = await run(executor, held)
+    return replace(outcome, final=None) if isinstance(outcome, Failed) and outcome.final == "undecodable" else outcome
+
+
+@mutant((Executor, "_success"), by="a_child_comes_with_its_parents_success")
+def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
+    """What a handler enqueued with its success is lost."""
+    outcome: Outcome = success(executor, *rest)
+    return replace(outcome, new_jobs=()) if isinstance(outcome, Succeeded) else outcome
+
+
+@mutant((Client, "enqueue_with"), by="a_child_comes_with_its_parents_success")
+def children_enqueued_at_once(enqueue_with: Any, client: Client, context: JobContext, step: Step[Any]) -> Any:
+    """What a handler enqueued with its success is stored even if it fails."""
+    job = enqueue_with(client, context, step)
+    context.new_jobs.clear()
+    asyncio.get_running_loop().create_task(client.enqueue_one(step))
+    return job
+
+
+@mutant((JobContext, "lease_version"), by="the_fencing_number_grows_with_every_claim")
+def fencing_number_is_the_attempt(lease_version: Any, context: JobContext) -> int:
+    """After a crash the second run carries the number of the first."""
+    return context.attempt
+
+
+# the worker
+
+
+@mutant((Worker, "_room"), by="a_worker_takes_no_more_than_it_can_run")
+def reserves_more_than_it_has_slots(room: Any, worker: Worker) -> Any:
+    """A worker takes one job more than it can run."""
+    free, ids = room(worker)
+    return (free + 1 if free > 0 else 0), ids
+
+
+@mutant((Worker, "_conclude"), by="a_full_worker_goes_on_when_a_slot_is_free")
+def freed_slot_unnoticed(conclude: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+    """A full worker does not hear that a slot is free."""
+    freed, worker._freed = worker._freed, asyncio.Event()
+    conclude(worker, held, outcome)
+    worker._freed = freed
+
+
+@mutant((Worker, "_take"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
+def two_runs_of_one_id_side_by_side(take: Any, worker: Worker, job: JobRecord, *rest: Any) -> None:
+    """A worker that takes its own job over has forgotten that it runs it."""
+    worker._running.pop(job.id, None)
+    take(worker, job, *rest)
+
+
+@mutant((Worker, "_take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
+def jobs_reserved_while_stopping_dropped(take: Any, worker: Worker, *rest: Any) -> None:
+    """Jobs that arrive during a stop are left to their leases."""
+    if not worker._stopping.is_set():
+        take(worker, *rest)
+
+
+@mutant((Worker, "_take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
+def jobs_reserved_while_stopping_run(take: Any, worker: Worker, *rest: Any) -> None:
+    """Jobs that arrive during a stop are begun."""
+    stopping, worker._stopping = worker._stopping, asyncio.Event()
+    take(worker, *rest)
+    worker._stopping = stopping
+
+
+@mutant((Worker, "_let_finish"), by="a_stop_lets_handlers_finish")
+async def stop_without_grace(let_finish: Any, worker: Worker, patience: float, even_in_a_hurry: bool = False) -> None:
+    """A stop interrupts every handler at once."""
+    await let_finish(worker, patience if even_in_a_hurry else 0.0, even_in_a_hurry)
+
+
+@mutant((Worker, "_submit"), by="a_stop_gives_back_what_it_interrupts")
+def interrupted_jobs_not_given_back(submit: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+    """After a deploy the interrupted jobs wait for their leases to run out, and count a crash."""
+    if isinstance(outcome, Interrupted):
+        worker._keeper.drop(held)
+    else:
+        submit(worker, held, outcome)
+
+
+@mutant((Worker, "_conclude"), by="a_stolen_lease_ends_the_run")
+def outcome_written_after_the_lease_was_lost(conclude: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+    """A run that has lost its lease still sends its outcome."""
+    if held.stop == "lost":
+        held.stop = "shutdown"
+    conclude(worker, held, outcome)
+
+
+@mutant((Worker, "_end_run"), by="a_handler_that_ignores_its_timeout_is_waited_for")
+def timeout_settled_while_the_handler_runs(end_run: Any, worker: Worker, held: Held, stop: Stop) -> None:
+    """A timed-out job is given back at once, although its handler may still run."""
+    end_run(worker, held, stop)
+    if stop == "timeout" and not held.settling:
+        held.abandoned = True
+        worker._submit(held, Failed("TimeoutError", ""))
+
+
+@mutant((Worker, "stop"), by="an_abandoned_run_is_not_given_back")
+async def abandoned_run_given_back(stop: Any, worker: Worker, **options: Any) -> None:
+    """A run that ignores its cancellation is given back while it goes on."""
+    await stop(worker, hold_abandoned=True)
+    await worker.release()
+
+
+@mutant((Worker, "_submit"), by="a_failing_job_is_retried_and_buried")
+def policy_of_the_task_ignored(submit: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+    """Every task is retried by the harbor's policy."""
+    tasks, worker._tasks = worker._tasks, {}
+    submit(worker, held, outcome)
+    worker._tasks = tasks
+
+
+@mutant((Worker, "_reserve"), by="a_long_run_is_one_run")
+async def asks_for_short_leases(reserve: Any, worker: Worker, room: int, *rest: Any) -> Any:
+    """The store is asked for a tenth of the lease that the keeper renews."""
+    lease_for, worker._lease_for = worker._lease_for, worker._lease_for / 10
+    try:
+        return await reserve(worker, room, *rest)
+    finally:
+        worker._lease_for = lease_for
+
+
+@mutant((Doze, "back_off"), by="a_store_that_was_away_finds_its_workers_again")
+async def outage_ends_the_worker(back_off: Any, doze: Doze, failures: int) -> None:
+    """A worker that met an outage never asks again."""
+    await doze._stopping.wait()
+
+
+@mutant((Doze, "until_work"), by="a_delayed_job_runs_on_time")
+async def polls_in_the_dark(until_work: Any, doze: Doze, *, found: bool) -> None:
+    """A worker sleeps through due times."""
+    await doze._first_of(asyncio.sleep(5))
+
+
+@mutant((Upkeep, "sweep"), by="an_expired_job_is_cancelled")
+async def nobody_sweeps(sweep: Any, upkeep: Upkeep) -> None:
+    """What expired is never cancelled."""
+
+
+@mutant((Upkeep, "prune"), by="a_record_outlives_its_key")
+async def nobody_prunes(prune: Any, upkeep: Upkeep) -> None:
+    """The store grows for ever."""
+
+
+# quarantine
+
+
+@mutant((Quarantine, "sort"), by="a_suspect_runs_alone")
+def suspects_run_beside_others(sort: Any, quarantine: Quarantine, jobs: Sequence[JobRecord], empty: bool) -> Any:
+    """A job that may kill its worker takes its neighbours along."""
+    return list(jobs), []
+
+
+@mutant((Quarantine, "ask"), by="a_suspect_runs_alone")
+def others_join_a_suspect(ask: Any, quarantine: Quarantine, free: int, empty: bool) -> Any:
+    """What runs alone gets company later."""
+    quarantine._alone = False
+    return ask(quarantine, free, empty)
+
+
+@mutant((Quarantine, "sort"), by="a_suspect_runs_alone")
+def suspects_never_run(sort: Any, quarantine: Quarantine, jobs: Sequence[JobRecord], empty: bool) -> Any:
+    """A job under suspicion is given back for ever."""
+    to_run, suspects = sort(quarantine, jobs, False)
+    quarantine._wanted, quarantine._rest_until = None, quarantine._time() + 5
+    return to_run, suspects
+
+
+@mutant((Quarantine, "ask"), by="slots_do_not_stay_empty_for_a_suspect")
+def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty: bool) -> Any:
+    """One long handler and one suspect bring a whole worker to a halt."""
+    quarantine._empty_by = quarantine._time() + 10
+    return ask(quarantine, free, empty)
+
+
+# clients and clocks
+
+
+@mutant((Client, "enqueue"), by="many_submitters_of_one_key_create_one_job")
+async def key_check_then_put_in_the_client(enqueue: Any, client: Client, steps: Sequence[Step[Any]]) -> Any:
+    """The client looks for a key, and leaves it out of the enqueue if it is free."""
+    async with client.store() as driver:
+        for step in steps:
+            key = step.options.get("idempotency_key")
+            if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
+                step.options = {**step.options}
+                del step.options["idempotency_key"]
+    return await enqueue(client, steps)
+
+
+@mutant((EngineClock, "__call__"), by="the_engines_clock_rules")
+def host_clock_used(call: Any, clock: EngineClock) -> datetime:
+    """Workers go by their host's clock although the engine has one."""
+    return clocks.host_clock()
+
+
+@mutant((EngineClock, "stale"), by="a_change_of_the_engines_clock_is_followed")
+def engine_clock_asked_once(stale: Any, clock: EngineClock) -> bool:
+    """A change of the engine's clock is never noticed."""
+    return clock._at is None

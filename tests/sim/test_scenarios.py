@@ -1,0 +1,122 @@
+"""Simulations of one's own handlers, and what a broken promise looks like."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from taskharbor import Harbor, current
+from taskharbor.testing import simulation
+from taskharbor.testing.history import Began
+from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
+
+from . import scenarios
+
+
+def test_handlers_of_a_harbor_at_module_level_run_as_they_are() -> None:
+    """G1: every job runs, although workers die all the time; the harbor's own store is not touched."""
+    scenarios.seen.clear()
+    result = assert_holds(scenarios.notes, 1, faults=Faults(kills=8, downtime=1))
+    assert set(scenarios.seen) == set(range(10))
+    assert len(result.report.duplicates) >= 0
+    assert result.report.counts.executions >= len(scenarios.seen)
+
+
+def test_a_broken_promise_is_told_with_its_trace_and_its_command() -> None:
+    """H1: the message names the invariant, shows what happened to the job, and how to see it again."""
+    with pytest.raises(SimulationFailed) as caught:
+        assert_holds(scenarios.forgetful, 3, faults=Faults())
+    told = str(caught.value)
+    assert "H1" in told
+    assert "enqueue #1" in told
+    assert "replay: python -m taskharbor.testing.simulation --scenario sim.scenarios:forgetful --seed 3" in told
+
+
+def test_a_handler_that_kills_its_process_is_stopped_by_the_bound() -> None:
+    """F6, F6b: dead-lettered as a crash loop; its neighbours are not, and it runs alone from the second crash on."""
+    harbor = Harbor("memory://")
+    beside: dict[int, set[str]] = {}
+    running: set[str] = set()
+
+    @harbor.task
+    async def neighbour(number: int) -> None:
+        running.add(current().id)
+        await asyncio.sleep(3)
+        running.discard(current().id)
+
+    @harbor.task
+    async def poison() -> None:
+        beside[current().record.crashes] = set(running)
+        running.clear()  # they die with this process
+        await crash()
+
+    async def scenario(cluster: Cluster) -> None:
+        async def submit() -> None:
+            await harbor.aenqueue_many([neighbour.step(number) for number in range(12)] + [poison.step()])
+
+        await cluster.client(harbor, submit).ended.wait()
+        cluster.workers(harbor, concurrency=32, lease=3)
+        await asyncio.sleep(1)
+
+    result = assert_holds(scenario, 1, faults=Faults())
+    [final] = [event for event in result.events if type(event).__name__ == "Final"]
+    states = sorted(job.state for job in final.jobs)  # type: ignore[union-attr]
+    assert states == ["dlq"] + ["done"] * 12
+    assert sorted(beside) == [0, 1, 2, 3, 4]
+    assert len(beside[0]) == len(beside[1]) == 12
+    assert beside[2] == beside[3] == beside[4] == set()
+
+
+def test_deploys_lose_nothing_and_count_nothing() -> None:
+    """X6, F8: graceful stops all the time, two generations of code, and every job done without an attempt."""
+    old, new = Harbor("memory://"), Harbor("memory://")
+
+    async def work() -> None:
+        await asyncio.sleep(2)
+
+    async def fresh() -> None:
+        await asyncio.sleep(1)
+
+    old.task(name="work")(work)
+    both = new.task(name="work")(work), new.task(name="fresh")(fresh)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.workers(old, new, count=2, grace=10)
+
+        async def submit() -> None:
+            for task in both * 10:
+                await task.aenqueue()
+                await asyncio.sleep(2)
+
+        await cluster.client(new, submit).ended.wait()
+
+    result = assert_holds(scenario, 2, faults=Faults(deploys=5, downtime=1))
+    [final] = [event for event in result.events if type(event).__name__ == "Final"]
+    assert {(job.state, job.attempts, job.crashes) for job in final.jobs} == {("done", 0, 0)}  # type: ignore[union-attr]
+    assert len({event.who for event in result.events if isinstance(event, Began)}) > 2
+
+
+def test_crash_is_for_simulated_processes() -> None:
+    """Outside of one it says so, instead of ending something real."""
+    with pytest.raises(RuntimeError, match="simulated processes only"):
+        asyncio.run(crash())
+
+
+def test_connection_is_for_simulated_processes() -> None:
+    """Likewise."""
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(RuntimeError, match="simulated process"):
+            cluster.connection()
+
+    simulate(scenario, 1, faults=Faults())
+
+
+def test_the_engines_clock_rules_where_it_has_one() -> None:
+    """L8, X4: what processes pass as the time is the engine's, within what a slow line costs."""
+    result = simulate(scenarios.notes, 5, faults=simulation.Faults(clocks="engine", delay=0.05))
+    assert result.report.fine
+    calls = [event for event in result.events if type(event).__name__ == "Called"]
+    epoch = min(call.now - call.at for call in calls if call.now)  # type: ignore[union-attr]
+    assert all(call.now - call.at - epoch < 1_500_000 for call in calls if call.now)  # type: ignore[union-attr]

@@ -315,3 +315,20 @@ async def test_a_slow_reserve_leaves_its_jobs_enough_lease_to_be_renewed() -> No
     async with world.worker():
         await job.aresult()
     assert runs == [1]
+
+
+@virtual
+async def test_a_claim_that_arrives_after_its_lease_is_not_run() -> None:
+    """L4: by the monotonic clock the lease is lost before the handler begins, so it does not begin."""
+    world = World(lambda log: Slow(log, 8, script("reserve")))
+    versions: list[int] = []
+
+    @world.harbor.task
+    async def work() -> None:
+        versions.append(current().lease_version)
+
+    job = await work.aenqueue()
+    async with world.worker(lease=6):
+        await job.aresult()
+    assert versions == [2]
+    assert (await world.record(job)).version == 2

@@ -323,6 +323,8 @@ class Worker:
     async def _run(self, held: Held) -> None:
         """A job's own task. Nothing that happens in it may leave the job without an outcome."""
         held.begun = True
+        if held.deadline <= self._loop.time():  # the claim was heard of too late, or this process stood still (L4)
+            held.stop = "lost"
         if held.stop is not None:  # told to end before its first step
             outcome: Outcome = CancelledByRequest() if held.stop == "cancel" else Interrupted()
         else:

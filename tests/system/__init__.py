@@ -1,0 +1,1 @@
+"""Real processes on one SQLite file, real signals, and the history checker at the end of every run."""

@@ -1,0 +1,233 @@
+"""The application of the system tests: handlers of many kinds, and a harbor whose driver is watched by a witness."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from taskharbor import Harbor, LeaseLost, Retry, Snooze, current
+from taskharbor.driver import Driver
+from taskharbor.drivers import from_url
+from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.history import Event, Final, HistoryFile, Witness
+
+VARIABLE = "SYSTEM_TEST"
+TICK = 0.02
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is told through its environment. `strike` stops it at a verb, such as ("settle", "before")."""
+
+    url: str
+    folder: str
+    who: str
+    max_crashes: int | None = 5
+    generation: int = 1
+    strike: tuple[str, Literal["before", "after"]] | None = None
+
+    @classmethod
+    def given(cls) -> Settings:
+        """Those of this process."""
+        return msgspec.json.decode(os.environ[VARIABLE], type=cls)
+
+
+class Diary:
+    """A history file of each process's own: a forked child goes on in another one, under another name."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        self._folder = folder
+        self._who = self._owner = who
+        self._pid = os.getpid()
+        self._file = HistoryFile(folder / f"{who}.history")
+
+    def append(self, event: Event, /) -> None:
+        """Write it down."""
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._owner = f"{self._who}-child-{self._pid}"
+            self._file = HistoryFile(self._folder / f"{self._owner}.history")
+        if self._owner != self._who and not isinstance(event, Final):
+            event = replace(event, who=self._owner)
+        self._file.append(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Freeze(Wrapper):
+    """Stops the whole process once, by SIGSTOP: right before a verb reaches the store, or right after its commit."""
+
+    def __init__(self, inner: Driver, verb: str, side: Literal["before", "after"]) -> None:
+        super().__init__(inner)
+        self._verb: str | None = verb
+        self._side = side
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+        if verb == self._verb and self._side == "before":
+            self._stop()
+        result = await call()
+        if verb == self._verb and result:  # a reserve that finds nothing does not count
+            self._stop()
+        return result
+
+    def _stop(self) -> None:
+        self._verb = None
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+async def opened(settings: Settings) -> Harbor:
+    """A harbor with all tasks of the generation, its driver and its handlers under witness."""
+    driver = await from_url(settings.url)
+    if settings.strike is not None:
+        driver = Freeze(driver, *settings.strike)
+    return harbor_over(driver, settings)
+
+
+def harbor_over(driver: Driver, settings: Settings) -> Harbor:
+    """The harbor over an open driver."""
+    witness = Witness(driver, settings.who, Diary(Path(settings.folder), settings.who))
+    harbor = Harbor(driver=witness, max_crashes=settings.max_crashes, retry=Retry(base=0.05, cap=0.2))
+    harbor.middleware(witness.handler)
+    handlers = Handlers(Path(settings.folder), harbor)
+    for handler in handlers.of(settings.generation):
+        harbor.task(name=handler.__name__)(handler)
+    return harbor
+
+
+class Handlers:
+    """What jobs can be. Some wait for a gate: a file that the test makes when it has seen enough."""
+
+    def __init__(self, folder: Path, harbor: Harbor) -> None:
+        self._folder = folder
+        self._harbor = harbor
+
+    def of(self, generation: int) -> list[Callable[..., Any]]:
+        """The handlers that the code of this generation has."""
+        old: list[Callable[..., Any]] = [
+            self.quick,
+            self.quick_sync,
+            self.nap,
+            self.flaky,
+            self.snoozer,
+            self.mother,
+            self.hold,
+            self.hold_sync,
+            self.stubborn,
+            self.stubborn_sync,
+            self.block,
+            self.leave,
+            self.crash,
+            self.bulky,
+        ]
+        return old if generation == 1 else [*old, self.novel]
+
+    async def quick(self, number: int) -> int:
+        """Done at once."""
+        return number
+
+    def quick_sync(self, number: int) -> int:
+        """Done at once, in a thread."""
+        return number
+
+    async def nap(self, seconds: float) -> None:
+        """Takes a while."""
+        await asyncio.sleep(seconds)
+
+    async def flaky(self, failures: int) -> str:
+        """Fails so many times first."""
+        if current().attempt <= failures:
+            raise ValueError("not yet")
+        return "at last"
+
+    async def snoozer(self) -> str:
+        """Puts itself back the first time."""
+        if current().lease_version == 1:
+            raise Snooze(0.05)
+        return "rested"
+
+    async def mother(self, children: int) -> None:
+        """Enqueues others in the same step as its own end."""
+        for number in range(children):
+            current().enqueue(self._harbor.step("quick", {"number": number}))
+
+    async def hold(self, gate: str) -> None:
+        """Waits for the gate, and notes a cancellation."""
+        try:
+            await self._opening(gate)
+        except asyncio.CancelledError:
+            self._note("cancelled")
+            raise
+        self._note("through")
+
+    def hold_sync(self, gate: str) -> None:
+        """Waits for the gate in a thread, and asks whether it should go on."""
+        try:
+            while not self._is_open(gate):
+                current().check()
+                time.sleep(TICK)
+        except LeaseLost:
+            self._note("LeaseLost")
+            raise
+        self._note("through")
+
+    async def stubborn(self, gate: str) -> None:
+        """Waits for the gate, and does not let itself be cancelled."""
+        while not self._is_open(gate):
+            try:
+                await asyncio.sleep(TICK)
+            except asyncio.CancelledError:
+                self._note("swallowed")
+        self._note("through")
+
+    def stubborn_sync(self, gate: str) -> None:
+        """Waits for the gate in a thread, without ever asking."""
+        while not self._is_open(gate):
+            time.sleep(TICK)
+        self._note("through")
+
+    async def block(self, seconds: float) -> None:
+        """Blocks the event loop."""
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    async def leave(self, gate: str) -> None:
+        """Waits for the gate, then ends the process without a word."""
+        await self._opening(gate)
+        os._exit(1)
+
+    def crash(self) -> None:
+        """A segmentation fault."""
+        ctypes.string_at(0)
+
+    def bulky(self, cargo: str) -> int:
+        """Has a large payload."""
+        return len(cargo)
+
+    async def novel(self, number: int) -> int:
+        """What only the code of the next generation knows."""
+        return -number
+
+    async def _opening(self, gate: str) -> None:
+        while not self._is_open(gate):  # noqa: ASYNC110
+            await asyncio.sleep(TICK)
+
+    def _is_open(self, gate: str) -> bool:
+        return (self._folder / gate).exists()
+
+    def _note(self, word: str) -> None:
+        line = json.dumps([current().id, current().lease_version, word]) + "\n"
+        file = os.open(self._folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)

@@ -1,0 +1,11 @@
+"""Torture: what needs root or tools of the system. Power cuts, a kill at every system call, wrong clocks, long storms.
+
+`python -m torture [power|syscalls|clock|storm|all] [--minutes M]` from the root of the project. Each run ends in the
+history checker. What cannot be had here (a tool, root, a file system) is skipped, and the summary says so and why.
+"""
+
+import sys
+from pathlib import Path
+
+# The crew of the system tests does the work here as well.
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

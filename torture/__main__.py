@@ -1,0 +1,51 @@
+"""`python -m torture`: choose the runs, and sum up what ran, what was skipped and why."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from torture.clock import clock
+from torture.ground import Skipped, say, tell
+from torture.power import power
+from torture.storm import storm
+from torture.syscalls import syscalls
+
+RUNS: dict[str, Callable[[float, int], str]] = {"power": power, "syscalls": syscalls, "clock": clock, "storm": storm}
+
+
+def main() -> int:
+    """Run them one after another; 1 if any invariant was violated."""
+    parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
+    parser.add_argument("runs", nargs="*", choices=[*RUNS, "all"], default=["all"], metavar="RUN", help=", ".join(RUNS))
+    parser.add_argument("--minutes", type=float, default=2.0, help="how long each of power, clock and storm lasts")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="for the random moments")
+    given = parser.parse_args()
+    names = list(RUNS) if "all" in given.runs else list(dict.fromkeys(given.runs))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are ended and disks unmounted
+    say(f"seed {given.seed}, {given.minutes:g} minutes each")
+    summary = [(name, *_outcome(RUNS[name], name, given.minutes, given.seed)) for name in names]
+    tell("\nSummary")
+    for name, verdict, text in summary:
+        tell(f"  {name:<9} {verdict:<8} {text}")
+    return 1 if any(verdict == "FAILED" for _, verdict, _ in summary) else 0
+
+
+def _outcome(run: Callable[[float, int], str], name: str, minutes: float, seed: int) -> tuple[str, str]:
+    tell(f"\n==> {name}: {(run.__doc__ or '').splitlines()[0]}")
+    try:
+        return "ok", run(minutes, seed)
+    except Skipped as why:
+        say(f"SKIPPED: {why}")
+        return "skipped", str(why)
+    except Exception as error:
+        traceback.print_exc()
+        return "FAILED", str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

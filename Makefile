@@ -16,7 +16,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check lock clean
+.PHONY: help demo test check torture bench lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,20 @@ check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
 	$(STEP) 'Import rules (import-linter)'
 	@$(BIN)/lint-imports --no-logo
 
+SEEDS  ?= 5000
+DRIVER ?= memory
+
+torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, all mutants, power cuts, kills at every step
+	$(STEP) 'Simulation: $(SEEDS) seeds on $(DRIVER)'
+	@$(BIN)/python -m taskharbor.testing.simulation --seeds $(SEEDS) --driver '$(DRIVER)' --keep tests/sim/regressions
+	$(STEP) 'Mutants: everyone before every catcher'
+	@PYTHONPATH=tests $(BIN)/python -m mutants
+	$(STEP) 'Real processes, real faults: what needs root says so'
+	@$(BIN)/python -m torture
+
+bench: $(VENV)/.bench ## Measure speed against the engine's limit and others (ten minutes; QUICK=1 two, ONLY=drain a part)
+	@$(VENV)/bench/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)')
+
 lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requirements/*.txt
 	$(STEP) 'Pinning the dependencies for Python 3.11 and newer'
 	@test -x $(VENV)/lock/bin/python || $(BIN)/python -m venv $(VENV)/lock
@@ -50,8 +64,10 @@ lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requireme
 	@lock() { $(VENV)/lock/bin/uv --no-config --no-cache --quiet pip compile --universal --python-version 3.11 \
 		--generate-hashes --strip-extras --upgrade --custom-compile-command 'make lock' "$$@" >/dev/null; } \
 	&& lock pyproject.toml requirements/run.in requirements/dev.in -o requirements/dev.txt \
-	&& lock pyproject.toml requirements/run.in -c requirements/dev.txt -o requirements/run.txt
-	@echo 'Wrote requirements/dev.txt and requirements/run.txt.'
+	&& lock pyproject.toml requirements/run.in -c requirements/dev.txt -o requirements/run.txt \
+	&& lock pyproject.toml requirements/run.in requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt \
+	&& lock requirements/bench-honker.in --only-binary :all: -o requirements/bench-honker.txt
+	@echo 'Wrote requirements/dev.txt, run.txt, bench.txt and bench-honker.txt.'
 
 clean: ## Remove the environment, caches and build products
 	@rm -rf $(VENV) build dist src/*.egg-info .coverage .coverage.* \
@@ -77,4 +93,15 @@ $(VENV)/.run: $(BIN)/python requirements/run.txt pyproject.toml
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	$(STEP) 'Installing what the checks and tests need (once; a minute or two)'
 	@$(call INSTALL,requirements/dev.txt)
+	@touch $@
+
+# The rivals get an environment of their own. One that has no wheel for this machine is named in the results.
+$(VENV)/.bench: PIP := $(VENV)/bench/bin/python -m pip --disable-pip-version-check --no-cache-dir
+$(VENV)/.bench: $(BIN)/python requirements/bench.txt requirements/bench-honker.txt pyproject.toml
+	$(STEP) 'Installing what the benchmarks compare with, in an environment of its own (once)'
+	@$(BIN)/python -m venv --clear $(VENV)/bench
+	@$(call INSTALL,requirements/bench.txt)
+	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) install --quiet --only-binary :all: --require-hashes -r requirements/bench-honker.txt 2>/dev/null \
+		|| echo '    honker has no wheel for this machine: measuring without it'
 	@touch $@

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,8 @@ from taskharbor.runtime.worker import Worker
 
 from .mutant import Roll
 
+Conclude = Callable[[Held, Outcome], None]
+
 WORKERS = Roll("worker")
 mutant = WORKERS.mutant
 
@@ -52,7 +54,7 @@ async def heartbeat_only_from_the_handlers_start(renew: Any, keeper: Keeper, loo
         keeper.drop(held)
     renewed = await renew(keeper, loop)
     for held in waiting:
-        keeper.hold(held)
+        keeper.hold([held])
     return renewed
 
 
@@ -137,10 +139,13 @@ async def settle_repeated_with_a_fresh_decision(flush: Any, settler: Settler, ba
     return [(held, replace(to, attempts=to.attempts + 1) if to.failures else to) for held, to in left]
 
 
-@mutant((Settler, "_is_lost"), by="an_outcome_that_comes_too_late_is_not_sent")
-def late_outcome_sent(is_lost: Any, settler: Settler, held: Held, time: float) -> bool:
+@mutant((Settler, "_decided"), by="an_outcome_that_comes_too_late_is_not_sent")
+def late_outcome_sent(decided: Any, settler: Settler, pending: list[Any]) -> list[Entry]:
     """Outcomes are sent however late it is."""
-    return False
+    for held, _ in pending:
+        held.stop, held.deadline = None, float("inf")
+    batch: list[Entry] = decided(settler, pending)
+    return batch
 
 
 @mutant((Settler, "_flush"), by="one_outcome_that_cannot_be_stored_holds_nobody_up")
@@ -164,24 +169,23 @@ async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: lis
 
 
 @mutant((Executor, "run"), by="a_failing_job_is_retried_and_buried")
-async def failure_swallowed(run: Any, executor: Executor, held: Held) -> Outcome:
+async def failure_swallowed(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
     """Whatever a handler raises, its job is done."""
-    outcome: Outcome = await run(executor, held)
-    return Succeeded(None) if isinstance(outcome, Failed) else outcome
+    await run(executor, held, lambda held, it: conclude(held, Succeeded(None) if isinstance(it, Failed) else it))
 
 
 @mutant((Executor, "run"), by="an_unknown_task_waits_for_a_deploy")
-async def unknown_task_straight_to_the_dlq(run: Any, executor: Executor, held: Held) -> Outcome:
+async def unknown_task_straight_to_the_dlq(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
     """A worker of yesterday buries the jobs of today."""
-    outcome: Outcome = await run(executor, held)
-    return Failed("UnknownTask", held.job.type, final="unknown_task") if isinstance(outcome, NotRegistered) else outcome
+    dead = Failed("UnknownTask", held.job.type, final="unknown_task")
+    await run(executor, held, lambda held, it: conclude(held, dead if isinstance(it, NotRegistered) else it))
 
 
 @mutant((Executor, "run"), by="a_timeout_ends_the_run_and_counts")
-async def timeout_not_applied(run: Any, executor: Executor, held: Held) -> Any:
+async def timeout_not_applied(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
     """A handler may run for ever."""
     held.job = replace(held.job, timeout=None)
-    return await run(executor, held)
+    await run(executor, held, conclude)
 
 
 @mutant((executors, "_after_stop"), by="a_timeout_ends_the_run_and_counts")
@@ -216,10 +220,10 @@ def stray_cancellation_is_a_release(from_error: Any, error: BaseException, *rest
     return Interrupted() if isinstance(error, asyncio.CancelledError) else outcome
 
 
-@mutant((Executor, "run"), by="a_payload_that_does_not_fit_is_buried_at_once")
-async def bad_payload_retried(run: Any, executor: Executor, held: Held) -> Outcome:
+@mutant((executors, "_raised"), by="a_payload_that_does_not_fit_is_buried_at_once")
+def bad_payload_retried(raised: Any, error: BaseException, held: Held, task: Any) -> Outcome:
     """Bytes that no retry will make readable are retried."""
-    outcome: Outcome = await run(executor, held)
+    outcome: Outcome = raised(error, held, task)
     return replace(outcome, final=None) if isinstance(outcome, Failed) and outcome.final == "undecodable" else outcome
 
 
@@ -234,7 +238,7 @@ def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
 def children_enqueued_at_once(enqueue_with: Any, client: Client, context: JobContext, step: Step[Any]) -> Any:
     """What a handler enqueued with its success is stored even if it fails."""
     job = enqueue_with(client, context, step)
-    context.new_jobs.clear()
+    context.new_jobs = ()
     asyncio.get_running_loop().create_task(client.enqueue_one(step))
     return job
 
@@ -263,11 +267,17 @@ def freed_slot_unnoticed(conclude: Any, worker: Worker, held: Held, outcome: Out
     worker._freed = freed
 
 
-@mutant((Worker, "_take"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
-def two_runs_of_one_id_side_by_side(take: Any, worker: Worker, job: JobRecord, *rest: Any) -> None:
+@mutant((Worker, "_start"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
+def two_runs_of_one_id_side_by_side(start: Any, worker: Worker, held: Held) -> None:
     """A worker that takes its own job over has forgotten that it runs it."""
-    worker._running.pop(job.id, None)
-    take(worker, job, *rest)
+    worker._running.pop(held.job.id, None)
+    start(worker, held)
+
+
+@mutant((Worker, "_take"), by="a_claim_that_arrives_after_its_lease_is_not_run")
+def late_claim_run(take: Any, worker: Worker, jobs: list[JobRecord], deadline: float) -> None:
+    """Jobs are run however late the claim is heard of."""
+    take(worker, jobs, max(deadline, worker._loop.time() + 1))
 
 
 @mutant((Worker, "_take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from taskharbor.core.transition import Ack
-from taskharbor.testing import Slow
+from taskharbor.testing import Slow, Wrapper
 
 from .world import World, time, until, virtual
 
@@ -164,3 +166,27 @@ async def test_a_slot_is_free_again_whatever_became_of_the_run() -> None:
         assert worker.busy == 0
         assert worker._keeper._held == {}
     assert sorted(done) == list(range(40))
+
+
+@virtual
+async def test_outcomes_and_the_next_reserve_reach_the_store_together() -> None:
+    """L6: in one turn of the loop, outcomes first, so that a store can put both into one transaction."""
+    calls: list[tuple[float, str]] = []
+
+    class Noted(Wrapper):
+        async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+            if verb in ("reserve", "settle"):
+                calls.append((time(), verb))
+                await asyncio.sleep(0.5)
+            return await call()
+
+    world = World(Noted)
+
+    @world.harbor.task
+    async def work() -> None:
+        await asyncio.sleep(1)
+
+    jobs = await world.harbor.aenqueue_many(work.step() for _ in range(12))
+    async with world.worker(concurrency=4):
+        await asyncio.gather(*(job.aresult() for job in jobs))
+    assert calls[:5] == [(0, "reserve"), (1.5, "settle"), (1.5, "reserve"), (3.0, "settle"), (3.0, "reserve")]

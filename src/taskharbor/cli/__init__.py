@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import click
 
+from taskharbor.cli.bench import bench
 from taskharbor.cli.dlq import dlq
 from taskharbor.cli.enqueue import enqueue
 from taskharbor.cli.exits import Commands
@@ -46,7 +47,7 @@ def demo(keep: bool) -> None:
     sys.exit(run_demo(keep=keep))
 
 
-for command in (dlq, enqueue, health, jobs, stats, worker):
+for command in (bench, dlq, enqueue, health, jobs, stats, worker):
     cli.add_command(command)
 
 

@@ -83,11 +83,9 @@ class Signature:
             raise Undecodable(_why_undecodable(payload, error)) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
-        return self._spread(envelope.args)
+        return ((), asdict(envelope.args)) if self._whole else self._spread(envelope.args)
 
     def _spread(self, values: Any) -> Arguments:
-        if self._whole:
-            return (), asdict(values)
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
         if self._plain:
             return (), named

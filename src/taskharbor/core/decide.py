@@ -73,7 +73,7 @@ def decide(
     """The transition that an outcome calls for."""
     match outcome:
         case Succeeded():
-            return _ack(job, outcome, retention, now)
+            return succeed(job, outcome, later(now, retention.done))
         case Failed():
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
@@ -88,7 +88,7 @@ def decide(
         case CancelledByRequest():
             return Cancel(
                 id=job.id,
-                token=_token(job),
+                token=token_of(job),
                 keep_until=later(now, retention.done),
                 attempts=job.attempts,
                 last_error=job.last_error,
@@ -99,11 +99,12 @@ def decide(
             assert_never(outcome)
 
 
-def _ack(job: JobRecord, outcome: Succeeded, retention: Retention, now: datetime) -> Ack:
+def succeed(job: JobRecord, outcome: Succeeded, keep_until: datetime) -> Ack:
+    """The transition of a success; a worker makes thousands a second, so what they share comes in."""
     return Ack(
         id=job.id,
-        token=_token(job),
-        keep_until=_keep(job, later(now, retention.done)),
+        token=token_of(job),
+        keep_until=keep_until if job.key_expires_at is None else _keep(job, keep_until),
         attempts=job.attempts,
         last_error=job.last_error,
         failed_at=job.failed_at,
@@ -130,7 +131,7 @@ def _after_failure(
         return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
     return PutBack(
         id=job.id,
-        token=_token(job),
+        token=token_of(job),
         keep_until=later(now, retention.done),
         attempts=attempts,
         last_error=_summary(entry),
@@ -155,7 +156,7 @@ def _put_back(
 ) -> PutBack:
     return PutBack(
         id=job.id,
-        token=_token(job),
+        token=token_of(job),
         keep_until=later(now, retention.done),
         attempts=job.attempts,
         crashes=crashes,
@@ -170,7 +171,7 @@ def _put_back(
 def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now: datetime) -> Fail:
     return Fail(
         id=job.id,
-        token=_token(job),
+        token=token_of(job),
         keep_until=_keep(job, later(now, retention.dead)),
         attempts=entry.attempt,
         crashes=job.crashes,
@@ -207,7 +208,8 @@ def _keep(job: JobRecord, until: datetime) -> datetime:
     return until if job.key_expires_at is None else max(until, job.key_expires_at)
 
 
-def _token(job: JobRecord) -> str:
+def token_of(job: JobRecord) -> str:
+    """The token that a claimed job is held under."""
     if job.lease is None:
         raise ValueError(f"job {job.id} is not claimed; only a claimed job can be settled")
     return job.lease.token

@@ -96,7 +96,7 @@ class Client:
         """Keep the step back until the running job succeeds."""
         _check(step)
         (job,) = self._prepared([step], self.session)
-        context.new_jobs.append(job)
+        context.new_jobs += (job,)
         return Job(self, job.id, step.task.signature.returns)
 
     def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:

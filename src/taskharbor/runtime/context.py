@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+
 from taskharbor.core.job import JobRecord, NewJob, Progress
 from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
@@ -20,17 +22,17 @@ NOTE_LIMIT = 500
 _current: ContextVar[JobContext | None] = ContextVar("taskharbor_job", default=None)
 
 
-class JobContext:
+class JobContext(Struct, eq=False):
     """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
 
-    __slots__ = ("_client", "_held", "_record", "ended", "new_jobs")
+    _record: JobRecord
+    _held: Held
+    _client: Client
+    new_jobs: tuple[NewJob, ...] = ()
+    ended: bool = False
 
-    def __init__(self, record: JobRecord, held: Held, client: Client) -> None:
-        self._record = record
-        self._held = held
-        self._client = client
-        self.new_jobs: list[NewJob] = []
-        self.ended = False
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id}>"
 
     @property
     def id(self) -> str:
@@ -108,9 +110,8 @@ def current() -> JobContext:
     return context
 
 
-def enter(context: JobContext) -> None:
-    """Make this the current job of the calling task or thread; each job has a context of its own, so none leaves."""
-    _current.set(context)
+enter = _current.set
+"""Make this the current job of the calling task or thread; each job has a context of its own, so none leaves."""
 
 
 def running() -> JobContext | None:

@@ -24,6 +24,8 @@ from taskharbor.core.outcome import (
     from_error,
     timed_out,
 )
+from taskharbor.core.retry import Retry
+from taskharbor.core.text import kind_of, message_of
 from taskharbor.errors import NotEncodable, PayloadTooLarge
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.context import JobContext, enter
@@ -31,6 +33,7 @@ from taskharbor.runtime.keeper import Held, Stop
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.threads import Threads
 
+DONE = Succeeded(None)  # what nearly every run comes to
 CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
 
@@ -49,41 +52,49 @@ class Executor:
         self._middleware = tuple(reversed(middleware))
         self._client = client
         self._session = client.session
+        self._now = client.session.now
         self._threads = threads
 
-    async def run(self, held: Held) -> Outcome:
-        """Run a claimed job to its end."""
-        job = held.job
+    async def run(self, held: Held, conclude: Callable[[Held, Outcome], None]) -> None:
+        """A claimed job's own task: run it to its end, and tell what that was. Nothing leaves it without an outcome."""
+        job, timer = held.job, None
         task = self._tasks.get(job.type)
-        if task is None:
-            return NotRegistered()
-        context, timer = JobContext(job, held, self._client), None
+        context = JobContext(job, held, self._client)
+        outcome: Outcome = NotRegistered()
+        held.begun = True
         try:
-            arguments = task.signature.decode(job.payload)
-            enter(context)
-            held.started_at = self._session.now()
-            if job.timeout is not None:
-                timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
-            value = await self._call(task, arguments, context, held)
-            if held.stop == "timeout":
-                return _after_stop("timeout", job, task)
-            context.ended = True
-            return self._success(task, value, context)
-        except Undecodable as error:
-            return Failed("Undecodable", str(error), final="undecodable")
+            if held.stop is not None:  # told to end before its first step
+                outcome = _after_stop(held.stop, job, task)
+            elif task is not None:
+                arguments = task.signature.decode(job.payload)
+                enter(context)
+                held.started_at = self._now()
+                if job.timeout is not None:
+                    timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
+                if task.is_async and not self._middleware:
+                    value = await task.handler(*arguments[0], **arguments[1])
+                else:
+                    value = await self._call(task, arguments, context, held)
+                if value is None and held.stop is None and not context.new_jobs:
+                    outcome = DONE
+                else:
+                    outcome = self._returned(held, task, value, context)
         except BaseException as error:  # decoding and encoding run the user's code as well
-            if held.stop is not None:
-                return _after_stop(held.stop, job, task)
-            return from_error(error, task.retry, traceback.format_exc())
+            outcome = _raised(error, held, task)
         finally:
             context.ended = True
             if timer is not None:
                 timer.cancel()
+        conclude(held, outcome)
+
+    def _returned(self, held: Held, task: Registered, value: Any, context: JobContext) -> Outcome:
+        if held.stop == "timeout":
+            return _after_stop("timeout", held.job, task)
+        context.ended = True
+        return self._success(task, value, context)
 
     def _call(self, task: Registered, arguments: Arguments, context: JobContext, held: Held) -> Awaitable[Any]:
         args, kwargs = arguments
-        if not self._middleware:
-            return task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, held)
 
         async def handler() -> Any:
             return await (
@@ -121,7 +132,7 @@ class Executor:
             return Failed("PayloadTooLarge", str(error), final="result_too_large")
         except NotEncodable as error:
             return Failed("NotEncodable", f"the result: {error}", final="result_not_encodable")
-        return Succeeded(result, tuple(context.new_jobs))
+        return Succeeded(result, context.new_jobs)
 
 
 def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
@@ -131,7 +142,18 @@ def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
     return wrapped
 
 
-def _after_stop(stop: Stop, job: JobRecord, task: Registered) -> Outcome:
-    if stop == "timeout":
+def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcome:
+    if isinstance(error, Undecodable):
+        return Failed("Undecodable", str(error), final="undecodable")
+    if held.stop is not None:
+        return _after_stop(held.stop, held.job, task)
+    try:
+        return from_error(error, task.retry if task else Retry(), traceback.format_exc())
+    except BaseException as broken:  # an exception that cannot even be described
+        return Failed(kind_of(broken), message_of(broken))
+
+
+def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
+    if stop == "timeout" and task is not None:
         return timed_out(job.timeout or 0, task.retry)
     return CancelledByRequest() if stop == "cancel" else Interrupted()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
@@ -56,13 +56,14 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hurried = asyncio.Event()
 
-    def hold(self, held: Held) -> None:
-        """Start to renew."""
-        self._held[held.token] = held
+    def hold(self, leases: Iterable[Held]) -> None:
+        """Start to renew these."""
+        self._held.update({held.token: held for held in leases})
 
-    def drop(self, held: Held) -> None:
-        """Stop to renew: the job is settled, or lost."""
-        self._held.pop(held.token, None)
+    def drop(self, *leases: Held) -> None:
+        """Stop to renew these: their jobs are settled, or lost."""
+        for held in leases:
+            self._held.pop(held.token, None)
 
     def hurry(self) -> None:
         """Renew now: a lease came in that has lost much of its time on the way."""

@@ -47,6 +47,7 @@ class Observer:
         """Note outcomes that the store has accepted."""
         now = self._now()
         minute = now.replace(second=0, microsecond=0)
+        quiet = not logger.isEnabledFor(logging.INFO)
         for held, to in entries:
             job, started = held.job, held.started_at
             outcome = "done" if type(to) is Ack else _outcome(job, to)
@@ -54,10 +55,11 @@ class Observer:
             total[0] += 1
             if started is not None:
                 total[1] += (now - started).total_seconds()
-            self.finished += started is not None or not isinstance(to, PutBack)
-            level, event = _EVENTS[outcome]
-            if logger.isEnabledFor(level):
-                _tell(level, event, job, to)
+                self.finished += 1
+            elif not isinstance(to, PutBack):
+                self.finished += 1
+            if not (quiet and outcome == "done"):
+                _tell(outcome, job, to)
 
     def take_tallies(self) -> list[Tally]:
         """The totals since the last call."""
@@ -72,7 +74,10 @@ class Observer:
             total[1] += tally.seconds
 
 
-def _tell(level: int, event: str, job: JobRecord, to: Transition) -> None:
+def _tell(outcome: str, job: JobRecord, to: Transition) -> None:
+    level, event = _EVENTS[outcome]
+    if not logger.isEnabledFor(level):
+        return
     fields = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
     logger.log(level, "%s: job %s (%s)%s", event, job.id, job.type, _detail(to), extra=fields)
 

@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
+from taskharbor.core.decide import later, succeed
 from taskharbor.core.lease import Verdict
+from taskharbor.core.outcome import Succeeded
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver
 from taskharbor.errors import DriverClosed, DriverUnavailable, LeaseError
@@ -23,6 +25,7 @@ logger = logging.getLogger("taskharbor.settler")
 MAX_BACKOFF = 2.0
 
 Entry = tuple[Held, Transition]
+Pending = tuple[Held, Transition | Succeeded]
 
 
 def pause(failures: int) -> float:
@@ -31,7 +34,10 @@ def pause(failures: int) -> float:
 
 
 class Settler:
-    """Takes transitions from the worker and settles them; `settled` hears which ones the store accepted."""
+    """Takes outcomes from the worker and settles them; `settled` hears which ones the store accepted.
+
+    Successes are decided here, for a whole flush at one time; everything else comes decided.
+    """
 
     def __init__(
         self,
@@ -39,6 +45,7 @@ class Settler:
         now: Callable[[], datetime],
         keeper: Keeper,
         chance: Random,
+        keep_done: timedelta,
         settled: Callable[[Sequence[Entry]], None],
         timeout: float,
     ) -> None:
@@ -46,17 +53,18 @@ class Settler:
         self._now = now
         self._keeper = keeper
         self._chance = chance
+        self._keep_done = keep_done
         self._settled = settled
         self._timeout = timeout
-        self._pending: list[Entry] = []
+        self._pending: list[Pending] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, held: Held, transition: Transition) -> None:
+    def submit(self, held: Held, outcome: Transition | Succeeded) -> None:
         """Settle this soon."""
         held.settling = True
-        self._pending.append((held, transition))
+        self._pending.append((held, outcome))
         if len(self._pending) == 1:
             self._idle.clear()
             self._wake.set()
@@ -77,8 +85,7 @@ class Settler:
             await self._wake.wait()
             pending, self._pending = self._pending, []
             self._wake.clear()
-            time = asyncio.get_running_loop().time()
-            batch = [entry for entry in pending if not self._is_lost(entry[0], time)]
+            batch = self._decided(pending)
             left = await self._flush_safely(batch) if batch else []
             if left:
                 failures += 1
@@ -90,13 +97,23 @@ class Settler:
             if not self._pending:
                 self._idle.set()
 
-    def _is_lost(self, held: Held, time: float) -> bool:
-        if held.stop == "lost" or held.deadline <= time:
-            self._keeper.drop(held)
-            with suppress(Exception):
-                logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.job.id, held.job.type)
-            return True
-        return False
+    def _decided(self, pending: list[Pending]) -> list[Entry]:
+        """What is still to be written, decided once: a repeated settle says the same."""
+        time, keep_until = asyncio.get_running_loop().time(), later(self._now(), self._keep_done)
+        batch: list[Entry] = []
+        for held, outcome in pending:
+            if held.stop == "lost" or held.deadline <= time:
+                self._give_up(held)
+            elif isinstance(outcome, Succeeded):
+                batch.append((held, succeed(held.job, outcome, keep_until)))
+            else:
+                batch.append((held, outcome))
+        return batch
+
+    def _give_up(self, held: Held) -> None:
+        self._keeper.drop(held)
+        with suppress(Exception):
+            logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.job.id, held.job.type)
 
     async def _flush_safely(self, batch: list[Entry]) -> list[Entry]:
         try:
@@ -127,11 +144,10 @@ class Settler:
 
     def _conclude(self, answers: list[tuple[Entry, Verdict]]) -> None:
         accepted: list[Entry] = []
+        self._keeper.drop(*[entry[0] for entry, _ in answers])
         for entry, verdict in answers:
-            held = entry[0]
-            self._keeper.drop(held)
             if isinstance(verdict, LeaseError):
-                job = held.job
+                job = entry[0].job
                 logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", job.id, job.type, verdict)
             else:
                 accepted.append(entry)

@@ -16,10 +16,9 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.core.decide import admit, decide
+from taskharbor.core.decide import admit, decide, token_of
 from taskharbor.core.job import JobRecord
-from taskharbor.core.outcome import CancelledByRequest, Deferred, Failed, Interrupted, Outcome, Snoozed
-from taskharbor.core.text import kind_of, message_of
+from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.client import Client
@@ -89,7 +88,13 @@ class Worker:
         self._observer = Observer(session.now)
         self._keeper = Keeper(session.driver, session.now, self._lease_for)
         self._settler = Settler(
-            session.driver, session.now, self._keeper, session.chance, self._observer.settled, options.lease
+            session.driver,
+            session.now,
+            self._keeper,
+            session.chance,
+            session.settings.retention.done,
+            self._observer.settled,
+            options.lease,
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
         self._quarantine = Quarantine(asyncio.get_running_loop().time)
@@ -100,7 +105,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._hosted: list[Hosted] = []
         self._abandoned: list[Held] = []
-        self._told = self._tell  # bound once, for every lease
+        self._told, self._concluded = self._tell, self._conclude  # bound once, for all jobs
 
     @property
     def busy(self) -> int:
@@ -158,7 +163,7 @@ class Worker:
             self._reserving.cancel()
         else:
             logger.info("worker.draining: %d jobs are running", self.busy)
-        self._stopping.set()
+        self._stop_reserving()
 
     async def stop(self, *, hold_abandoned: bool = False) -> None:
         """Let handlers finish for the grace period, cancel the rest, and give their jobs back (X6).
@@ -166,7 +171,7 @@ class Worker:
         A run that ignores its cancellation is abandoned: its lease runs out by itself. With `hold_abandoned` the lease
         is kept until `release`, which is for a process that ends right after it.
         """
-        self._stopping.set()
+        self._stop_reserving()
         await asyncio.gather(self._reserving, return_exceptions=True)
         await self._let_finish(self._options.grace)
         for held in list(self._running.values()):
@@ -176,6 +181,10 @@ class Worker:
             self._abandon(held, hold_abandoned)
         if not self._abandoned:
             await self._end()
+
+    def _stop_reserving(self) -> None:
+        self._stopping.set()
+        self._freed.set()
 
     def _abandon(self, held: Held, keep_lease: bool) -> None:
         if held.task is None or held.task.done():  # cancelled by somebody else before its first step
@@ -278,6 +287,10 @@ class Worker:
 
     async def _slot_or_stop(self) -> None:
         self._freed.clear()
+        if self.busy and self._quarantine.patience is None:
+            # Straight, so that the next reserve and the outcomes that made room for it reach the store together.
+            await self._freed.wait()
+            return
         waiting = (self._stopping.wait(), self._freed.wait() if self.busy else self._settler.flushed())
         tasks = [asyncio.ensure_future(each) for each in waiting]
         await asyncio.wait(tasks, timeout=self._quarantine.patience, return_when=asyncio.FIRST_COMPLETED)
@@ -291,26 +304,29 @@ class Worker:
         async with asyncio.timeout(self._session.settings.store_timeout):
             driver = await self._session.driver()
             jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, room, self.id, ids)
-        deadline = asked + self._options.lease
-        to_run, suspects = self._quarantine.sort(jobs, self._empty)
-        for job in to_run:
-            self._take(job, deadline)
-        for job in suspects:
-            self._take(job, deadline, Deferred(self._quarantine.delay()))
+        self._take(jobs, asked + self._options.lease)
         if jobs and self._loop.time() - asked > self._options.lease / 3:
             self._keeper.hurry()
         return jobs
 
-    def _take(self, job: JobRecord, deadline: float, back: Deferred | None = None) -> None:
-        assert job.lease is not None
-        held = Held(job, job.lease.token, deadline, self._told)
-        self._keeper.hold(held)
-        if (mine := self._running.get(job.id)) is not None:
-            # The clock has jumped and this worker took its own job over: let the first run end before the next.
-            self._end_run(mine, "lost")
+    def _take(self, jobs: list[JobRecord], deadline: float) -> None:
+        """Start what may run, and give back what may not."""
+        if deadline <= self._loop.time():  # the reply took longer than the lease: nobody's any more (L4)
+            logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
+            return
+        leases = {job.id: Held(job, token_of(job), deadline, self._told) for job in jobs}
+        self._keeper.hold(leases.values())
+        to_run, suspects = self._quarantine.sort(jobs, self._empty)
+        for job in suspects:
+            self._end_run_of(job)
+            self._submit(leases[job.id], Deferred(self._quarantine.delay()))
+        for job in to_run:
+            self._start(leases[job.id])
+
+    def _start(self, held: Held) -> None:
+        job = held.job
+        if self._end_run_of(job):
             self._submit(held, Snoozed(STOLEN_FOR))
-        elif back is not None:
-            self._submit(held, back)
         elif self._stopping.is_set():
             self._submit(held, Interrupted())
         elif job.crashes and (refused := admit(job, self._session.settings.retention, self._session.now())) is not None:
@@ -318,21 +334,14 @@ class Worker:
         else:
             self._running[job.id] = held
             # Not by create_task: a task factory is for tasks of handlers, and this is once per job.
-            held.task = asyncio.Task(self._run(held), loop=self._loop)
+            held.task = asyncio.Task(self._executor.run(held, self._concluded), loop=self._loop, name=job.id)
 
-    async def _run(self, held: Held) -> None:
-        """A job's own task. Nothing that happens in it may leave the job without an outcome."""
-        held.begun = True
-        if held.deadline <= self._loop.time():  # the claim was heard of too late, or this process stood still (L4)
-            held.stop = "lost"
-        if held.stop is not None:  # told to end before its first step
-            outcome: Outcome = CancelledByRequest() if held.stop == "cancel" else Interrupted()
-        else:
-            try:
-                outcome = await self._executor.run(held)
-            except BaseException as error:
-                outcome = Failed(kind_of(error), message_of(error))
-        self._conclude(held, outcome)
+    def _end_run_of(self, job: JobRecord) -> bool:
+        """The clock has jumped and this worker took its own job over: let the first run end before the next."""
+        mine = self._running.get(job.id)
+        if mine is not None:
+            self._end_run(mine, "lost")
+        return mine is not None
 
     def _tell(self, held: Held, stop: Stop) -> None:
         """May be called from any thread."""
@@ -350,13 +359,15 @@ class Worker:
     def _conclude(self, held: Held, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
         del self._running[held.job.id]
-        self._freed.set()
         if held.abandoned:  # `stop` or `release` has seen to its lease
-            return
-        if held.stop == "lost":
+            pass
+        elif held.stop == "lost":
             self._keeper.drop(held)
-            return
-        self._submit(held, outcome)
+        elif type(outcome) is Succeeded:  # the settler decides about these, many at a time
+            self._settler.submit(held, outcome)
+        else:
+            self._submit(held, outcome)
+        self._freed.set()  # last, so that the outcome goes to the store before the next reserve
 
     def _submit(self, held: Held, outcome: Outcome) -> None:
         job = held.job

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from runtime.world import World, time, until
 from taskharbor import current
-from taskharbor.testing import LoopClock, LostRequest, Outage, SkewedClock, Slow
+from taskharbor.testing import LoopClock, LostRequest, Outage, SkewedClock, Slow, script
 
 from .stage import HOUR, LEASE, Stage, ended, only, scene
 
@@ -67,6 +67,21 @@ async def a_claim_that_took_long_to_arrive_is_renewed_at_once() -> None:
     async with world.worker():
         (record,) = await ended(world, job)
     assert (len(stage.starts), record.version) == (1, 1)
+
+
+@scene
+async def a_claim_that_arrives_after_its_lease_is_not_run() -> None:
+    """L4: by the local clock it is lost before the handler begins."""
+    world, stage = World(lambda inner: Slow(inner, 20, script("reserve"))), Stage()
+
+    @world.harbor.task
+    async def work() -> None:
+        await stage.play(1)
+
+    job = await work.aenqueue()
+    async with world.worker():
+        (record,) = await ended(world, job)
+    assert (len(stage.starts), record.version) == (1, 2)
 
 
 @scene

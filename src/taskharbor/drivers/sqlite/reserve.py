@@ -20,7 +20,16 @@ from taskharbor.core.line import SINCE_EVER, shares
 from taskharbor.driver import Extended, Report
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, claimed_plain, json_or_none, micros, micros_or_none, moment, record
+from taskharbor.drivers.sqlite.rows import (
+    Row,
+    claimed_plain,
+    json_or_none,
+    micros,
+    micros_or_none,
+    moment,
+    record,
+    token_of,
+)
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 
@@ -69,7 +78,7 @@ def reserve(
 
 
 def _tokens() -> str:
-    """What the tokens of a batch begin with; the number of the row, which follows, makes each its own."""
+    """What the tokens of a batch begin with."""
     return f"{token_urlsafe(12)}."
 
 
@@ -82,7 +91,8 @@ def _claimed(db: Connection, row: Row, tokens: str, now: datetime, expires_at: d
 def _claimed_whole(
     db: Connection, seq: int, tokens: str, now: datetime, expires_at: datetime, worker: str
 ) -> JobRecord:
-    return claimed(record(db.execute(ROW, (seq,)).get), f"{tokens}{seq}", now, expires_at, worker)
+    job = record(db.execute(ROW, (seq,)).get)
+    return claimed(job, token_of(tokens, seq, job.id), now, expires_at, worker)
 
 
 def _one_by_one(

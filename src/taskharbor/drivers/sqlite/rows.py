@@ -111,6 +111,19 @@ def record(row: Row) -> JobRecord:
     )
 
 
+def token_of(tokens: str, seq: int, id: str) -> str:
+    """The token of a claim: what those of its batch begin with, the number of the row, and the job's id."""
+    return f"{tokens}{seq} {id}"
+
+
+def split_token(token: str) -> tuple[str, int, str]:
+    """The parts of a token; one that is not of this driver has an empty id."""
+    claim, _, id = token.partition(" ")
+    dot = claim.rfind(".") + 1
+    seq = claim[dot:]
+    return (claim[:dot], int(seq), id) if seq.isdecimal() and len(seq) < 20 else ("", 0, "")
+
+
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
     """The record of a row of reserve.sql once it is claimed, if it is as it was enqueued, without rare options."""
     return JobRecord(
@@ -125,7 +138,7 @@ def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, wo
         created_at=moment(row[8]),
         due_at=moment(row[9]),
         version=1,
-        lease=Lease(f"{tokens}{row[0]}", 1, expires_at, worker, now),
+        lease=Lease(f"{tokens}{row[0]} {row[1]}", 1, expires_at, worker, now),
         run_at=None if row[10] is None else moment(row[10]),
     )
 

@@ -15,14 +15,13 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.sqlite.dependants import free_key, tell, with_dependants
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros
+from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros, split_token
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
 ACK, FAIL = load("settle_ack"), load("settle_fail")
 PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
 
-SHORT = 4096
 _json = msgspec.json.Encoder()
 
 
@@ -51,35 +50,35 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
 
 
 def _is_plain(to: Transition) -> bool:
-    """Whether this is a success of a job that never failed, and has nothing else to bring along."""
+    """Whether this is a success of a job that never failed, and has nothing to bring along."""
     return (
         type(to) is Ack
+        and to.result is None
         and not (to.attempts or to.crashes or to.unknown_put_backs or to.new_jobs or to.failures)
         and to.last_error is None
         and to.failed_at is None
-        and (to.result is None or len(to.result) <= SHORT)
     )
 
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
-    """Write plain successes by one statement, all or none: False if any is refused or repeated."""
-    ended = [(_seq(to.token), to.id, to.token, micros(to.keep_until), _hex(to)) for to in acks]
+    """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
+    claims: dict[tuple[str, datetime], list[int]] = {}
+    for to in acks:
+        tokens, seq, id = split_token(to.token)
+        if id != to.id:
+            return False
+        claims.setdefault((tokens, to.keep_until), []).append(seq)
     db.execute("SAVEPOINT finish")
-    complete = db.execute(DONE, (_json.encode(ended).decode(), now)).connection.changes() == len(ended)
+    complete = all(_finish_claim(db, seqs, tokens, now, until) for (tokens, until), seqs in claims.items())
     if not complete:
         db.execute("ROLLBACK TO finish")
     db.execute("RELEASE finish")
     return complete
 
 
-def _seq(token: str) -> int:
-    """The number of the row that a token was made for; the statement compares everything else."""
-    number = token.rpartition(".")[2]
-    return int(number) if number.isdecimal() else 0
-
-
-def _hex(to: Transition) -> str | None:
-    return None if not isinstance(to, Ack) or to.result is None else to.result.hex()
+def _finish_claim(db: Connection, seqs: list[int], tokens: str, now: int, keep_until: datetime) -> bool:
+    numbers = _json.encode(seqs).decode()
+    return db.execute(DONE, (numbers, tokens, now, micros(keep_until))).connection.changes() == len(seqs)
 
 
 def _write(cursor: Cursor, to: Transition, now: int) -> State | None:

@@ -1,0 +1,59 @@
+"""What the numbers were measured on. No names of hosts and no paths: results are for everybody to read."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import apsw
+
+PACKAGES = ("taskharbor", "apsw", "msgspec", "huey", "litequeue", "honker")
+
+
+def describe(folder: Path) -> dict[str, str]:
+    """Names and values."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "CPU": f"{_cpu()}, {len(os.sched_getaffinity(0))} cores usable",
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()} ({platform.machine()})",
+        "libc": " ".join(platform.libc_ver()),
+        "file system": _file_system(folder),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}, stdlib event loop",
+        "SQLite": f"{apsw.sqlite_lib_version()} by apsw, {sqlite3.sqlite_version} by Python (huey, litequeue)",
+        "packages": ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))),
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _file_system(folder: Path) -> str:
+    """The type of what is mounted closest above the folder."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines():
+        _, place, found, *_ = line.split()
+        if str(folder.resolve()).startswith(place) and len(place) >= len(best):
+            best, kind = place, found
+    return kind
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def supported() -> str | None:
+    """Why the benchmarks cannot run here, if so."""
+    return None if sys.platform.startswith("linux") else "the benchmarks read /proc: run them on Linux"

@@ -1,0 +1,205 @@
+"""Everything that is measured, with the floors of the project. `make bench ONLY=…` picks by a part of the key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.model import Measure, Side
+
+BACKLOG = 200_000
+HONKER_AT_BEST = 27_000.0  # its bare batch loop on a quiet machine of the same kind, measured before this project
+FSYNC = {"full": "on", "normal": "off"}  # of huey, whose "off" is less than SQLite's NORMAL, in its favour
+NAMES = {"full": "SQLite FULL", "normal": "SQLite NORMAL", "memory": "memory"}
+
+
+def measures(quick: bool) -> list[Measure]:
+    """All measures; the quick ones are too small and too few to be quoted."""
+    found = [*_drains(), *_enqueues(), *_backlogs(), *_processes()]
+    return [_smaller(measure) for measure in found] if quick else found
+
+
+def _smaller(measure: Measure) -> Measure:
+    sides = {name: _shorter(side) for name, side in measure.sides.items()}
+    setup = None if measure.setup is None else _shorter(measure.setup)
+    return replace(measure, sides=sides, setup=setup, rounds=1)
+
+
+def _shorter(side: Side) -> Side:
+    smaller = {"jobs": 0.15, "seconds": 0.25, "times": 0.4}
+    arguments = {name: type(value)(value * smaller.get(name, 1)) if name in smaller else value
+                 for name, value in side.arguments.items()}  # fmt: skip
+    return replace(side, arguments=arguments, weight=0.4 + side.weight * 0.2)
+
+
+def _side(label: str, function: str, weight: float = 2.0, **arguments: Any) -> Side:
+    return Side(label, function, arguments, weight)
+
+
+def _rival(package: str, label: str, function: str, weight: float = 2.0, **arguments: Any) -> Side:
+    return Side(label, function, arguments, weight, package)
+
+
+def _drains() -> Iterator[Measure]:
+    """No-op jobs that wait in line, run through the whole worker with 100 slots."""
+    for engine, jobs, floor in (("full", 30_000, 0.4), ("normal", 40_000, 0.3)):
+        sides = {
+            "ours": _side("TaskHarbor", "ours.drain", 4, engine=engine, jobs=jobs),
+            "raw": _side("raw loop", "raw.drain", 1.5, synchronous=engine, jobs=50_000),
+            **_draining_rivals(engine),
+        }
+        floors = {"raw": floor}
+        if engine == "normal":
+            floors |= {"huey": 3, "litequeue": 3, "honker": 3, "honker_batch": 1}
+        yield Measure(f"drain-{engine}", f"{NAMES[engine]}: drain, async jobs", sides, floors, rounds=5)
+    yield Measure(
+        "drain-memory",
+        "memory: drain, async jobs",
+        {
+            "ours": _side("TaskHarbor", "ours.drain", 4, engine="memory", jobs=60_000),
+            "bare": _side("bare dispatch, contextvars and JSON", "dispatch.bare", 1.5, jobs=100_000),
+        },
+        {"bare": 0.35},
+        rounds=5,
+    )
+    for engine in ("full", "normal"):
+        sides = {
+            "ours": _side("TaskHarbor", "ours.drain", 3, engine=engine, jobs=15_000, task="plain"),
+            "raw": _side("raw loop", "raw.drain", 1.5, synchronous=engine, jobs=50_000),
+        }
+        yield Measure(f"drain-def-{engine}", f"{NAMES[engine]}: drain, def jobs in threads", sides)
+    yield Measure(
+        "drain-def-memory",
+        "memory: drain, def jobs in threads",
+        {
+            "ours": _side("TaskHarbor", "ours.drain", 3, engine="memory", jobs=15_000, task="plain"),
+            "bare": _side("bare dispatch to threads", "dispatch.bare_threads", 2, jobs=20_000),
+        },
+    )
+
+
+def _draining_rivals(engine: str) -> dict[str, Side]:
+    huey, lite = f"huey, consumer, fsync {FSYNC[engine]}", "litequeue, pop and done"
+    sides = {
+        "huey": _rival("huey", huey, "rivals.huey_drain", 2, synchronous=engine, jobs=3_000),
+        "litequeue": _rival("litequeue", lite, "rivals.litequeue_drain", 2.5, synchronous=engine, jobs=3_000),
+    }
+    if engine == "normal":
+        batch = _rival("honker", "honker, bare batch loop", "rivals.honker_batch", 3, jobs=20_000)
+        sides["honker_batch"] = replace(batch, known=HONKER_AT_BEST)
+        sides["honker"] = _rival("honker", "honker, claim iterator", "rivals.honker_claim", 2, jobs=1_500)
+    return sides
+
+
+def _enqueues() -> Iterator[Measure]:
+    for engine in ("full", "normal", "memory"):
+        durable, rounds = engine == "full", 5 if engine == "full" else 3
+        timed = {"engine": engine, "seconds": 1.0}
+        yield Measure(
+            f"enqueue-single-{engine}",
+            f"{NAMES[engine]}: aenqueue one after another",
+            {
+                "ours": _side("TaskHarbor", "ours.enqueue_single", 1.5, **timed),
+                **_single_inserts(engine),
+                **_enqueuing_rivals(engine),
+            },
+            {"raw": 0.4} if durable else {},
+            rounds=rounds,
+        )
+        yield Measure(
+            f"enqueue-concurrent-{engine}",
+            f"{NAMES[engine]}: aenqueue from 50 producers",
+            {"ours": _side("TaskHarbor", "ours.enqueue_concurrent", 1.5, **timed), **_single_inserts(engine)},
+            {"raw": 4} if durable else {},
+            rounds=rounds,
+        )
+        yield Measure(
+            f"enqueue-bulk-{engine}",
+            f"{NAMES[engine]}: enqueue_many of 10,000 prepared steps",
+            {
+                "ours": _side("TaskHarbor", "ours.enqueue_bulk", 1.5, engine=engine, jobs=10_000, times=5),
+                **_batch_inserts(engine),
+            },
+            {"raw": 0.25} if durable else {},
+            rounds=rounds,
+        )
+
+
+def _single_inserts(engine: str) -> dict[str, Side]:
+    raw = _side("raw single inserts", "raw.insert_single", 1.4, synchronous=engine, seconds=1.0)
+    return {} if engine == "memory" else {"raw": raw}
+
+
+def _batch_inserts(engine: str) -> dict[str, Side]:
+    raw = _side("raw inserts, batch 1,000", "raw.insert_batch", 0.6, synchronous=engine, jobs=50_000)
+    return {} if engine == "memory" else {"raw": raw}
+
+
+def _enqueuing_rivals(engine: str) -> dict[str, Side]:
+    if engine == "memory":
+        return {}
+    timed = {"synchronous": engine, "seconds": 1.0}
+    sides = {
+        "huey": _rival("huey", f"huey, fsync {FSYNC[engine]}", "rivals.huey_enqueue", 1.4, **timed),
+        "litequeue": _rival("litequeue", "litequeue", "rivals.litequeue_enqueue", 1.4, **timed),
+    }
+    if engine == "normal":
+        sides["honker"] = _rival("honker", "honker", "rivals.honker_enqueue", 1.4, seconds=1.0)
+    return sides
+
+
+def _backlogs() -> Iterator[Measure]:
+    for engine in ("full", "normal"):
+        for kind in ("future", "finished"):
+            sides = {
+                "ours": _side(
+                    f"TaskHarbor beside {BACKLOG:,} {kind} jobs",
+                    "backlog.drain",
+                    3.5,
+                    engine=engine,
+                    jobs=20_000,
+                    kind=kind,
+                ),
+                "alone": _side("TaskHarbor without", "ours.drain", 3, engine=engine, jobs=20_000),
+            }
+            title = f"{NAMES[engine]}: drain beside {BACKLOG:,} {kind} jobs"
+            setup = _side(f"making {kind} jobs", "backlog.make", 12, kind=kind, jobs=BACKLOG)
+            yield Measure(f"backlog-{kind}-{engine}", title, sides, {"alone": 0.85}, rounds=5, setup=setup)
+
+
+def _processes() -> Iterator[Measure]:
+    for engine in ("full", "normal"):
+        sides = {"ours": _side("TaskHarbor", "processes.latency", 6, engine=engine, jobs=60)}
+        for name in ("huey", "litequeue", "honker")[: 2 if engine == "full" else 3]:
+            sides[name] = _rival(name, name, "processes.rival_latency", 6, rival=name, synchronous=engine, jobs=60)
+        yield Measure(
+            f"latency-{engine}",
+            f"{NAMES[engine]}: latency across two idle processes, p50",
+            sides,
+            value="p50",
+            unit="ms",
+            limits={"p50": 10},
+        )
+    idle = {"ours": _side("TaskHarbor", "processes.idle", 12, engine="full", seconds=10.0)}
+    for name in ("huey", "litequeue", "honker"):
+        side = _rival(name, name, "processes.rival_idle", 12, rival=name, synchronous="normal", seconds=10.0)
+        idle[name] = replace(side, rounds=1)
+    yield Measure(
+        "idle", "SQLite FULL: CPU of an idle worker", idle, value="percent", unit="% of a core", limits={"percent": 1}
+    )
+    memory = {"ours": _side("TaskHarbor", "processes.memory", 30, engine="full", jobs=BACKLOG)}
+    yield Measure(
+        "memory",
+        f"SQLite FULL: a worker's resident memory, drain of {BACKLOG:,} jobs",
+        memory,
+        value="mib",
+        unit="MiB",
+        limits={"mib": 60, "growth": 5},
+        rounds=1,
+    )
+    importing = {
+        "ours": _side("TaskHarbor", "processes.importing", 0.3, module="taskharbor"),
+        "huey": _rival("huey", "huey", "processes.importing", 0.3, module="huey"),
+    }
+    yield Measure("import", "`import taskharbor`", importing, value="ms", unit="ms", rounds=5)

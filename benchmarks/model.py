@@ -1,0 +1,47 @@
+"""What a measure is: sides that take turns, and the floors that ours must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Side:
+    """One contestant: a function of this package, called in a process of its own.
+
+    `weight` is about how many seconds it takes, for the progress bar. `package` must be there. `known` is what others
+    measured, to compare with where the package cannot be had.
+    """
+
+    label: str
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    weight: float = 2.0
+    package: str | None = None
+    rounds: int | None = None
+    known: float | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A comparison. The first side is ours; `floors` says how many times another side's speed it must reach at least.
+
+    What has a bound of its own has `limits`: of each value of a sample, the most. `setup` is done once before.
+    """
+
+    key: str
+    title: str
+    sides: Mapping[str, Side]
+    floors: Mapping[str, float] = field(default_factory=dict[str, float])
+    value: str = "rate"
+    unit: str = "jobs/s"
+    limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    rounds: int = 3
+    setup: Side | None = None
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether the value is a cost."""
+        return self.value != "rate"

@@ -1,0 +1,95 @@
+"""TaskHarbor's side of each comparison, by its public interface only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.app import Port, url_of
+from benchmarks.clock import LONGEST, Sample, arepeat, rate
+
+SLOTS = 100
+LOOK_EVERY = 0.005
+
+
+def enqueue_single(folder: Path, engine: str, seconds: float) -> Sample:
+    """`aenqueue` one after another."""
+
+    async def main() -> Sample:
+        port = Port(url_of(engine, folder))
+        async with port.harbor.open():
+            return await arepeat(seconds, port.noop.aenqueue)
+
+    return asyncio.run(main())
+
+
+def enqueue_concurrent(folder: Path, engine: str, seconds: float, producers: int = 50) -> Sample:
+    """`aenqueue` from many tasks at once."""
+
+    async def main() -> Sample:
+        port = Port(url_of(engine, folder))
+        async with port.harbor.open():
+            begun = time.perf_counter()
+            counts = await asyncio.gather(*(_produce(port, begun + seconds) for _ in range(producers)))
+            return rate(sum(counts), time.perf_counter() - begun)
+
+    return asyncio.run(main())
+
+
+async def _produce(port: Port, until: float) -> int:
+    done = 0
+    while time.perf_counter() < until:
+        await port.noop.aenqueue(done)
+        done += 1
+    return done
+
+
+def enqueue_bulk(folder: Path, engine: str, jobs: int, times: int = 3) -> Sample:
+    """`aenqueue_many` of steps that were prepared before the clock starts, a few times."""
+
+    async def main() -> Sample:
+        port = Port(url_of(engine, folder))
+        async with port.harbor.open():
+            seconds = 0.0
+            for _ in range(times):
+                steps = [port.noop.step(number) for number in range(jobs)]
+                begun = time.perf_counter()
+                await port.harbor.aenqueue_many(steps)
+                seconds += time.perf_counter() - begun
+            return rate(jobs * times, seconds)
+
+    return asyncio.run(main())
+
+
+def drain(folder: Path, engine: str, jobs: int, task: str = "noop", slots: int = SLOTS) -> Sample:
+    """Run jobs that are in line through a whole worker, `harbor.worker(concurrency=100)`, until all are settled."""
+
+    async def main() -> Sample:
+        port = Port(url_of(engine, folder))
+        async with port.harbor.open():
+            await fill(port, jobs, task)
+            begun = time.perf_counter()
+            async with port.harbor.worker(concurrency=slots) as worker:
+                await _finished(worker, jobs)
+                done, seconds = worker.finished, time.perf_counter() - begun
+            return rate(done, seconds)
+
+    return asyncio.run(main())
+
+
+async def _finished(worker: Any, jobs: int) -> None:
+    """Wait for the last of the jobs, or until the time is up."""
+    give_up = time.perf_counter() + LONGEST
+    while worker.finished < jobs and time.perf_counter() < give_up:  # noqa: ASYNC110  an event would cost each job
+        await asyncio.sleep(LOOK_EVERY)
+    if not worker.finished:
+        raise RuntimeError(f"the worker has settled nothing within {LONGEST:g} s, {worker.busy} jobs are running")
+
+
+async def fill(port: Port, jobs: int, task: str = "noop", **options: Any) -> None:
+    """Put jobs in line."""
+    made = getattr(port, task).using(**options)
+    for first in range(0, jobs, 10_000):
+        await port.harbor.aenqueue_many([made.step(number) for number in range(first, min(first + 10_000, jobs))])

@@ -1,0 +1,195 @@
+"""`taskharbor bench`: how fast is this engine on this machine, and what holds it back?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import asdict
+
+from taskharbor import config
+from taskharbor.cli import output
+from taskharbor.cli.exits import BAD, complain
+from taskharbor.cli.output import Column
+from taskharbor.cli.place import Place, here, place_options
+from taskharbor.cli.types import json_option
+
+if TYPE_CHECKING:
+    from taskharbor.cli.bench_run import Figures, Stage
+    from taskharbor.cli.bench_store import Ground
+
+SUSPICIOUS_FSYNC = 0.02
+QUICK_ENOUGH = 10.0
+STOPPED = "bench stopped; its throw-away store is removed"
+
+
+@click.command()
+@click.argument("store", required=False, metavar="[URL]")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600), default=45.0, show_default=True, help="How long to measure."
+)
+@json_option
+@place_options
+def bench(store: str | None, seconds: float, as_json: bool) -> None:
+    """Measure your engine on your machine in a minute, and say what limits it.
+
+    Your jobs are not touched: SQLite is measured in a temporary folder beside the file that the URL names, with the
+    same settings, and that folder is removed at the end, after a Ctrl-C too. Without a URL, it is the configured store.
+
+    For the ratios to the engine's own limit and to other queues, see `make bench` in the project.
+    """
+    place = here()
+    place.url = store or place.url
+    from taskharbor.cli.bench_store import throwaway
+
+    with throwaway(_configured(place)) as ground:
+        try:
+            figures = asyncio.run(_measure(ground, seconds, quiet=as_json))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            figures = None
+    if figures is None:
+        complain(STOPPED)
+        sys.exit(BAD)
+    words = verdict(ground, figures)
+    if as_json:
+        engine = {"engine": ground.engine, "synchronous": ground.synchronous}
+        output.print_json({**engine, "seconds": seconds, **_named(figures), "verdict": words})
+        return
+    _show(figures)
+    output.heading("What that means")
+    for sentence in words:
+        output.say(f"- {sentence}")
+
+
+def _configured(place: Place) -> str:
+    """The URL that is meant; the application is imported only if nothing else names one."""
+    if place.app is None and (place.url or os.environ.get(config.URL_VARIABLE) or config.project("url")):
+        return place.bare().url
+    return (place.application() or place.bare()).url
+
+
+async def _measure(ground: Ground, seconds: float, *, quiet: bool) -> Figures:
+    from taskharbor.cli.bench_run import run
+
+    main = asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    async with _progress(seconds, quiet) as stage:
+        return await run(ground, seconds, stage)
+
+
+@asynccontextmanager
+async def _progress(seconds: float, quiet: bool) -> AsyncGenerator[Stage]:
+    """A bar with the time left in a terminal, a line per stage elsewhere, nothing beside JSON."""
+    screen = None if quiet else output.console()
+    if screen is None:
+        yield (lambda name: None) if quiet else (lambda name: output.say(f"measuring {name} …"))
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("measuring {task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task("", total=seconds * 1.2)
+
+        async def tick() -> None:
+            begun = time.monotonic()
+            while True:
+                progress.update(task, completed=min(time.monotonic() - begun, seconds * 1.2))
+                await asyncio.sleep(0.25)
+
+        ticking = asyncio.create_task(tick())
+        try:
+            yield lambda name: progress.update(task, description=name)
+        finally:
+            ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await ticking
+
+
+def _named(figures: Figures) -> dict[str, object]:
+    values = asdict(figures)
+    return {
+        "enqueue_per_second": {name: values[name] for name in ("single", "concurrent", "bulk")},
+        "drain_per_second": figures.drain,
+        "latency_ms": {"p50": figures.latency_p50, "p99": figures.latency_p99, "two_processes": figures.two_processes},
+        "fsync_ms": figures.fsync,
+    }
+
+
+def _show(figures: Figures) -> None:
+    where = "to a second process" if figures.two_processes else "within the process"
+    rows = [
+        ["enqueue, one after another", f"{figures.single:,.0f} jobs/s"],
+        ["enqueue, 50 at a time", f"{figures.concurrent:,.0f} jobs/s"],
+        ["enqueue_many, prepared", f"{figures.bulk:,.0f} jobs/s"],
+        ["drain, one worker, 100 slots", f"{figures.drain:,.0f} jobs/s"],
+        [f"latency {where}, p50", f"{figures.latency_p50:.1f} ms"],
+        [f"latency {where}, p99", f"{figures.latency_p99:.1f} ms"],
+        *([] if figures.fsync is None else [["fsync of the disk", f"{figures.fsync:.2f} ms"]]),
+    ]
+    output.heading("Jobs that do nothing")
+    output.table([Column("MEASURE"), Column("HERE", right=True)], rows)
+
+
+def verdict(ground: Ground, figures: Figures) -> list[str]:
+    """What the numbers mean, in words: speed, what limits it, how quickly work begins, and what a power cut costs."""
+    return [
+        _about_enqueueing(ground, figures),
+        _about_draining(figures),
+        _about_latency(figures),
+        _about_loss(ground, figures),
+    ]
+
+
+def _about_enqueueing(ground: Ground, figures: Figures) -> str:
+    gain = f"{figures.concurrent / figures.single:.1f} × as many at once, {figures.bulk / figures.single:.0f} × in bulk"
+    each = 1000 / figures.single
+    takes = f"A single enqueue takes {each:.2f} ms"
+    if figures.fsync is None or ground.synchronous != "full":
+        rest = "Python" if ground.engine == "memory" else "Python and the way to the store's thread and back"
+        return f"{takes}, nearly all of it {rest}; {gain}."
+    share = min(1.0, figures.fsync / each)
+    if share < 0.5:
+        return f"{takes}, {share:.0%} of it fsync: the disk is not the limit, Python is; {gain}."
+    return (
+        f"{takes}, {share:.0%} of it fsync: the disk is the limit. Commits are shared, so enqueue concurrently "
+        f"or with enqueue_many: {gain}."
+    )
+
+
+def _about_draining(figures: Figures) -> str:
+    return (
+        f"One worker process settles {figures.drain:,.0f} jobs a second, {1000 / figures.drain:.2f} ms each: "
+        "jobs that take longer than that on the CPU are the limit themselves, and more processes help."
+    )
+
+
+def _about_latency(figures: Figures) -> str:
+    begins = f"{figures.latency_p50:.1f} ms after the enqueue"
+    if figures.latency_p50 <= QUICK_ENOUGH:
+        return f"An idle worker begins {begins}: good."
+    return f"An idle worker begins only {begins}: is this machine or its disk busy?"
+
+
+def _about_loss(ground: Ground, figures: Figures) -> str:
+    if ground.engine == "memory":
+        return "memory:// forgets everything when the process ends: for tests."
+    if ground.synchronous == "normal":
+        return (
+            "synchronous=normal: a power cut may lose the last acknowledged jobs, a crash of the process does not; "
+            "with full none are lost."
+        )
+    if figures.fsync is not None and figures.fsync < SUSPICIOUS_FSYNC:
+        return (
+            f"An fsync of {figures.fsync * 1000:.0f} µs is too good for a disk: memory (tmpfs), or it only pretends. "
+            "Then a power cut loses jobs."
+        )
+    return "synchronous=full: what was acknowledged survives a power cut, if the disk keeps its word on fsync."

@@ -21,10 +21,21 @@ RUNS: dict[str, Callable[[float, int], str]] = {"power": power, "syscalls": sysc
 def main() -> int:
     """Run them one after another; 1 if any invariant was violated."""
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
-    parser.add_argument("runs", nargs="*", choices=[*RUNS, "all"], default=["all"], metavar="RUN", help=", ".join(RUNS))
-    parser.add_argument("--minutes", type=float, default=2.0, help="how long each of power, clock and storm lasts")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        choices=[*RUNS, "all"],
+        default=["all"],
+        metavar="RUN",
+        help=f"{', '.join(RUNS)} or all (the default)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=2.0, help="how long each of power, clock and storm lasts (default 2)"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="for the random moments")
     given = parser.parse_args()
+    if given.minutes <= 0:
+        parser.error("--minutes must be more than zero")
     names = list(RUNS) if "all" in given.runs else list(dict.fromkeys(given.runs))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are ended and disks unmounted
     say(f"seed {given.seed}, {given.minutes:g} minutes each")

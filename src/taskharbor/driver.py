@@ -320,7 +320,10 @@ _offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
 
 def offered(driver: Driver, protocol: type[C]) -> C | None:
     """The driver seen through a small protocol, None if it does not have that one."""
-    known = _offers.setdefault(driver, {})
+    try:
+        known = _offers.setdefault(driver, {})
+    except TypeError:  # a driver that cannot be remembered
+        return driver if isinstance(driver, protocol) else None
     if protocol not in known:  # asked before every wait, and looking a protocol through takes long
         known[protocol] = isinstance(driver, protocol)
     return cast(C, driver) if known[protocol] else None

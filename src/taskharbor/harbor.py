@@ -249,18 +249,24 @@ class Harbor:
 
     @asynccontextmanager
     async def stand_in(
-        self, store: Driver | str, *, clock: Clock | None = None, chance: Random | None = None
+        self,
+        store: Driver | str,
+        *,
+        clock: Clock | None = None,
+        chance: Random | None = None,
+        everywhere: bool = True,
     ) -> AsyncGenerator[Harbor]:
-        """Use another store inside the block, and in the tasks and threads that start there: for tests.
+        """Use another store until the end of the block: for tests. The harbor's own store is not touched.
 
-        `store` is a driver or a URL; the harbor's own store is not touched.
+        `store` is a driver or a URL. It stands in for all tasks and threads of this process, or with `everywhere=False`
+        for this task and what it starts with its context.
         """
         if isinstance(store, str):
             drivers.parse(store)
             session = Session(lambda: drivers.from_url(store), self._session.settings, clock, chance or own_chance())
         else:
             session = Session(lambda: _opened(store), self._session.settings, clock, chance or own_chance())
-        with self._client.stand_in(session):
+        with self._client.stand_in(session) if everywhere else self._client.stand_in_here(session):
             try:
                 yield self
             finally:

@@ -208,7 +208,7 @@ FULL = Ground("sqlite:///x.db", "sqlite", "full", Path())
         (FULL, {}, "5.0 × as many at once, 50 × in bulk"),
         (FULL, {}, "10,000 jobs a second"),
         (FULL, {}, "survives a power cut"),
-        (FULL, {"fsync": 0.1}, "the disk is not the limit"),
+        (FULL, {"fsync": 0.1}, "the way to the store"),
         (FULL, {"fsync": 0.001}, "too good for a disk"),
         (FULL, {"latency_p50": 40.0}, "busy?"),
         (Ground("sqlite:///x.db", "sqlite", "normal", Path()), {}, "a power cut may lose"),

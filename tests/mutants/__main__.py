@@ -23,6 +23,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=50, help="how many seeds the simulation may try (default 50)")
     given = parser.parse_args()
     names = given.names or list(BY_NAME)
+    if strange := [name for name in names if name not in BY_NAME]:
+        parser.error(f"no mutant is called {strange[0]!r}; there are {', '.join(sorted(BY_NAME))}")
     started, got_away = time.monotonic(), list[str]()
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         trials = [pool.submit(tried, name, given.seeds) for name in names]

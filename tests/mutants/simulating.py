@@ -16,7 +16,6 @@ LIMIT = 900.0
 # but slowly, and some break no invariant of a history: whoever loses a lease for no reason is only a nuisance.
 BOUND = 100
 FOUND = (
-    "ack_ignores_expiry",
     "cancel_not_stored",
     "child_does_not_wait",
     "child_released_by_its_first_parent",

@@ -380,13 +380,13 @@ async def nobody_prunes(prune: Any, upkeep: Upkeep) -> None:
 @mutant((Quarantine, "sort"), by="a_suspect_runs_alone")
 def suspects_run_beside_others(sort: Any, quarantine: Quarantine, jobs: Sequence[JobRecord], empty: bool) -> Any:
     """A job that may kill its worker takes its neighbours along."""
-    return list(jobs), []
+    return list(jobs), {}
 
 
 @mutant((Quarantine, "ask"), by="a_suspect_runs_alone")
 def others_join_a_suspect(ask: Any, quarantine: Quarantine, free: int, empty: bool) -> Any:
     """What runs alone gets company later."""
-    quarantine._alone = False
+    quarantine._running_alone = False
     return ask(quarantine, free, empty)
 
 

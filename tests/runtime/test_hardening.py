@@ -6,14 +6,17 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taskharbor import Harbor, Retry, Snooze
 from taskharbor.config import URL_VARIABLE, store_url
-from taskharbor.driver import WorkerRecord
+from taskharbor.driver import Inspect, WaitForWork, WorkerRecord, capability, offered
+from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import ConfigError, NotEncodable
 from taskharbor.runtime.observe import JobFilter
 from taskharbor.runtime.portal import Portal
@@ -250,3 +253,67 @@ async def test_lines_about_a_jobs_end_carry_its_id(caplog: pytest.LogCaptureFixt
         await world.drain()
     [line] = [record for record in caplog.records if "job.succeeded" in record.getMessage()]
     assert (line.__dict__["job_id"], line.__dict__["task"], line.__dict__["attempt"]) == (job.id, work.name, 1)
+
+
+@virtual
+async def test_a_task_that_somebody_cancels_before_its_first_step_gives_its_job_back() -> None:
+    """F11, G1: nobody holds such a job for ever."""
+    world = World()
+    runs = 0
+
+    @world.harbor.task
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+
+    job = await work.aenqueue()
+
+    async def meddle() -> None:
+        while not meddled:
+            meddled.extend(task.cancel() for task in asyncio.all_tasks() if task.get_name() == job.id)
+            await asyncio.sleep(0)
+
+    meddled: list[bool] = []
+    meddling = asyncio.create_task(meddle())
+    async with world.worker(concurrency=1):
+        await job.aresult(timeout=60)
+    meddling.cancel()
+    assert meddled == [True]
+    assert (await world.record(job)).attempts in (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["slots", "equal"])
+def test_a_driver_of_any_make_can_be_used(kind: str) -> None:
+    """D13: one that cannot be hashed or referred to weakly has its capabilities all the same."""
+
+    class Slotted(MemoryDriver):
+        __slots__ = ()
+
+    class Equal(MemoryDriver):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    driver: Any = Slotted() if kind == "slots" else Equal()
+    assert (offered(driver, Inspect), capability(driver, WaitForWork)) == (driver, driver)
+
+
+def test_a_store_that_stands_in_does_so_for_threads_too(tmp_path: Path) -> None:
+    """X5: a test never writes to the real store, wherever its code enqueues from."""
+    harbor = Harbor(f"sqlite:///{tmp_path}/real.db")
+
+    @harbor.task
+    def work() -> None: ...
+
+    async def main() -> int:
+        async with harbor.stand_in("memory://"):
+            thread = threading.Thread(target=work.enqueue)
+            thread.start()
+            await asyncio.to_thread(thread.join)
+            await asyncio.get_running_loop().run_in_executor(None, work.enqueue)
+            await work.aenqueue()
+            return await harbor.drain()
+
+    assert asyncio.run(main()) == 3
+    assert not (tmp_path / "real.db").exists()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
 from taskharbor.core.job import JobRecord
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.quarantine import PATIENCE, REST
+from taskharbor.testing import Slow
 
 from .world import World, time, until, virtual
 
@@ -161,3 +163,77 @@ async def test_drain_isolates_too() -> None:
     await world.drain(concurrency=4)
     assert guests.beside["s1"] == guests.beside["s2"] == set()
     assert guests.beside["a"] == {"b"}
+
+
+@virtual
+async def test_suspects_are_back_before_anything_else_of_their_batch_starts() -> None:
+    """F6b: a neighbour that dies at once does not count against a suspect that was claimed together with it."""
+    world = World(lambda log: Slow(log, 0.2))
+    guests = Guests(world)
+    suspects = await guests.enqueue("s1", "s2")
+    await crash(world, *suspects)
+    held: list[bool] = []
+
+    @world.harbor.task
+    async def neighbour() -> None:
+        records = [world.memory._store.jobs[job.id] for job in suspects]
+        held.append(any(record.lease is not None and record.lease.worker != "gone" for record in records))
+
+    jobs = await world.harbor.aenqueue_many([neighbour.step() for _ in range(6)])
+    async with world.worker(concurrency=8):
+        await asyncio.gather(*(job.aresult() for job in [*jobs, *suspects]))
+    assert held == [False] * 6
+
+
+@virtual
+async def test_a_suspect_gets_its_turn_among_jobs_that_take_longer_than_the_patience() -> None:
+    """G1, F6b: the worker waits longer each time, until its slots have run empty once."""
+    world = World()
+    guests = Guests(world)
+    [suspect] = await guests.enqueue("suspect")
+    await crash(world, suspect)
+
+    async def stream() -> None:
+        for number in range(400):
+            await guests.enqueue(f"n{number}", seconds=2.5 * PATIENCE)
+            await asyncio.sleep(PATIENCE / 2)
+
+    streaming = asyncio.create_task(stream())
+    async with world.worker(concurrency=4):
+        await suspect.aresult(timeout=900)
+        streaming.cancel()
+    assert guests.beside["suspect"] == set()
+
+
+@virtual
+async def test_many_workers_share_many_suspects_without_taking_turns_for_ever() -> None:
+    """F6b, F7: they get done, although everybody meets them all the time."""
+    world = World()
+    guests = Guests(world)
+    suspects = await guests.enqueue(*(f"s{number}" for number in range(24)))
+    await crash(world, *suspects)
+    others = await guests.enqueue(*(f"n{number}" for number in range(40)))
+    async with AsyncExitStack() as stack:
+        for _ in range(6):
+            await stack.enter_async_context(world.worker(concurrency=4))
+        await asyncio.gather(*(job.aresult(timeout=600) for job in [*suspects, *others]))
+    reserves = len(world.log.calls("reserve"))
+    assert reserves < 3000
+
+
+@virtual
+async def test_drain_goes_on_when_a_suspect_is_not_to_be_had() -> None:
+    """F6b: an empty answer to a claim by id does not mean that nothing is due."""
+    world = World()
+    guests = Guests(world)
+    [suspect] = await guests.enqueue("suspect")
+    await crash(world, suspect)
+    others = await guests.enqueue(*(f"n{number}" for number in range(20)))
+
+    @world.harbor.middleware
+    async def cancel(job: Any, call_next: Any) -> Any:
+        await suspect.acancel()
+        return await call_next()
+
+    await world.drain(concurrency=4)
+    assert [await world.state(job) for job in others] == ["done"] * 20

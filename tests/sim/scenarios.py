@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from taskharbor import Harbor
+from taskharbor.errors import DriverUnavailable
 from taskharbor.testing import simulation
 
 harbor = Harbor("memory://")
@@ -21,9 +22,14 @@ async def note(number: int) -> int:
 
 
 async def enqueue() -> None:
-    """Ten jobs, one a second."""
+    """Ten jobs, one a second, tried again while the store is away."""
     for number in range(10):
-        await note.aenqueue(number)
+        for _ in range(100):
+            try:
+                await note.using(idempotency_key=str(number)).aenqueue(number)
+                break
+            except DriverUnavailable:
+                await asyncio.sleep(1)
         await asyncio.sleep(1)
 
 
@@ -43,3 +49,28 @@ async def forgetful(cluster: simulation.Cluster) -> None:
 
     await cluster.undisturbed(forget)
     cluster.workers(harbor)
+
+
+async def nothing(cluster: simulation.Cluster) -> None:
+    """Nobody does anything."""
+
+
+async def careless(cluster: simulation.Cluster) -> None:
+    """A client that does not expect the store to be away."""
+
+    async def once() -> None:
+        for number in range(10):
+            await note.aenqueue(number)
+
+    await cluster.client(harbor, once).ended.wait()
+
+
+async def stranger(cluster: simulation.Cluster) -> None:
+    """A client that uses a harbor which is not part of the simulation."""
+    await cluster.client(Harbor("memory://"), enqueue).ended.wait()
+
+
+async def endless(cluster: simulation.Cluster) -> None:
+    """Never returns."""
+    cluster.workers(harbor)
+    await asyncio.Event().wait()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from taskharbor import Harbor, current
+from taskharbor.errors import ConfigError, DriverUnavailable
 from taskharbor.testing import simulation
 from taskharbor.testing.history import Began
 from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
@@ -120,3 +121,31 @@ def test_the_engines_clock_rules_where_it_has_one() -> None:
     calls = [event for event in result.events if type(event).__name__ == "Called"]
     epoch = min(call.now - call.at for call in calls if call.now)  # type: ignore[union-attr]
     assert all(call.now - call.at - epoch < 1_500_000 for call in calls if call.now)  # type: ignore[union-attr]
+
+
+def test_an_error_that_a_client_does_not_catch_fails_the_run() -> None:
+    """Nothing is taken for proven that did not happen; the way to see it again is told."""
+    with pytest.raises(DriverUnavailable) as caught:
+        simulate(scenarios.careless, 1, faults=Faults(lost_requests=0.9))
+    assert "replay: python -m taskharbor.testing.simulation" in "".join(caught.value.__notes__)
+
+
+def test_a_harbor_outside_of_the_simulation_is_refused() -> None:
+    """Or it would write to a real store."""
+    with pytest.raises(ConfigError, match="not part of the simulation"):
+        simulate(scenarios.stranger, 1, faults=Faults())
+
+
+def test_a_scenario_that_never_returns_is_ended() -> None:
+    """After so much virtual time."""
+    with pytest.raises(TimeoutError, match="did not return within 600 virtual seconds"):
+        simulate(scenarios.endless, 1, faults=Faults(), limit=600)
+
+
+def test_the_trace_tells_what_happened_to_processes() -> None:
+    """Kills, stops and deploys stand between the calls."""
+    trace = simulate(scenarios.notes, 1, faults=Faults(kills=5, pauses=5, pause=3, deploys=9)).trace()
+    assert "(killed)" in trace
+    assert "(stopped)" in trace
+    assert "(goes on)" in trace
+    assert "(told to stop, for generation 1)" in trace

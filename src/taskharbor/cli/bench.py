@@ -158,9 +158,9 @@ def _about_enqueueing(ground: Ground, figures: Figures) -> str:
         return f"{takes}, nearly all of it {rest}; {gain}."
     share = min(1.0, figures.fsync / each)
     if share < 0.5:
-        return f"{takes}, {share:.0%} of it fsync: the disk is not the limit, Python is; {gain}."
+        return f"{takes}, about {share:.0%} of it fsync: the way to the store's thread and back is the rest; {gain}."
     return (
-        f"{takes}, {share:.0%} of it fsync: the disk is the limit. Commits are shared, so enqueue concurrently "
+        f"{takes}, about {share:.0%} of it fsync: the disk is the limit. Commits are shared, so enqueue concurrently "
         f"or with enqueue_many: {gain}."
     )
 

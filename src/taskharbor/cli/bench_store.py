@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from msgspec import Struct
@@ -81,7 +81,7 @@ def _folder_beside(file: Path) -> Generator[Path]:
 
 
 def fsync_ms(folder: Path, seconds: float) -> float:
-    """How long the disk takes to promise 4 KiB, in milliseconds: the median of some tries."""
+    """How long the disk takes to promise 4 KiB, in milliseconds: the mean of some tries."""
     file = folder / "fsync"
     taken: list[float] = []
     give_up = time.perf_counter() + seconds
@@ -92,4 +92,4 @@ def fsync_ms(folder: Path, seconds: float) -> float:
             os.fsync(disk.fileno())
             taken.append((time.perf_counter() - begun) * 1000)
     file.unlink()
-    return median(taken)
+    return fmean(taken)

@@ -14,7 +14,7 @@ from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
 from taskharbor.driver import Cancellation, Driver, Group, Inspect, WaitForWork, capability, offered
-from taskharbor.errors import CapabilityMissing, DriverError, DriverUnavailable, InvalidJob
+from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, DriverUnavailable, InvalidJob
 from taskharbor.runtime.context import JobContext, lineage
 from taskharbor.runtime.doze import discard
 from taskharbor.runtime.handle import Job
@@ -27,6 +27,7 @@ LONGEST_WAIT = 5.0
 BREATH = 0.0005
 
 
+closed_world: ContextVar[bool] = ContextVar("taskharbor_closed_world", default=False)
 _stand_ins: ContextVar[Mapping[Client, Session]] = ContextVar("taskharbor_stand_ins", default=MappingProxyType({}))
 
 
@@ -34,17 +35,29 @@ class Client:
     """What tasks, handles and the harbor share to reach the store."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._sessions = [session]
         self._waiting = 0
 
     @property
     def session(self) -> Session:
-        """The harbor's own session, unless another stands in for it here."""
-        return _stand_ins.get().get(self, self._session)
+        """The harbor's own session, unless another stands in for it here; in a closed world there is no other."""
+        found = _stand_ins.get().get(self)
+        if found is None and closed_world.get():
+            raise ConfigError("this harbor is not part of the simulation: give it to cluster.workers or cluster.client")
+        return found or self._sessions[-1]
 
     @contextmanager
     def stand_in(self, session: Session) -> Generator[None]:
-        """Use this session inside the block, and in the tasks and threads that start there."""
+        """Use this session inside the block, whoever asks."""
+        self._sessions.append(session)
+        try:
+            yield
+        finally:
+            self._sessions.remove(session)
+
+    @contextmanager
+    def stand_in_here(self, session: Session) -> Generator[None]:
+        """Use this session inside the block, and in the tasks that start there."""
         before = _stand_ins.set({**_stand_ins.get(), self: session})
         try:
             yield

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from taskharbor.driver import ServerClock
 
@@ -18,8 +17,9 @@ Clock = Callable[[], datetime]
 REMEASURE_AFTER = 60.0
 
 
-host_clock: Clock = partial(datetime.now, UTC)
-"""The host's time."""
+def host_clock() -> datetime:
+    """The host's time."""
+    return datetime.now(UTC)
 
 
 class EngineClock:

@@ -1,44 +1,52 @@
 """Jobs that may be what kills workers run alone (F6b).
 
-A suspect is claimed only by a worker that holds no other lease, and nothing is claimed beside it: so a further crash is
-its own, and a crash of others is not counted against it. A worker that meets suspects among other jobs gives them back,
-lets its slots run empty, and then claims one of them by its id. Slots do not stay empty for long: when what runs takes
-longer than `PATIENCE`, suspects are put off for a while (F7).
+A suspect runs only in a worker that holds no other lease, and nothing is claimed beside it: so a further crash is its
+own. A worker that meets suspects among other jobs gives them back before anything else starts, lets its slots run
+empty, and then claims one of them by its id. If what runs takes too long for that, suspects are put off for as long,
+and the worker waits twice as long the next time: fresh work goes on (F7), and the suspect's turn comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 from taskharbor.core.decide import is_suspect
 from taskharbor.core.job import JobRecord
 
 PATIENCE = 10.0
 REST = 30.0
+ASIDE = 1.0
 
 
 class Quarantine:
-    """Says how many jobs a worker may claim next, and which of those it got have to go back."""
+    """Says how many jobs a worker may claim next, and which of those it got have to go back.
 
-    def __init__(self, time: Callable[[], float]) -> None:
+    A worker that has nobody beside it (`alone`) waits for empty slots as long as it takes.
+    """
+
+    def __init__(self, time: Callable[[], float], chance: Random) -> None:
         self._time = time
+        self._chance = chance
         self._wanted: str | None = None
+        self._patience = PATIENCE
         self._empty_by = 0.0
         self._rest_until = 0.0
-        self._alone = False
+        self._running_alone = False
+        self.alone = False
 
     @property
     def patience(self) -> float | None:
         """How long to wait for empty slots at most; None if nothing is waited for."""
-        return None if self._wanted is None else max(0.0, self._empty_by - self._time())
+        return None if self._wanted is None or self.alone else max(0.0, self._empty_by - self._time())
 
     def ask(self, free: int, empty: bool) -> tuple[int, list[str] | None]:
         """How many jobs to reserve, and which if only certain ones; `empty` says that no lease is held."""
-        self._alone = self._alone and not empty
-        if self._alone:
+        self._running_alone = self._running_alone and not empty
+        if self._running_alone:
             return 0, None
-        if self._wanted is not None and not empty and self._time() >= self._empty_by:
-            self._wanted, self._rest_until = None, self._time() + REST
+        if self._wanted is not None and not empty and self.patience == 0.0:
+            self._put_off()
         if self._wanted is None:
             return free, None
         if not empty:
@@ -46,18 +54,29 @@ class Quarantine:
         wanted, self._wanted = self._wanted, None
         return 1, [wanted]
 
-    def sort(self, jobs: Sequence[JobRecord], empty: bool) -> tuple[list[JobRecord], list[JobRecord]]:
-        """The jobs to run, and those to give back; `empty` says that no other lease is held."""
-        suspects = [job for job in jobs if job.crashes and is_suspect(job)]
-        if not suspects:
-            return list(jobs), []
-        if len(jobs) == 1 and empty:
-            self._alone = True
-            return list(jobs), []
-        if self._time() >= self._rest_until:
-            self._wanted, self._empty_by = suspects[0].id, self._time() + PATIENCE
-        return [job for job in jobs if not is_suspect(job)], suspects
+    def _put_off(self) -> None:
+        self._wanted = None
+        self._rest_until = self._time() + max(REST, self._patience)
+        self._patience *= 2
 
-    def delay(self) -> float:
-        """For how long suspects are given back: not at all while the slots run empty for one of them."""
-        return 0.0 if self._wanted is not None else max(0.0, self._rest_until - self._time())
+    def sort(self, jobs: Sequence[JobRecord], empty: bool) -> tuple[list[JobRecord], dict[str, float]]:
+        """The jobs to run, and the ids of those to give back with the seconds until they are due again."""
+        suspects = [job.id for job in jobs if job.crashes and is_suspect(job)]
+        if not suspects:
+            return list(jobs), {}
+        if len(jobs) == 1 and empty:
+            self._running_alone, self._patience = True, PATIENCE
+            return list(jobs), {}
+        if self._time() >= self._rest_until:
+            self._wanted, self._empty_by = suspects[0], self._time() + self._patience
+        return [job for job in jobs if job.id not in set(suspects)], {id: self._delay(id) for id in suspects}
+
+    def _delay(self, id: str) -> float:
+        """Only the one that slots run empty for stays where it is: workers that meet the others would take turns."""
+        if id == self._wanted or self.alone:
+            return 0.0
+        return max(self._rest_until - self._time(), 0.0) + self._chance.uniform(0.1, ASIDE)
+
+    def missed(self) -> None:
+        """The one that was wanted is not to be had: somebody else has it. Let others try for a moment."""
+        self._rest_until = self._time() + self._chance.uniform(0.1, ASIDE)

@@ -85,8 +85,7 @@ class Settler:
             await self._wake.wait()
             pending, self._pending = self._pending, []
             self._wake.clear()
-            batch = self._decided(pending)
-            left = await self._flush_safely(batch) if batch else []
+            left = await self._flush_safely(pending)
             if left:
                 failures += 1
                 self._pending[:0] = left
@@ -115,13 +114,15 @@ class Settler:
         with suppress(Exception):
             logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.job.id, held.job.type)
 
-    async def _flush_safely(self, batch: list[Entry]) -> list[Entry]:
+    async def _flush_safely(self, pending: list[Pending]) -> Sequence[Pending]:
+        left: Sequence[Pending] = pending
         try:
-            return await self._flush(batch)
+            left = batch = self._decided(pending)
+            return await self._flush(batch) if batch else []
         except Exception:  # such as a log filter of the application; a settle can be repeated, a lost one cannot
             with suppress(Exception):
                 logger.exception("settling went wrong, trying again")
-            return batch
+            return left
 
     async def _flush(self, batch: list[Entry]) -> list[Entry]:
         """Settle a batch; returns what has to be tried again."""

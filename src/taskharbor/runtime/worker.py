@@ -39,6 +39,7 @@ logger = logging.getLogger("taskharbor.worker")
 CANCEL_PATIENCE = 2.0
 FLUSH_PATIENCE = 10.0
 STOLEN_FOR = 1.0
+REAP_EVERY = 1.0
 SHORTEST_LEASE, LONGEST_LEASE = 0.01, 30 * 24 * 3600.0
 
 
@@ -97,7 +98,7 @@ class Worker:
             options.lease,
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
-        self._quarantine = Quarantine(asyncio.get_running_loop().time)
+        self._quarantine = Quarantine(asyncio.get_running_loop().time, session.chance)
         self._running: dict[str, Held] = {}
         self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -148,6 +149,7 @@ class Worker:
         self._hosted = [
             (InThread if self._options.threads else InTask)(self._keeper.run, "taskharbor-keeper"),
             InTask(self._settler.run, "settler"),
+            InTask(self._reap, "reaper"),
         ]
 
     async def wait(self) -> None:
@@ -232,11 +234,13 @@ class Worker:
     async def drain(self) -> int:
         """Run everything that is due, and what that makes due, then return how many runs that were."""
         self._begin()
+        self._quarantine.alone = True
         try:
             await self._upkeep.sweep()
             while True:
-                jobs = await self._reserve(*self._room())
-                if not jobs and not self.busy and self._settler.idle:
+                room, ids = self._room()
+                jobs = await self._reserve(room, ids)
+                if room and ids is None and not jobs and self._empty:
                     return self.finished
                 if not jobs:
                     await self._something_ends()
@@ -304,22 +308,26 @@ class Worker:
         async with asyncio.timeout(self._session.settings.store_timeout):
             driver = await self._session.driver()
             jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, room, self.id, ids)
-        self._take(jobs, asked + self._options.lease)
+        if ids is not None and not jobs:
+            self._quarantine.missed()
+        await self._take(jobs, asked + self._options.lease)
         if jobs and self._loop.time() - asked > self._options.lease / 3:
             self._keeper.hurry()
         return jobs
 
-    def _take(self, jobs: list[JobRecord], deadline: float) -> None:
-        """Start what may run, and give back what may not."""
+    async def _take(self, jobs: list[JobRecord], deadline: float) -> None:
+        """Start what may run, and give back what may not, which comes first: it must not crash with the others."""
         if deadline <= self._loop.time():  # the reply took longer than the lease: nobody's any more (L4)
             logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
             return
         leases = {job.id: Held(job, token_of(job), deadline, self._told) for job in jobs}
         self._keeper.hold(leases.values())
         to_run, suspects = self._quarantine.sort(jobs, self._empty)
-        for job in suspects:
-            self._end_run_of(job)
-            self._submit(leases[job.id], Deferred(self._quarantine.delay()))
+        for id, delay in suspects.items():
+            self._end_run_of(leases[id].job)
+            self._submit(leases[id], Deferred(delay))
+        if suspects:
+            await self._settler.flushed()
         for job in to_run:
             self._start(leases[job.id])
 
@@ -343,6 +351,14 @@ class Worker:
             self._end_run(mine, "lost")
         return mine is not None
 
+    async def _reap(self) -> None:
+        """Conclude for tasks that somebody else cancelled before their first step: they cannot do it themselves."""
+        while True:
+            await asyncio.sleep(REAP_EVERY)
+            for held in list(self._running.values()):
+                if held.task is not None and held.task.done():
+                    self._conclude(held, Interrupted())
+
     def _tell(self, held: Held, stop: Stop) -> None:
         """May be called from any thread."""
         if not self._loop.is_closed():
@@ -359,15 +375,17 @@ class Worker:
     def _conclude(self, held: Held, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
         del self._running[held.job.id]
-        if held.abandoned:  # `stop` or `release` has seen to its lease
-            pass
-        elif held.stop == "lost":
-            self._keeper.drop(held)
-        elif type(outcome) is Succeeded:  # the settler decides about these, many at a time
-            self._settler.submit(held, outcome)
-        else:
-            self._submit(held, outcome)
-        self._freed.set()  # last, so that the outcome goes to the store before the next reserve
+        try:
+            if held.abandoned:  # `stop` or `release` has seen to its lease
+                pass
+            elif held.stop == "lost":
+                self._keeper.drop(held)
+            elif type(outcome) is Succeeded:  # the settler decides about these, many at a time
+                self._settler.submit(held, outcome)
+            else:
+                self._submit(held, outcome)
+        finally:
+            self._freed.set()  # last, so that the outcome goes to the store before the next reserve
 
     def _submit(self, held: Held, outcome: Outcome) -> None:
         job = held.job

@@ -186,6 +186,14 @@ class Ended(Struct, frozen=True, gc=False, tag="ended", tag_field="event"):
     version: int
 
 
+class Noted(Struct, frozen=True, gc=False, tag="noted", tag_field="event"):
+    """Something that readers of the history should know, such as a kill. Proves and breaks nothing."""
+
+    who: str
+    at: int
+    text: str
+
+
 class Last(Struct, array_like=True, frozen=True, gc=False):
     """A job as the store holds it in the end; `failures` counts the entries kept."""
 
@@ -210,7 +218,7 @@ class Final(Struct, frozen=True, gc=False, tag="final", tag_field="event"):
     jobs: tuple[Last, ...]
 
 
-Event = Called | Returned | Raised | Began | Ended | Final
+Event = Called | Returned | Raised | Began | Ended | Noted | Final
 _encode = msgspec.json.Encoder().encode
 _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 

@@ -121,7 +121,8 @@ def split_token(token: str) -> tuple[str, int, str]:
     claim, _, id = token.partition(" ")
     dot = claim.rfind(".") + 1
     seq = claim[dot:]
-    return (claim[:dot], int(seq), id) if seq.isdecimal() and len(seq) < 20 else ("", 0, "")
+    ours = seq.isascii() and seq.isdecimal() and seq[0] != "0" and len(seq) < 20
+    return (claim[:dot], int(seq), id) if ours else ("", 0, "")
 
 
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:

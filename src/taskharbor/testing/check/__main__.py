@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from taskharbor.testing.check import INVARIANTS, OVERTAKING, Report, check
-from taskharbor.testing.history import read
+from taskharbor.testing.history import Event, Final, read
 
 FINE, VIOLATED, UNUSABLE = range(3)
 
@@ -24,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Read, check, print; the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        report = check(read(options.files), overtaking=options.overtaking, drained=not options.unfinished)
+        events = [event for file in dict.fromkeys(options.files) for event in _read(file)]
+        if not events:
+            raise ValueError("there is not a single event to judge")
+        report = check(events, overtaking=options.overtaking, drained=not options.unfinished)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return UNUSABLE
@@ -32,7 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(msgspec.json.encode(_plain(report, options.limit)).decode())  # noqa: T201
     else:
         print("\n".join(report.lines(options.limit)))  # noqa: T201
+        if not any(isinstance(event, Final) for event in events):
+            print("no stock was taken in the end (`take_stock`): whether jobs were lost cannot be told")  # noqa: T201
     return FINE if report.fine else VIOLATED
+
+
+def _read(file: str) -> list[Event]:
+    try:
+        return read([file])
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is no history: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from taskharbor.testing.check.report import Counts
-from taskharbor.testing.history import Answer, Began, Called, Ended, Event, Final, Last, Raised, Returned
+from taskharbor.testing.history import Answer, Began, Called, Ended, Event, Final, Last, Noted, Raised, Returned
 
 NEVER = 1 << 62
 
@@ -61,6 +61,7 @@ def pair(events: Iterable[Event]) -> Operations:
         Began: pairing.began,
         Ended: pairing.ended,
         Final: pairing.final,
+        Noted: pairing.noted,
     }
     if is_in_order(listed):
         for place, event in enumerate(listed):
@@ -94,6 +95,9 @@ class _Pairing:
         self._runs: list[Run] = []
         self._last: dict[str, Last] = {}
         self._final_now: int | None = None
+
+    def noted(self, event: Noted, time: int) -> None:
+        """For people."""
 
     def called(self, event: Called, time: int) -> None:
         if event.number == 1:

@@ -1,21 +1,24 @@
-"""`python -m taskharbor.testing.simulation`: sweep seeds, or look at one.
-
-Exit codes: 0 all promises held, 1 one was broken, 2 wrong usage.
-"""
+"""`python -m taskharbor.testing.simulation`: sweep seeds, look at one, or try again what failed before."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+import traceback
+from contextlib import closing
 from pathlib import Path
+from random import Random
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from taskharbor.errors import HarborError
 from taskharbor.testing.simulation.run import STANDARD, explain, simulate
-from taskharbor.testing.simulation.sweep import named, remember, sweep
+from taskharbor.testing.simulation.stores import opened
+from taskharbor.testing.simulation.sweep import Outcome, kept, named, remember, sweep, try_seed
 
 SHOWN = 3
+FINE, BROKEN, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,60 +26,133 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         named(given.scenario)
-    except (ImportError, AttributeError, ValueError) as error:
-        print(f"no scenario {given.scenario!r}: {error}; write it as package.module:function", file=sys.stderr)  # noqa: T201
-        return 2
-    return _show(given) if given.seed is not None else _sweep(given)
+        with opened(given.driver, Random(0)):
+            pass
+    except (ImportError, AttributeError, ValueError, HarborError) as error:
+        print(  # noqa: T201
+            f"cannot run {given.scenario} on {given.driver}: {error}\n"
+            "write a scenario as package.module:function, a driver as memory, sqlite or the URL of an engine for tests",
+            file=sys.stderr,
+        )
+        return WRONG
+    try:
+        if given.again is not None:
+            return _again(given.again)
+        return _show(given) if given.seed is not None else _Sweep(given).run()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m taskharbor.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        "python -m taskharbor.testing.simulation",
+        description="Run a scenario on virtual time from many seeds, with every fault, and check its history.",
+        epilog="exit codes: 0 all promises held, 1 one was broken, 2 wrong usage",
+    )
     parser.add_argument("--scenario", default=STANDARD, help="package.module:function (default: the standard one)")
     parser.add_argument("--driver", default="memory", help="memory, sqlite, or the URL of an engine for tests")
-    parser.add_argument("--seeds", type=_seeds, default=range(100), metavar="N|FROM:TO", help="which seeds to sweep")
-    parser.add_argument("--seed", type=int, help="one seed: its trace in full, and the verdict")
-    parser.add_argument("--processes", type=int, help="how many at a time (default: one a processor)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--seeds", type=_seeds, default=range(100), metavar="N|FROM:TO", help="sweep these (default 100)"
+    )
+    which.add_argument("--seed", type=int, help="one seed: its trace in full, and the verdict")
+    which.add_argument("--again", type=Path, metavar="FOLDER", help="try the regression files of a folder again")
+    parser.add_argument("--processes", type=_positive, help="how many at a time (default: one a processor)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write failing seeds there as regression files")
     return parser
 
 
 def _seeds(text: str) -> range:
     first, colon, last = text.replace("_", "").partition(":")
-    seeds = range(int(first), int(last)) if colon else range(int(first))
+    try:
+        seeds = range(int(first), int(last)) if colon else range(int(first))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write a number or FROM:TO, not {text!r}") from None
     if not seeds:
         raise argparse.ArgumentTypeError(f"{text} names no seed")
     return seeds
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"write a number from 1 up, not {text!r}")
+    return int(text)
+
+
 def _show(given: argparse.Namespace) -> int:
-    result = simulate(named(given.scenario), given.seed, driver=given.driver)
-    broken = bool(result.report.violations)
+    try:
+        result = simulate(named(given.scenario), given.seed, driver=given.driver)
+    except Exception as error:
+        print("".join(traceback.format_exception(error)))  # noqa: T201
+        return BROKEN
     print(result.trace())  # noqa: T201
-    print(explain(result) if broken else f"\nall promises held: {result.report.counts}")  # noqa: T201
-    return int(broken)
+    print(explain(result) if not result.report.fine else "\n" + "\n".join(result.report.lines(0)))  # noqa: T201
+    return FINE if result.report.fine else BROKEN
 
 
-def _sweep(given: argparse.Namespace) -> int:
-    console = Console(highlight=False)
-    operations = executions = 0
-    failed: list[int] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
-        bar = progress.add_task(f"seeds on {given.driver}", total=len(given.seeds))
-        for outcome in sweep(given.scenario, given.seeds, given.driver, given.processes):
-            operations += outcome.operations
-            executions += outcome.executions
-            progress.advance(bar)
-            if outcome.failure:
-                failed.append(outcome.seed)
-                progress.update(bar, description=f"seeds on {given.driver}, [red]{len(failed)} failed[/]")
-                if len(failed) <= SHOWN:
-                    progress.console.print(outcome.failure, markup=False, soft_wrap=True)
-                if given.keep is not None:
-                    progress.console.print(f"kept as {remember(outcome, given.scenario, given.driver, given.keep)}")
-    console.print(f"{len(given.seeds):,} seeds, {operations:,} driver operations, {executions:,} runs of handlers")
-    console.print(f"[red]{len(failed)} seeds failed:[/] {failed[:50]}" if failed else "[green]all promises held[/]")
-    return int(bool(failed))
+def _again(folder: Path) -> int:
+    failed = 0
+    for regression in kept(folder):
+        outcome = try_seed(regression.scenario, regression.seed, regression.driver)
+        failed += bool(outcome.failure)
+        verdict = "fails again" if outcome.failure else "holds"
+        print(f"{regression.scenario} seed {regression.seed} on {regression.driver}: {verdict}")  # noqa: T201
+    return BROKEN if failed else FINE
+
+
+class _Sweep:
+    """A sweep with a progress bar."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._given = given
+        self._console = Console(highlight=False)
+        self._failed: list[int] = []
+        self._operations = 0
+        self._executions = 0
+
+    def run(self) -> int:
+        """All seeds, then the sums."""
+        given = self._given
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        outcomes = sweep(given.scenario, given.seeds, given.driver, given.processes)
+        with (
+            closing(outcomes),
+            Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=self._console) as it,
+        ):
+            bar = it.add_task(f"seeds on {given.driver}", total=len(given.seeds))
+            for outcome in outcomes:
+                self._take(outcome)
+                failed = f", [red]{len(self._failed)} failed[/]" if self._failed else ""
+                it.update(bar, advance=1, description=f"seeds on {given.driver}{failed}")
+        return self._sum_up()
+
+    def _take(self, outcome: Outcome) -> None:
+        self._operations += outcome.operations
+        self._executions += outcome.executions
+        if not outcome.failure:
+            return
+        self._failed.append(outcome.seed)
+        if len(self._failed) <= SHOWN:
+            self._console.print(outcome.failure, markup=False, soft_wrap=True)
+        if self._given.keep is not None:
+            path = remember(outcome, self._given.scenario, self._given.driver, self._given.keep)
+            self._console.print(f"kept as {path}", soft_wrap=True)
+
+    def _sum_up(self) -> int:
+        seeds, say = len(self._given.seeds), self._console.print
+        say(f"{seeds:,} seeds, {self._operations:,} driver operations, {self._executions:,} runs of handlers")
+        if not self._executions:
+            say("[yellow]no handler ever ran: does the scenario start workers and enqueue anything?[/]")
+        if not self._failed:
+            say("[green]all promises held[/]")
+            return FINE
+        hidden = len(self._failed) - SHOWN
+        say(
+            f"[red]failed:[/] {', '.join(map(str, sorted(self._failed)[:50]))}"
+            + (f" ({hidden} not shown)" if hidden > 0 else "")
+        )
+        return BROKEN
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from taskharbor.driver import Driver, Inspect, capability
+from taskharbor.errors import DriverError
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.client import closed_world
 from taskharbor.runtime.context import JobContext
 from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
-from taskharbor.testing.history import Event, Witness, take_stock
+from taskharbor.testing.history import Event, Noted, Witness, take_stock
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.network import EngineTime, Hints, Lines, Wire
 from taskharbor.testing.simulation.processes import Process, current_process
@@ -34,6 +36,7 @@ class Cluster:
         self.faults = faults
         self.chance = Random(f"{seed} scenario")
         self.events: list[Event] = []
+        self.errors: list[Exception] = []
         self._seed = seed
         self._started = 0
         self._calm = False
@@ -61,14 +64,27 @@ class Cluster:
             self._posts.append(post)
 
     def client(self, harbor: Harbor, main: Callable[[], Awaitable[Any]], name: str = "client") -> Process:
-        """A process that runs this coroutine function, with the harbor connected to the simulated store."""
-        return self.start(name, harbor, main)
+        """A process that runs this coroutine function, with the harbor connected to the simulated store.
 
-    def start(self, name: str, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> Process:
-        """A process of any kind."""
+        An error that it does not catch fails the run: a client has to live with `DriverUnavailable`, as in real life.
+        """
+
+        return self.start(name, harbor, main, DriverError)
+
+    def start(self, name: str, harbor: Harbor, main: Callable[[], Awaitable[Any]], *fatal: type[Exception]) -> Process:
+        """A process of any kind. An error that ends it fails the run, a store that is away only if it is `fatal`."""
         self._started += 1
         process = Process(f"{name}#{self._started}")
-        process.start(self._live(process, harbor, main))
+
+        async def live() -> None:
+            try:
+                await self._live(process, harbor, main)
+            except Exception as error:
+                self.note(process, f"ended by {type(error).__name__}: {error}")
+                if not isinstance(error, DriverError) or isinstance(error, fatal):
+                    self.errors.append(error)
+
+        process.start(live())
         return process
 
     def connection(self) -> Driver:
@@ -84,7 +100,13 @@ class Cluster:
 
     def kill(self, process: Process) -> None:
         """kill -9."""
-        process.kill()
+        if process.alive:
+            self.note(process, "killed")
+            process.kill()
+
+    def note(self, process: Process, text: str) -> None:
+        """Write down what happens to a process."""
+        self.events.append(Noted(process.name, self._at(), text))
 
     # what goes on behind
 
@@ -95,7 +117,8 @@ class Cluster:
             harbor.middleware(_noted)
             _witnessed.add(harbor)
         chance = Random(f"{self._seed} {process.name}")
-        async with harbor.stand_in(witness, clock=self._clock_of(chance), chance=chance):
+        async with harbor.stand_in(witness, clock=self._clock_of(chance), chance=chance, everywhere=False):
+            closed_world.set(True)
             await main()
 
     def _at(self) -> int:
@@ -169,7 +192,7 @@ class _Post:
         self._generations = generations
         self._options = options
         self._chance = chance
-        self._generation = generations[0]
+        self._generation = chance.choice(generations)
         self._stopping = asyncio.Event()
         self._launch()
         loop = asyncio.get_running_loop()
@@ -203,16 +226,21 @@ class _Post:
             self._launch()
 
     async def _kill(self) -> None:
-        self.process.kill()
+        self._cluster.kill(self.process)
 
     async def _pause(self) -> None:
         process = self.process
+        self._cluster.note(process, "stopped")
         process.pause()
         await asyncio.sleep(self._chance.uniform(0, self._cluster.faults.pause))
+        self._cluster.note(process, "goes on")
         process.resume()
 
     async def _deploy(self) -> None:
         self._generation = self._chance.choice(self._generations)
+        self._cluster.note(
+            self.process, f"told to stop, for generation {self._generations.index(self._generation) + 1}"
+        )
         self._stopping.set()
 
     async def settle_down(self) -> None:

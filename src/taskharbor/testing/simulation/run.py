@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from taskharbor.testing.check import Report, check
+from taskharbor.testing.check import Counts, Report, check
 from taskharbor.testing.history import Called, Event, Final
 from taskharbor.testing.simulation.cluster import Cluster
 from taskharbor.testing.simulation.faults import Faults, drawn
@@ -21,7 +21,8 @@ from taskharbor.testing.simulation.stores import opened
 from taskharbor.testing.simulation.trace import readable
 
 Scenario = Callable[[Cluster], Awaitable[None]]
-LIMIT = 4 * 3600.0
+LIMIT = 3600.0
+TOLD = 40
 
 
 class Result(Struct, frozen=True):
@@ -87,7 +88,7 @@ def simulate(
     """Run the scenario on virtual time; everything in it follows from the seed.
 
     `faults` are drawn from the seed unless given. After the scenario has returned, all faults end, the workers finish
-    what is left (for at most `limit` virtual seconds), and the history is checked.
+    what is left, and the history is checked. `limit` is for each of the two parts, in virtual seconds.
     """
     name = f"{scenario.__module__}:{scenario.__qualname__}"
     weather = drawn(Random(f"{seed} faults")) if faults is None else faults
@@ -98,8 +99,13 @@ def simulate(
     ):
         loop = cast(ProcessLoop, runner.get_loop())
         loop.set_exception_handler(_ignore)
+        events: list[Event] = []
         try:
-            events = runner.run(_play(scenario, store, seed, weather, limit))
+            runner.run(_play(scenario, store, seed, weather, limit, events))
+        except Exception as error:
+            result = Result(name, seed, driver, weather, events, Report([], [], Counts()))
+            error.add_note("\n".join([*result.trace().splitlines()[-TOLD:], f"replay: {result.replay}"]))
+            raise
         finally:
             loop.end()
     return Result(name, seed, driver, weather, events, check(events))
@@ -113,12 +119,20 @@ def assert_holds(scenario: Scenario, seed: int, **options: Any) -> Result:
     return result
 
 
-async def _play(scenario: Scenario, store: Any, seed: int, faults: Faults, limit: float) -> list[Event]:
+async def _play(scenario: Scenario, store: Any, seed: int, faults: Faults, limit: float, events: list[Event]) -> None:
     cluster = Cluster(store, str(seed), faults)
-    await scenario(cluster)
-    await cluster.calm_down()
-    await cluster.finish(limit)
-    return list(cluster.events)
+    try:
+        try:
+            async with asyncio.timeout(limit):
+                await scenario(cluster)
+        except TimeoutError as error:
+            raise TimeoutError(f"the scenario did not return within {limit:g} virtual seconds") from error
+        await cluster.calm_down()
+        await cluster.finish(limit)
+        if cluster.errors:
+            raise cluster.errors[0]
+    finally:
+        events += cluster.events
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

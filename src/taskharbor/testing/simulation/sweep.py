@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator
+import signal
+import traceback
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import islice
 from multiprocessing import get_context
@@ -39,6 +42,8 @@ def named(scenario: str) -> Scenario:
     """The scenario of a name such as `package.module:function`."""
     module, _, function = scenario.partition(":")
     found: Scenario = getattr(importlib.import_module(module), function)
+    if not inspect.iscoroutinefunction(found):
+        raise ValueError("it is no async function that takes a Cluster")
     return found
 
 
@@ -47,7 +52,7 @@ def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
     try:
         result = simulate(named(scenario), seed, driver=driver)
     except Exception as error:
-        failure = f"seed {seed} on {driver}: {type(error).__name__}: {error}"
+        failure = f"seed {seed} on {driver}: {''.join(traceback.format_exception(error))}"
         return Outcome(seed, 0, 0, failure, (type(error).__name__,))
     return Outcome(seed, result.operations, result.report.counts.executions, _failure(result), _violated(result))
 
@@ -62,17 +67,26 @@ def _violated(result: Result) -> tuple[str, ...]:
 
 def sweep(
     scenario: str, seeds: Iterable[int], driver: str = "memory", processes: int | None = None
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Try the seeds, as many at a time as there are processors; outcomes come as they are ready."""
     count = processes or os.cpu_count() or 1
     left = iter(seeds)
-    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         start: Callable[[int], Future[Outcome]] = lambda seed: pool.submit(try_seed, scenario, seed, driver)  # noqa: E731
         running = {start(seed) for seed in islice(left, count * 4)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
             running |= {start(seed) for seed in islice(left, len(done))}
-            yield from (future.result() for future in done)
+            try:
+                yield from (future.result() for future in done)
+            except GeneratorExit:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def kept(folder: Path) -> list[Regression]:
+    """The regression files of a folder."""
+    return [msgspec.json.decode(path.read_bytes(), type=Regression) for path in sorted(folder.glob("*.json"))]
 
 
 def remember(outcome: Outcome, scenario: str, driver: str, folder: Path) -> Path:

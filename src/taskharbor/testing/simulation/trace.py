@@ -17,6 +17,7 @@ from taskharbor.testing.history import (
     Kept,
     Made,
     Named,
+    Noted,
     Raised,
     Renew,
     Returned,
@@ -62,7 +63,8 @@ def _told(
         case Called():
             items = [_asked(item, names) for item in event.items if _concerns(item, jobs)]
             hidden = jobs is not None and (not items or isinstance(event.items[0], Want))
-            return None if hidden else f"{at}  {event.who:<12} {event.verb} #{event.number}: {', '.join(items)}"
+            what = f"{event.verb} #{event.number}{': ' if items else ''}{', '.join(items)}"
+            return None if hidden else f"{at}  {event.who:<12} {what}"
         case Returned():
             pairs = _answered(calls[event.who, event.number], event.answers, names, jobs)
             hidden = jobs is not None and not pairs
@@ -77,6 +79,8 @@ def _told(
                 return None
             what = "begins" if isinstance(event, Began) else "ends"
             return f"{at}  {event.who:<12} {names('job', event.id)} v{event.version} {what}"
+        case Noted():
+            return f"{at}  {event.who:<12} ({event.text})"
         case Final():
             shown = [last for last in event.jobs if jobs is None or last.id in jobs]
             return "\n".join(

@@ -18,7 +18,7 @@ from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation.cluster import Cluster, crash
 
 QUEUES = ("default", "mail")
-SPAN = 90.0
+SPAN = 60.0
 
 
 async def everything(cluster: Cluster) -> None:

@@ -154,7 +154,7 @@ class Cluster:
             self._hosts.offset = timedelta(seconds=HOUR)
         self._lines.outage.down = False
         self._hints.lost = 0.0
-        self._lines.faults = Faults(delay=self.faults.delay)
+        self._lines.faults = Faults()
         await asyncio.gather(*(post.settle_down() for post in self._posts))
 
     async def finish(self, limit: float) -> None:

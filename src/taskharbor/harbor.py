@@ -32,7 +32,8 @@ from taskharbor.runtime.step import Step
 from taskharbor.task import AsyncTask, Task
 
 if TYPE_CHECKING:
-    from taskharbor.runtime.worker import Worker, WorkerOptions
+    from taskharbor.runtime.worker import Worker
+    from taskharbor.runtime.worker_options import WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -352,7 +353,7 @@ class Harbor:
             yield lambda options: Worker(self._client, self._tasks, self._middleware, options)
 
     def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
-        from taskharbor.runtime.worker import WorkerOptions
+        from taskharbor.runtime.worker_options import WorkerOptions
 
         return WorkerOptions(queues=self._queues() if queues is None else queues, **given)
 

@@ -17,7 +17,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Enqueued, Group
 from taskharbor.drivers.sqlite import SqliteDriver
-from taskharbor.errors import ConfigError, DriverClosed
+from taskharbor.errors import ConfigError, DriverClosed, LeaseMismatch
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -237,3 +237,28 @@ class TestEnd:
                 await waiting
 
         play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("change", ["zero", "digit", "space", "id"])
+def test_a_token_is_compared_as_it_is(change: str, tmp_path: Path) -> None:
+    """D8: one that only reads like the right one settles nothing, alone or in a batch with right ones."""
+
+    async def scene(driver: SqliteDriver) -> None:
+        await driver.enqueue([group("a", "b")], T)
+        tokens = {job.id: job.lease.token for job in await driver.reserve(["q"], T, MINUTE, 2, "w") if job.lease}
+        claim, _, id = tokens["a"].partition(" ")
+        prefix, _, seq = claim.rpartition(".")
+        wrong = {
+            "zero": f"{prefix}.0{seq} {id}",
+            "digit": f"{prefix}.\u0661 {id}",
+            "space": f"{claim}  {id}",
+            "id": f"{claim} b",
+        }[change]
+        acks = [Ack(id="a", token=wrong, keep_until=T + MINUTE), Ack(id="b", token=tokens["b"], keep_until=T + MINUTE)]
+        refused, settled = await driver.settle(acks, T)
+        assert (type(refused), settled) == (LeaseMismatch, "ok")
+        [record] = await driver.get(["a"])
+        assert record is not None
+        assert record.state == "inflight"
+
+    play(tmp_path, scene)

@@ -278,8 +278,34 @@ async def test_a_task_that_somebody_cancels_before_its_first_step_gives_its_job_
     async with world.worker(concurrency=1):
         await job.aresult(timeout=60)
     meddling.cancel()
-    assert meddled == [True]
-    assert (await world.record(job)).attempts in (0, 1)
+    assert (meddled, runs) == ([True], 1)
+    assert (await world.record(job)).attempts == 0
+
+
+@virtual
+async def test_an_error_while_successes_are_decided_loses_none_of_them() -> None:
+    """X3: such as a clock that fails once; what had ended is settled in the next round."""
+    world = World()
+    broken = 0
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    jobs = await world.harbor.aenqueue_many([work.step() for _ in range(3)])
+    async with world.worker() as worker:
+        now = worker._settler._now
+
+        def failing() -> datetime:
+            nonlocal broken
+            broken += 1
+            if broken == 1:
+                raise RuntimeError("the clock is broken")
+            return now()
+
+        worker._settler._now = failing
+        await asyncio.gather(*(job.aresult(timeout=60) for job in jobs))
+    assert broken > 1
+    assert {(await world.record(job)).version for job in jobs} == {1}
 
 
 @pytest.mark.parametrize("kind", ["slots", "equal"])

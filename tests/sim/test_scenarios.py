@@ -9,7 +9,7 @@ import pytest
 from taskharbor import Harbor, current
 from taskharbor.errors import ConfigError, DriverUnavailable
 from taskharbor.testing import simulation
-from taskharbor.testing.history import Began
+from taskharbor.testing.history import Began, Called, Final
 from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
 
 from . import scenarios
@@ -20,8 +20,7 @@ def test_handlers_of_a_harbor_at_module_level_run_as_they_are() -> None:
     scenarios.seen.clear()
     result = assert_holds(scenarios.notes, 1, faults=Faults(kills=8, downtime=1))
     assert set(scenarios.seen) == set(range(10))
-    assert len(result.report.duplicates) >= 0
-    assert result.report.counts.executions >= len(scenarios.seen)
+    assert result.report.counts.executions > result.report.counts.jobs  # workers died in the middle of some
 
 
 def test_a_broken_promise_is_told_with_its_trace_and_its_command() -> None:
@@ -61,8 +60,8 @@ def test_a_handler_that_kills_its_process_is_stopped_by_the_bound() -> None:
         await asyncio.sleep(1)
 
     result = assert_holds(scenario, 1, faults=Faults())
-    [final] = [event for event in result.events if type(event).__name__ == "Final"]
-    states = sorted(job.state for job in final.jobs)  # type: ignore[union-attr]
+    [final] = [event for event in result.events if isinstance(event, Final)]
+    states = sorted(job.state for job in final.jobs)
     assert states == ["dlq"] + ["done"] * 12
     assert sorted(beside) == [0, 1, 2, 3, 4]
     assert len(beside[0]) == len(beside[1]) == 12
@@ -93,8 +92,8 @@ def test_deploys_lose_nothing_and_count_nothing() -> None:
         await cluster.client(new, submit).ended.wait()
 
     result = assert_holds(scenario, 2, faults=Faults(deploys=5, downtime=1))
-    [final] = [event for event in result.events if type(event).__name__ == "Final"]
-    assert {(job.state, job.attempts, job.crashes) for job in final.jobs} == {("done", 0, 0)}  # type: ignore[union-attr]
+    [final] = [event for event in result.events if isinstance(event, Final)]
+    assert {(job.state, job.attempts, job.crashes) for job in final.jobs} == {("done", 0, 0)}
     assert len({event.who for event in result.events if isinstance(event, Began)}) > 2
 
 
@@ -118,9 +117,8 @@ def test_the_engines_clock_rules_where_it_has_one() -> None:
     """L8, X4: what processes pass as the time is the engine's, within what a slow line costs."""
     result = simulate(scenarios.notes, 5, faults=simulation.Faults(clocks="engine", delay=0.05))
     assert result.report.fine
-    calls = [event for event in result.events if type(event).__name__ == "Called"]
-    epoch = min(call.now - call.at for call in calls if call.now)  # type: ignore[union-attr]
-    assert all(call.now - call.at - epoch < 1_500_000 for call in calls if call.now)  # type: ignore[union-attr]
+    ahead = [event.now - event.at for event in result.events if isinstance(event, Called) and event.now]
+    assert max(ahead) - min(ahead) < 1_500_000
 
 
 def test_an_error_that_a_client_does_not_catch_fails_the_run() -> None:

@@ -19,7 +19,8 @@ from taskharbor import Harbor, LeaseLost, Retry, Snooze, current
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
 from taskharbor.testing.faults import Call, Wrapper
-from taskharbor.testing.history import Event, Final, HistoryFile, Witness
+from taskharbor.testing.history import Event, Final, HistoryFile
+from taskharbor.testing.witness import Witness
 
 VARIABLE = "SYSTEM_TEST"
 TICK = 0.02

@@ -38,8 +38,8 @@ from taskharbor.testing.history import (
     Renew,
     Returned,
     read,
-    take_stock,
 )
+from taskharbor.testing.witness import take_stock
 
 from .app import VARIABLE, Settings, opened
 from .submit import Order

@@ -40,9 +40,8 @@ from taskharbor.testing.history import (
     Said,
     Settle,
     Want,
-    Witness,
-    take_stock,
 )
+from taskharbor.testing.witness import Witness, take_stock
 
 LEASE = 100
 

@@ -13,14 +13,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.decide import admit, decide, token_of
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.driver import WorkerRecord
-from taskharbor.errors import ConfigError, DriverClosed, DriverForked
+from taskharbor.errors import DriverClosed, DriverForked
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.doze import Doze
@@ -34,36 +33,13 @@ from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.settler import Settler
 from taskharbor.runtime.threads import Threads
 from taskharbor.runtime.upkeep import Upkeep
+from taskharbor.runtime.worker_options import WorkerOptions
 
 logger = logging.getLogger("taskharbor.worker")
 CANCEL_PATIENCE = 2.0
 FLUSH_PATIENCE = 10.0
 STOLEN_FOR = 1.0
 REAP_EVERY = 1.0
-SHORTEST_LEASE, LONGEST_LEASE = 0.01, 30 * 24 * 3600.0
-
-
-class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """How a worker works. `threads=False` keeps everything on one loop, for virtual time."""
-
-    queues: Sequence[str] | Mapping[str, int]
-    concurrency: int = 16
-    lease: float = 30.0
-    grace: float = 25.0
-    threads: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that make no worker."""
-        if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
-            raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
-        if not _is_number(self.lease) or not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
-            raise ConfigError(f"lease must be from {SHORTEST_LEASE:g} seconds to 30 days, not {self.lease!r}")
-        if not _is_number(self.grace) or not 0 <= self.grace < float("inf"):
-            raise ConfigError(f"grace must be zero or more seconds, not {self.grace!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Worker:
@@ -326,10 +302,12 @@ class Worker:
         for id, delay in suspects.items():
             self._end_run_of(leases[id].job)
             self._submit(leases[id], Deferred(delay))
-        if suspects:
-            await self._settler.flushed()
-        for job in to_run:
-            self._start(leases[job.id])
+        try:
+            if suspects:
+                await self._settler.flushed()
+        finally:  # also when a stop interrupts the waiting: then they are given back
+            for job in to_run:
+                self._start(leases[job.id])
 
     def _start(self, held: Held) -> None:
         job = held.job

@@ -1,7 +1,7 @@
 """Tools for testing what is built on TaskHarbor, and drivers for it: nothing in the library imports them.
 
 Virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver. `testing.simulation` runs a whole cluster
-from a seed, `testing.history` writes down what processes do, `testing.check` judges it. `testing.kit` is the
+from a seed, `testing.witness` writes its history down, `testing.check` judges it. `testing.kit` is the
 conformance kit, which alone needs pytest (and its state machine hypothesis): pip install "taskharbor[testing]".
 """
 

@@ -144,10 +144,8 @@ class Store:
         check_duration(lease_for)
         self._line_up_lapsed(now)
 
-        jobs = self.jobs
-
         def fits(id: str) -> bool:
-            return _is_free(jobs[id], now)
+            return _is_free(self.jobs[id], now)
 
         found: list[str] = []
         if ids is not None:
@@ -390,11 +388,7 @@ class Store:
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
     """Whether nobody holds the job and nothing keeps it from running."""
-    return (
-        (job.lease is None or job.lease.expires_at <= now)
-        and job.cancel_requested_at is None
-        and (job.expires_at is None or job.expires_at > now)
-    )
+    return not _is_held(job, now) and not _is_unwanted(job, now)
 
 
 def _is_held(job: JobRecord, now: datetime) -> bool:

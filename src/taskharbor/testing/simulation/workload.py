@@ -43,7 +43,7 @@ async def everything(cluster: Cluster) -> None:
     await asyncio.sleep(SPAN * 1.2)
     for process in processes:
         await process.ended.wait()
-    await cluster.undisturbed(lambda driver: _resume(driver))
+    await cluster.undisturbed(_resume)
 
 
 async def _resume(driver: Any) -> None:

@@ -22,7 +22,7 @@ def instead(sql: str, right: str, wrong: str = "") -> str:
 @mutant((settle, "ACK"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
 def sql_ack_without_token(sql: str) -> str:
     """An Ack is taken from anybody."""
-    return instead(sql, " AND token = ?2")
+    return instead(sql, " AND token || seq || ' ' || id = ?2")
 
 
 @mutant((settle, "ACK"), by="test_D7_at_the_expiry_a_settle_is_refused[ack]")
@@ -40,7 +40,7 @@ def sql_fail_at_the_very_expiry(sql: str) -> str:
 @mutant((settle, "PUT_BACK"), by="test_D8_repeating_a_settle_is_replayed[put_back]")
 def sql_settled_token_forgotten(sql: str) -> str:
     """Nobody remembers who put a job back."""
-    return instead(sql, "settled_token = ?2", "settled_token = NULL")
+    return instead(sql, "settled_token = token", "settled_token = NULL")
 
 
 @mutant((settle, "PUT_BACK"), by="test_D3_a_retry_is_not_handed_out_before_its_time")
@@ -64,7 +64,7 @@ def sql_extend_without_expiry(sql: str) -> str:
 @mutant((reserve, "EXTEND"), by="test_D8_why_an_extension_is_refused[held, foreign token]")
 def sql_extend_without_token(sql: str) -> str:
     """Anybody can renew anybody's lease."""
-    return instead(sql, " AND token = ?2")
+    return instead(sql, " AND token || seq || ' ' || id = ?2")
 
 
 @mutant((reserve, "EXTEND"), by="test_D6_a_lease_never_shrinks")

@@ -235,10 +235,10 @@ def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
 
 
 @mutant((Client, "enqueue_with"), by="a_child_comes_with_its_parents_success")
-def children_enqueued_at_once(enqueue_with: Any, client: Client, context: JobContext, step: Step[Any]) -> Any:
+def children_enqueued_at_once(enqueue_with: Any, client: Client, held: Held, step: Step[Any]) -> Any:
     """What a handler enqueued with its success is stored even if it fails."""
-    job = enqueue_with(client, context, step)
-    context.new_jobs = ()
+    job = enqueue_with(client, held, step)
+    held.new_jobs = ()
     asyncio.get_running_loop().create_task(client.enqueue_one(step))
     return job
 
@@ -393,9 +393,9 @@ def others_join_a_suspect(ask: Any, quarantine: Quarantine, free: int, empty: bo
 @mutant((Quarantine, "sort"), by="a_suspect_runs_alone")
 def suspects_never_run(sort: Any, quarantine: Quarantine, jobs: Sequence[JobRecord], empty: bool) -> Any:
     """A job under suspicion is given back for ever."""
-    to_run, suspects = sort(quarantine, jobs, False)
+    suspects = sort(quarantine, jobs, False)
     quarantine._wanted, quarantine._rest_until = None, quarantine._time() + 5
-    return to_run, suspects
+    return suspects
 
 
 @mutant((Quarantine, "ask"), by="slots_do_not_stay_empty_for_a_suspect")
@@ -408,16 +408,15 @@ def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty
 # clients and clocks
 
 
-@mutant((Client, "enqueue"), by="many_submitters_of_one_key_create_one_job")
-async def key_check_then_put_in_the_client(enqueue: Any, client: Client, steps: Sequence[Step[Any]]) -> Any:
+@mutant((Client, "enqueue_one"), by="many_submitters_of_one_key_create_one_job")
+async def key_check_then_put_in_the_client(enqueue_one: Any, client: Client, step: Step[Any]) -> Any:
     """The client looks for a key, and leaves it out of the enqueue if it is free."""
     async with client.store() as driver:
-        for step in steps:
-            key = step.options.get("idempotency_key")
-            if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
-                step.options = {**step.options}
-                del step.options["idempotency_key"]
-    return await enqueue(client, steps)
+        key = step.options.get("idempotency_key")
+        if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
+            step.options = {**step.options}
+            del step.options["idempotency_key"]
+    return await enqueue_one(client, step)
 
 
 @mutant((EngineClock, "__call__"), by="the_engines_clock_rules")

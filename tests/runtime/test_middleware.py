@@ -33,7 +33,7 @@ async def test_middleware_wraps_in_the_order_of_its_registration(kind: str) -> N
 
     @world.harbor.middleware
     async def inner(job: JobContext, call_next: CallNext) -> Any:
-        assert current() is job
+        assert current() == job
         log.append("inner in")
         try:
             return await call_next() * 10

@@ -46,7 +46,7 @@ async def test_no_job_is_reserved_while_the_worker_stops() -> None:
     await sleep.aenqueue(20)
     async with world.worker():
         await asyncio.sleep(1)
-        late = [await sleep.aenqueue(1) for _ in range(3)]
+        late = await world.harbor.aenqueue_many([sleep.step(1) for _ in range(3)])
         reserves = len(world.log.calls("reserve"))
         # leaving the block stops it, before it hears of the new jobs
     assert len(world.log.calls("reserve")) <= reserves + 1

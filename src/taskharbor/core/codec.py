@@ -13,7 +13,7 @@ from typing import Any, Union, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
 from taskharbor.core.jsonable import decoder, to_json
 from taskharbor.core.text import message_of
@@ -46,7 +46,7 @@ class Signature:
         self._open = {p.kind: p.name for p in self._parameters.values() if p.kind in _OPEN}
         self._bare = [p.name for p in self._parameters.values() if p.kind is p.POSITIONAL_ONLY or self._leads(p)]
         self._plain = not self._open and not self._bare
-        self._whole = self._plain and all(p.default is p.empty for p in self._parameters.values())
+        self._whole = self._plain and all(map(_is_needed_in_place, self._parameters.values()))
         try:
             self._struct = _struct(self._parameters.values(), hints)
             self._envelope: Callable[..., Any] = msgspec.defstruct("Envelope", [("v", int), ("args", self._struct)])
@@ -83,7 +83,7 @@ class Signature:
             raise Undecodable(_why_undecodable(payload, error)) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
-        return ((), asdict(envelope.args)) if self._whole else self._spread(envelope.args)
+        return (astuple(envelope.args), {}) if self._whole else self._spread(envelope.args)
 
     def _spread(self, values: Any) -> Arguments:
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
@@ -96,6 +96,10 @@ class Signature:
         if (more := self._open.get(inspect.Parameter.VAR_KEYWORD)) is not None:
             named.update(named.pop(more, {}))
         return tuple(args), named
+
+
+def _is_needed_in_place(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind in _POSITIONAL
 
 
 def encode_named(arguments: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:

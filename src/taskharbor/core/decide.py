@@ -73,7 +73,7 @@ def decide(
     """The transition that an outcome calls for."""
     match outcome:
         case Succeeded():
-            return succeed(job, outcome, later(now, retention.done))
+            return succeed(job, token_of(job), outcome, later(now, retention.done))
         case Failed():
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
@@ -99,11 +99,13 @@ def decide(
             assert_never(outcome)
 
 
-def succeed(job: JobRecord, outcome: Succeeded, keep_until: datetime) -> Ack:
+def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime) -> Ack:
     """The transition of a success; a worker makes thousands a second, so what they share comes in."""
+    if outcome.result is None and not (job.attempts or job.last_error or outcome.new_jobs or job.key_expires_at):
+        return Ack(id=job.id, token=token, keep_until=keep_until)
     return Ack(
         id=job.id,
-        token=token_of(job),
+        token=token,
         keep_until=keep_until if job.key_expires_at is None else _keep(job, keep_until),
         attempts=job.attempts,
         last_error=job.last_error,

@@ -13,8 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord, Lease, NewJob, Progress
-from taskharbor.core.states import Move, State, check
+from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, State, check
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+
+_RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # once per job, as the states
 
 
 class Replay(Struct, frozen=True, kw_only=True):
@@ -29,7 +31,7 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
     """The record of a job as it enters the store."""
-    state = State.WAITING if unmet else State.READY
+    state = WAITING if unmet else READY
     check(Move.ENQUEUE, None, state)
     return JobRecord(
         id=job.id,
@@ -56,12 +58,12 @@ def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
 
 def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
     """A ready job taken, or a lapsed one taken over: the latter counts a crash and forgets its schedule (D5)."""
-    reclaim = job.state is State.INFLIGHT
-    check(Move.RECLAIM if reclaim else Move.RESERVE, job.state, State.INFLIGHT)
+    reclaim = job.state is INFLIGHT
+    check(_RECLAIM if reclaim else _RESERVE, job.state, INFLIGHT)
     version = job.version + 1
     return replace(
         job,
-        state=State.INFLIGHT,
+        state=INFLIGHT,
         version=version,
         lease=Lease(token, version, expires_at, worker, now),
         started_at=None,
@@ -84,7 +86,28 @@ def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, 
 
 def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
     """The record after a settle that was found in order."""
-    common = replace(
+    match to:
+        case Ack():
+            check(_ACK, job.state, DONE)
+            return _ended(job, to, now, DONE, result=to.result)
+        case Fail():
+            check(Move.FAIL, job.state, DLQ)
+            return _ended(job, to, now, DLQ, reason=to.reason)
+        case PutBack() if job.cancel_requested_at is None:
+            check(Move.PUT_BACK, job.state, READY)
+            return replace(
+                _noted(job, to), state=READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
+            )
+        case PutBack() | Cancel():
+            check(Move.PUT_BACK if isinstance(to, PutBack) else Move.CANCEL, job.state, CANCELLED)
+            return _cancelled(_noted(job, to), now, to.keep_until)
+        case _:
+            assert_never(to)
+
+
+def _noted(job: JobRecord, to: Transition) -> JobRecord:
+    """The record with what every settle writes."""
+    return replace(
         job,
         lease=None,
         settled_token=to.token,
@@ -95,36 +118,41 @@ def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
         failed_at=to.failed_at,
         failures=to.failures,
     )
-    match to:
-        case Ack():
-            check(Move.ACK, job.state, State.DONE)
-            return replace(common, state=State.DONE, result=to.result, completed_at=now, keep_until=to.keep_until)
-        case Fail():
-            check(Move.FAIL, job.state, State.DLQ)
-            return replace(common, state=State.DLQ, dlq_reason=to.reason, completed_at=now, keep_until=to.keep_until)
-        case PutBack() if job.cancel_requested_at is None:
-            check(Move.PUT_BACK, job.state, State.READY)
-            return replace(
-                common, state=State.READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
-            )
-        case PutBack() | Cancel():
-            check(Move.PUT_BACK if isinstance(to, PutBack) else Move.CANCEL, job.state, State.CANCELLED)
-            return _cancelled(common, now, to.keep_until)
-        case _:
-            assert_never(to)
+
+
+def _ended(
+    job: JobRecord, to: Ack | Fail, now: datetime, state: State, result: bytes | None = None, reason: str | None = None
+) -> JobRecord:
+    """As `_noted`, and the end: in one copy, for nearly every job comes here."""
+    return replace(
+        job,
+        state=state,
+        completed_at=now,
+        keep_until=to.keep_until,
+        result=result,
+        dlq_reason=reason,
+        lease=None,
+        settled_token=to.token,
+        attempts=to.attempts,
+        crashes=to.crashes,
+        unknown_put_backs=to.unknown_put_backs,
+        last_error=to.last_error,
+        failed_at=to.failed_at,
+        failures=to.failures,
+    )
 
 
 def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
     """A job cancelled while nobody runs it: waiting in line, or left behind under a lapsed lease (T1)."""
-    move = Move.LAPSE if job.state is State.INFLIGHT else Move.WITHDRAW
-    check(move, job.state, State.CANCELLED)
+    move = Move.LAPSE if job.state is INFLIGHT else Move.WITHDRAW
+    check(move, job.state, CANCELLED)
     return _cancelled(replace(job, lease=None), now, keep_until)
 
 
 def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
     return replace(
         job,
-        state=State.CANCELLED,
+        state=CANCELLED,
         completed_at=now,
         keep_until=keep_until,
         idempotency_key=None,
@@ -134,13 +162,13 @@ def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord
 
 def released(job: JobRecord, now: datetime) -> JobRecord:
     """A waiting job whose last dependency was satisfied: due at its own time, or now."""
-    check(Move.RELEASE, job.state, State.READY)
-    return replace(job, state=State.READY, due_at=max(now, job.run_at or now))
+    check(Move.RELEASE, job.state, READY)
+    return replace(job, state=READY, due_at=max(now, job.run_at or now))
 
 
 def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
     """A dead or cancelled job back in line: counts at zero, version and history go on (Q2)."""
-    state = State.WAITING if job.unmet else State.READY
+    state = WAITING if job.unmet else READY
     check(Move.REPLAY, job.state, state)
     return replace(
         job,
@@ -168,7 +196,7 @@ def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
 
 def rescheduled(job: JobRecord, run_at: datetime | None, priority: int | None) -> JobRecord:
     """A ready job moved in time or in rank."""
-    check(Move.RESCHEDULE, job.state, State.READY)
+    check(Move.RESCHEDULE, job.state, READY)
     due_at = job.due_at if run_at is None else run_at
     return replace(
         job,

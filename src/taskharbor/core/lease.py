@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import State
+from taskharbor.core.states import INFLIGHT
 from taskharbor.errors import InvalidLeaseDuration, JobNotInflight, LeaseError, LeaseExpired, LeaseMismatch
 
 Verdict = Literal["ok", "replayed"] | LeaseError
@@ -14,7 +14,7 @@ Verdict = Literal["ok", "replayed"] | LeaseError
 
 def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> LeaseError | None:
     """Why `token` may not act on the job at `now`, or None. Precedence: not inflight, expired, mismatch."""
-    if job is None or job.state is not State.INFLIGHT or job.lease is None:
+    if job is None or job.state is not INFLIGHT or job.lease is None:
         return JobNotInflight(f"job {job_id} is {'unknown' if job is None else job.state}, nobody holds it")
     if job.lease.expires_at <= now:
         return LeaseExpired(f"the lease on job {job_id} ran out at {job.lease.expires_at.isoformat()}")

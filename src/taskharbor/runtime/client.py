@@ -14,10 +14,12 @@ from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
 from taskharbor.driver import Cancellation, Driver, Group, Inspect, WaitForWork, capability, offered
-from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, DriverUnavailable, InvalidJob
-from taskharbor.runtime.context import JobContext, lineage
+from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
+from taskharbor.runtime.context import lineage
 from taskharbor.runtime.doze import discard
 from taskharbor.runtime.handle import Job
+from taskharbor.runtime.intake import no_answer
+from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.session import Session
 from taskharbor.runtime.step import Preparation, Step
@@ -77,7 +79,7 @@ class Client:
             async with asyncio.timeout(limit):
                 yield await self.session.driver()
         except TimeoutError as error:
-            raise _no_answer(limit) from error
+            raise no_answer(limit) from error
 
     async def enqueue(self, steps: Sequence[Step[Any]]) -> list[Job[Any]]:
         """Store the steps as one group: all of them or none (D1)."""
@@ -86,14 +88,9 @@ class Client:
         for step in steps:
             _check(step)
         session = self.session
-        limit = session.settings.store_timeout
-        try:
-            async with asyncio.timeout(limit):
-                driver = await session.driver()
-                group = Group(jobs=tuple(self._prepared(steps, session)))
-                (result,) = await driver.enqueue([group], session.now())
-        except TimeoutError as error:
-            raise _no_answer(limit) from error
+        async with self.store() as driver:
+            group = Group(jobs=tuple(self._prepared(steps, session)))
+            (result,) = await driver.enqueue([group], session.now())
         if isinstance(result, Exception):
             raise result
         return [
@@ -102,14 +99,23 @@ class Client:
         ]
 
     async def enqueue_one(self, step: Step[R]) -> Job[R]:
-        """Store one step."""
-        return (await self.enqueue([step]))[0]
+        """Store one step, together with others that are enqueued at this moment."""
+        _check(step)
+        session = self.session
+        if not session.is_open:  # the engine's clock and its limits are known once it is
+            async with self.store():
+                pass
+        result = await session.intake.store(Group(jobs=tuple(self._prepared([step], session))))
+        if isinstance(result, Exception):
+            raise result
+        (stored,) = result
+        return Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
 
-    def enqueue_with(self, context: JobContext, step: Step[R]) -> Job[R]:
+    def enqueue_with(self, held: Held, step: Step[R]) -> Job[R]:
         """Keep the step back until the running job succeeds."""
         _check(step)
         (job,) = self._prepared([step], self.session)
-        context.new_jobs += (job,)
+        held.new_jobs += (job,)
         return Job(self, job.id, step.task.signature.returns)
 
     def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:
@@ -169,10 +175,6 @@ class Client:
                 await hints.wait_for_end(id, wait)
                 return
         await asyncio.sleep(min(wait, pause))
-
-
-def _no_answer(limit: float) -> DriverUnavailable:
-    return DriverUnavailable(f"the store did not answer within {limit:g} s; the operation may still take effect")
 
 
 def _check(step: Step[Any]) -> None:

@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from taskharbor.core.job import JobRecord, NewJob, Progress
+from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
 
 if TYPE_CHECKING:
-    from taskharbor.runtime.client import Client
     from taskharbor.runtime.handle import Job
     from taskharbor.runtime.keeper import Held
     from taskharbor.runtime.step import Step
 
 R = TypeVar("R")
 NOTE_LIMIT = 500
-_current: ContextVar[JobContext | None] = ContextVar("taskharbor_job", default=None)
+_current: ContextVar[Held | None] = ContextVar("taskharbor_job", default=None)
 
 
-class JobContext(Struct, eq=False):
+class JobContext(Struct, frozen=True):
     """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
 
-    _record: JobRecord
     _held: Held
-    _client: Client
-    new_jobs: tuple[NewJob, ...] = ()
-    ended: bool = False
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id}>"
@@ -37,42 +32,42 @@ class JobContext(Struct, eq=False):
     @property
     def id(self) -> str:
         """The job's id."""
-        return self._record.id
+        return self.record.id
 
     @property
     def task(self) -> str:
         """The task's name."""
-        return self._record.type
+        return self.record.type
 
     @property
     def queue(self) -> str:
         """The queue it came from."""
-        return self._record.queue
+        return self.record.queue
 
     @property
     def attempt(self) -> int:
         """1 for the first run, one more after each recorded failure."""
-        return self._record.attempts + 1
+        return self.record.attempts + 1
 
     @property
     def max_attempts(self) -> int | None:
         """How many failures are allowed before the dead-letter queue; None means any number."""
-        return self._record.max_attempts
+        return self.record.max_attempts
 
     @property
     def lease_version(self) -> int:
         """How often this job was claimed, this time included: the fencing number (L5)."""
-        return self._record.version
+        return self.record.version
 
     @property
     def headers(self) -> dict[str, str]:
         """What travels with the job."""
-        return dict(self._record.headers)
+        return dict(self.record.headers)
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Labels given at the enqueue."""
-        return self._record.tags
+        return self.record.tags
 
     @property
     def cancelled(self) -> bool:
@@ -92,22 +87,22 @@ class JobContext(Struct, eq=False):
 
     def enqueue(self, step: Step[R]) -> Job[R]:
         """Enqueue in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
-        if self.ended:
+        if self._held.ended:
             raise NoCurrentJob(f"the run of job {self.id} has ended: nothing can be enqueued with it any more")
-        return self._client.enqueue_with(self, step)
+        return self._held.client.enqueue_with(self._held, step)
 
     @property
     def record(self) -> JobRecord:
         """The record as it was claimed."""
-        return self._record
+        return self._held.job
 
 
 def current() -> JobContext:
     """The job that is running here."""
-    context = _current.get()
-    if context is None:
+    held = _current.get()
+    if held is None:
         raise NoCurrentJob("current() works inside a running handler only")
-    return context
+    return JobContext(held)
 
 
 enter = _current.set
@@ -116,12 +111,13 @@ enter = _current.set
 
 def running() -> JobContext | None:
     """The current job, if any."""
-    return _current.get()
+    held = _current.get()
+    return None if held is None else JobContext(held)
 
 
 def lineage() -> dict[str, str] | None:
     """Headers that tie a job enqueued inside a handler to the one that enqueues it."""
-    context = _current.get()
+    context = running()
     if context is None:
         return None
     inherited: dict[str, Any] = {

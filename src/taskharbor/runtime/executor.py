@@ -50,7 +50,6 @@ class Executor:
     ) -> None:
         self._tasks = tasks
         self._middleware = tuple(reversed(middleware))
-        self._client = client
         self._session = client.session
         self._now = client.session.now
         self._threads = threads
@@ -59,7 +58,6 @@ class Executor:
         """A claimed job's own task: run it to its end, and tell what that was. Nothing leaves it without an outcome."""
         job, timer = held.job, None
         task = self._tasks.get(job.type)
-        context = JobContext(job, held, self._client)
         outcome: Outcome = NotRegistered()
         held.begun = True
         try:
@@ -67,33 +65,33 @@ class Executor:
                 outcome = _after_stop(held.stop, job, task)
             elif task is not None:
                 arguments = task.signature.decode(job.payload)
-                enter(context)
+                enter(held)
                 held.started_at = self._now()
                 if job.timeout is not None:
                     timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
                 if task.is_async and not self._middleware:
                     value = await task.handler(*arguments[0], **arguments[1])
                 else:
-                    value = await self._call(task, arguments, context, held)
-                if value is None and held.stop is None and not context.new_jobs:
+                    value = await self._call(task, arguments, held)
+                if value is None and held.stop is None and not held.new_jobs:
                     outcome = DONE
                 else:
-                    outcome = self._returned(held, task, value, context)
+                    outcome = self._returned(held, task, value)
         except BaseException as error:  # decoding and encoding run the user's code as well
             outcome = _raised(error, held, task)
         finally:
-            context.ended = True
+            held.ended = True
             if timer is not None:
                 timer.cancel()
         conclude(held, outcome)
 
-    def _returned(self, held: Held, task: Registered, value: Any, context: JobContext) -> Outcome:
+    def _returned(self, held: Held, task: Registered, value: Any) -> Outcome:
         if held.stop == "timeout":
             return _after_stop("timeout", held.job, task)
-        context.ended = True
-        return self._success(task, value, context)
+        held.ended = True
+        return self._success(task, value, held)
 
-    def _call(self, task: Registered, arguments: Arguments, context: JobContext, held: Held) -> Awaitable[Any]:
+    def _call(self, task: Registered, arguments: Arguments, held: Held) -> Awaitable[Any]:
         args, kwargs = arguments
 
         async def handler() -> Any:
@@ -103,7 +101,7 @@ class Executor:
 
         call: CallNext = handler
         for wrap in self._middleware:
-            call = _wrapped(wrap, context, call)
+            call = _wrapped(wrap, JobContext(held), call)
         return call()
 
     async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], held: Held) -> Any:
@@ -123,7 +121,7 @@ class Executor:
             raise error
         return await result if inspect.iscoroutine(result) else result
 
-    def _success(self, task: Registered, value: Any, context: JobContext) -> Outcome:
+    def _success(self, task: Registered, value: Any, held: Held) -> Outcome:
         try:
             result = None if value is None else encode_value(value)
             if result is not None:
@@ -132,7 +130,7 @@ class Executor:
             return Failed("PayloadTooLarge", str(error), final="result_too_large")
         except NotEncodable as error:
             return Failed("NotEncodable", f"the result: {error}", final="result_not_encodable")
-        return Succeeded(result, context.new_jobs)
+        return Succeeded(result, held.new_jobs)
 
 
 def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:

@@ -12,29 +12,36 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from taskharbor.core.job import JobRecord, Progress
+from taskharbor.core.job import JobRecord, NewJob, Progress
 from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
 
 logger = logging.getLogger("taskharbor.keeper")
 
 Stop = Literal["lost", "timeout", "cancel", "shutdown"]
 
 
-class Held(Struct, eq=False):
-    """A lease in hand. `task` runs the job, once `begun`; `stop` says why the run should end, `abandoned` that nobody
-    waits for it any more, `settling` that its outcome is on its way; `deadline` is on the loop's monotonic clock."""
+class Held(Struct, eq=False, gc=False):
+    """A lease in hand. `task` runs the job, from `begun` to `ended`; `stop` says why the run should end, `abandoned`
+    that nobody waits for it any more, `settling` that its outcome is on its way; `deadline` is on the loop's monotonic
+    clock."""
 
     job: JobRecord
     token: str
     deadline: float
     notify: Callable[[Held, Stop], None]
+    client: Client
     task: asyncio.Task[None] | None = None
     begun: bool = False
+    ended: bool = False
+    new_jobs: tuple[NewJob, ...] = ()
     stop: Stop | None = None
     abandoned: bool = False
     settling: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
@@ -19,6 +19,7 @@ from taskharbor.runtime.context import running
 from taskharbor.runtime.keeper import Held
 
 logger = logging.getLogger("taskharbor.worker")
+SECOND = timedelta(seconds=1)
 TallyKey = tuple[datetime, str, str, str]
 
 
@@ -48,13 +49,17 @@ class Observer:
         now = self._now()
         minute = now.replace(second=0, microsecond=0)
         quiet = not logger.isEnabledFor(logging.INFO)
+        totals: dict[tuple[str, str, str], list[float]] = {}  # of these alone: hashing the minute each time costs
         for held, to in entries:
             job, started = held.job, held.started_at
             outcome = "done" if type(to) is Ack else _outcome(job, to)
-            total = self._totals[minute, job.queue, job.type, outcome]
+            key = job.queue, job.type, outcome
+            total = totals.get(key)
+            if total is None:
+                total = totals[key] = self._totals[minute, *key]
             total[0] += 1
             if started is not None:
-                total[1] += (now - started).total_seconds()
+                total[1] += (now - started) / SECOND
                 self.finished += 1
             elif not isinstance(to, PutBack):
                 self.finished += 1

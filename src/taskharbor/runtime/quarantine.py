@@ -59,17 +59,17 @@ class Quarantine:
         self._rest_until = self._time() + max(REST, self._patience)
         self._patience *= 2
 
-    def sort(self, jobs: Sequence[JobRecord], empty: bool) -> tuple[list[JobRecord], dict[str, float]]:
-        """The jobs to run, and the ids of those to give back with the seconds until they are due again."""
+    def sort(self, jobs: Sequence[JobRecord], empty: bool) -> dict[str, float]:
+        """The ids of the jobs to give back, with the seconds until they are due again; the others may run."""
         suspects = [job.id for job in jobs if job.crashes and is_suspect(job)]
         if not suspects:
-            return list(jobs), {}
+            return {}
         if len(jobs) == 1 and empty:
             self._running_alone, self._patience = True, PATIENCE
-            return list(jobs), {}
+            return {}
         if self._time() >= self._rest_until:
             self._wanted, self._empty_by = suspects[0], self._time() + self._patience
-        return [job for job in jobs if job.id not in set(suspects)], {id: self._delay(id) for id in suspects}
+        return {id: self._delay(id) for id in suspects}
 
     def _delay(self, id: str) -> float:
         """Only the one that slots run empty for stays where it is: workers that meet the others would take turns."""

@@ -18,6 +18,7 @@ from taskharbor.driver import Driver, ServerClock
 from taskharbor.errors import DriverUnavailable
 from taskharbor.runtime.clock import Clock, EngineClock, host_clock
 from taskharbor.runtime.forking import after_fork
+from taskharbor.runtime.intake import Intake
 from taskharbor.runtime.portal import Portal
 
 
@@ -43,6 +44,7 @@ class Session:
         self.settings = settings
         self.chance = chance
         self.portal = Portal()
+        self.intake = Intake(self.driver, self.now, settings.store_timeout)
         self._connect = connect
         self._given_clock = clock
         self._clock: Clock = clock or host_clock
@@ -61,6 +63,11 @@ class Session:
     def now(self) -> datetime:
         """The time to pass to the driver."""
         return self._clock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has used it already."""
+        return self._driver is not None
 
     @property
     def payload_limit(self) -> int:

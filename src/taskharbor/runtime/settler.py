@@ -18,7 +18,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver
-from taskharbor.errors import DriverClosed, DriverUnavailable, LeaseError
+from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError
 from taskharbor.runtime.keeper import Held, Keeper
 
 logger = logging.getLogger("taskharbor.settler")
@@ -104,7 +104,7 @@ class Settler:
             if held.stop == "lost" or held.deadline <= time:
                 self._give_up(held)
             elif isinstance(outcome, Succeeded):
-                batch.append((held, succeed(held.job, outcome, keep_until)))
+                batch.append((held, succeed(held.job, held.token, outcome, keep_until)))
             else:
                 batch.append((held, outcome))
         return batch
@@ -130,7 +130,8 @@ class Settler:
             async with asyncio.timeout(self._timeout):
                 driver = await self._driver()
                 verdicts = await driver.settle([transition for _, transition in batch], self._now())
-            answers = list(zip(batch, verdicts, strict=True))
+            if len(verdicts) != len(batch):
+                raise DriverError(f"the driver answered {len(verdicts)} of {len(batch)} outcomes")
         except (DriverUnavailable, DriverClosed, TimeoutError, OSError) as error:
             logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
             return batch
@@ -140,13 +141,16 @@ class Settler:
             logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].job.id)
             self._keeper.drop(batch[0][0])
             return []
-        self._conclude(answers)
+        self._conclude(batch, verdicts)
         return []
 
-    def _conclude(self, answers: list[tuple[Entry, Verdict]]) -> None:
+    def _conclude(self, batch: list[Entry], verdicts: Sequence[Verdict]) -> None:
+        self._keeper.drop(*[held for held, _ in batch])
+        if verdicts.count("ok") == len(batch):  # nearly always
+            self._settled(batch)
+            return
         accepted: list[Entry] = []
-        self._keeper.drop(*[entry[0] for entry, _ in answers])
-        for entry, verdict in answers:
+        for entry, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, LeaseError):
                 job = entry[0].job
                 logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", job.id, job.type, verdict)

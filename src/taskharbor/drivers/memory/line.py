@@ -1,4 +1,4 @@
-"""The line of one store: who is next, by heaps that are never searched.
+"""The line of one store: who is next, by queues that are never searched.
 
 An entry is a ticket for a place in line. A job holds at most one valid ticket, so moving a job is a new ticket; an old
 one is dropped when it surfaces.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from heapq import heappop, heappush
 from itertools import count
+
+from taskharbor.drivers.memory.ordered import Ordered
 
 Ticket = tuple[datetime, int, int, str]
 
@@ -18,14 +19,18 @@ class Line:
     """Places of due and future jobs, per queue and priority, in the order of D11."""
 
     def __init__(self) -> None:
-        self._heaps: dict[str, dict[int, list[Ticket]]] = {}
+        self._rows: dict[str, dict[int, Ordered[Ticket]]] = {}
         self._tickets: dict[str, int] = {}
         self._numbers = count()
 
     def put(self, id: str, queue: str, priority: int, due: datetime, seq: int) -> None:
         """Give the job a place, instead of the one it had."""
         number = self._tickets[id] = next(self._numbers)
-        heappush(self._heaps.setdefault(queue, {}).setdefault(priority, []), (due, seq, number, id))
+        rows = self._rows.setdefault(queue, {})
+        row = rows.get(priority)
+        if row is None:
+            row = rows[priority] = Ordered()
+        row.put((due, seq, number, id))
 
     def drop(self, id: str) -> bool:
         """Take the job out of the line; False if it was not in it."""
@@ -34,38 +39,40 @@ class Line:
     def take(self, queue: str, now: datetime, limit: int, fits: Callable[[str], bool]) -> list[str]:
         """Take up to `limit` jobs that are due and fit, best first; those that do not fit keep their places."""
         taken: list[str] = []
-        heaps = self._heaps.get(queue, {})
-        for priority in sorted(heaps, reverse=True):
+        rows = self._rows.get(queue, {})
+        for priority in sorted(rows, reverse=True):
+            row = rows[priority]
             kept: list[Ticket] = []
-            for ticket in self._due(heaps[priority], now):
+            for ticket in self._due(row, now):
                 if len(taken) == limit:
                     kept.append(ticket)
                     break
-                if fits(ticket[3]):
-                    taken.append(ticket[3])
-                    del self._tickets[ticket[3]]
+                id = ticket[3]
+                if fits(id):
+                    taken.append(id)
+                    del self._tickets[id]
                 else:
                     kept.append(ticket)
             for ticket in kept:
-                heappush(heaps[priority], ticket)
-            if not heaps[priority]:
-                del heaps[priority]
+                row.put(ticket)
+            if row.first() is None:
+                del rows[priority]
             if len(taken) == limit:
                 break
         return taken
 
-    def _due(self, heap: list[Ticket], now: datetime) -> Iterator[Ticket]:
-        while heap and heap[0][0] <= now:
-            ticket = heappop(heap)
+    def _due(self, row: Ordered[Ticket], now: datetime) -> Iterator[Ticket]:
+        while (ticket := row.first()) is not None and ticket[0] <= now:
+            row.drop_first()
             if self._tickets.get(ticket[3]) == ticket[2]:
                 yield ticket
 
     def next_due(self, queue: str) -> datetime | None:
         """When the first job of the queue is due."""
         first: datetime | None = None
-        for heap in self._heaps.get(queue, {}).values():
-            while heap and self._tickets.get(heap[0][3]) != heap[0][2]:
-                heappop(heap)
-            if heap and (first is None or heap[0][0] < first):
-                first = heap[0][0]
+        for row in self._rows.get(queue, {}).values():
+            while (ticket := row.first()) is not None and self._tickets.get(ticket[3]) != ticket[2]:
+                row.drop_first()
+            if ticket is not None and (first is None or ticket[0] < first):
+                first = ticket[0]
         return first

@@ -20,7 +20,7 @@ from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.keys import KeyRecord, digest
 from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
 from taskharbor.core.line import effective_due, shares
-from taskharbor.core.states import LIVE, TERMINAL, State
+from taskharbor.core.states import CANCELLED, DLQ, INFLIGHT, LIVE, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -35,7 +35,10 @@ from taskharbor.driver import (
     Reschedule,
 )
 from taskharbor.drivers.memory.line import Line
+from taskharbor.drivers.memory.ordered import Ordered
 from taskharbor.errors import JobExists, LeaseError, UnknownDependency
+
+LeaseEntry = tuple[datetime, str, str]
 
 
 class Edge:
@@ -62,7 +65,7 @@ class Store:
         self._seq: dict[str, int] = {}
         self._numbers = count()
         self._line = Line()
-        self._leases: list[tuple[datetime, str, str]] = []
+        self._leases: Ordered[LeaseEntry] = Ordered()
         self._expiring: list[tuple[datetime, str]] = []
         self._ended: list[tuple[datetime, int, str]] = []
         self._stopping: dict[str, None] = {}
@@ -144,8 +147,10 @@ class Store:
         check_duration(lease_for)
         self._line_up_lapsed(now)
 
+        jobs = self.jobs
+
         def fits(id: str) -> bool:
-            return _is_free(self.jobs[id], now)
+            return _is_free(jobs[id], now)
 
         found: list[str] = []
         if ids is not None:
@@ -157,20 +162,26 @@ class Store:
                 found += self._line.take(queue, now, share, fits)
             for queue in dict.fromkeys(open_queues):
                 found += self._line.take(queue, now, max(limit, 0) - len(found), fits)
-        return [self._claim(self.jobs[id], now, now + lease_for, worker) for id in found]
+        expires_at = now + lease_for
+        return [self._claim(jobs[id], now, expires_at, worker) for id in found]
 
     def _claim(self, job: JobRecord, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
         return self._write(evolve.claimed(job, self._new_token(), now, expires_at, worker))
 
     def _line_up_lapsed(self, now: datetime) -> None:
-        while self._leases and self._leases[0][0] <= now:
-            entry = heappop(self._leases)
-            if self._is_current(entry):
-                job = self.jobs[entry[1]]
-                self._line.put(job.id, job.queue, job.priority, effective_due(job), self._seq[job.id])
+        while (entry := self._first_lease()) is not None and entry[0] <= now:
+            self._leases.drop_first()
+            job = self.jobs[entry[1]]
+            self._line.put(job.id, job.queue, job.priority, effective_due(job), self._seq[job.id])
+
+    def _first_lease(self) -> LeaseEntry | None:
+        """The lease that runs out first; entries of leases that are over go."""
+        while (entry := self._leases.first()) is not None and not self._is_current(entry):
+            self._leases.drop_first()
+        return entry
 
     def _is_due(self, job: JobRecord, now: datetime) -> bool:
-        in_line = job.state is State.INFLIGHT or (job.state is State.READY and job.due_at <= now)
+        in_line = job.state is INFLIGHT or (job.state is READY and job.due_at <= now)
         return in_line and job.queue not in self.paused and _is_free(job, now)
 
     def extend(self, report: Report, now: datetime, lease_for: timedelta) -> Extended | LeaseError:
@@ -211,9 +222,9 @@ class Store:
                 if outcome is Effect.SATISFY:
                     edge.satisfied = True
                     child = self._write(replace(child, unmet=child.unmet - 1))
-                    if child.unmet == 0 and child.state is State.WAITING:
+                    if child.unmet == 0 and child.state is WAITING:
                         self._write(evolve.released(child, now))
-                elif outcome is Effect.CANCEL and child.state is State.WAITING:
+                elif outcome is Effect.CANCEL and child.state is WAITING:
                     self._withdraw(child, now, keep_until)
                     ended.append(child.id)
 
@@ -226,7 +237,7 @@ class Store:
             return "missing"
         if job.state in TERMINAL:
             return "finished"
-        if job.state is State.INFLIGHT:
+        if job.state is INFLIGHT:
             if job.cancel_requested_at is None:
                 self._write(replace(job, cancel_requested_at=now))
             self._stopping[id] = None
@@ -279,7 +290,7 @@ class Store:
         job = self.jobs.get(replay.id)
         if job is None:
             return "missing"
-        if job.state not in (State.DLQ, State.CANCELLED):
+        if job.state not in (DLQ, CANCELLED):
             return "not_dead"
         key, expires_at = self._key_after(replay, job, now)
         self._write(evolve.replayed(job, replace(replay, idempotency_key=key, key_expires_at=expires_at), now))
@@ -301,7 +312,7 @@ class Store:
     def reschedule(self, change: Reschedule) -> bool:
         """Move a ready job."""
         job = self.jobs.get(change.id)
-        if job is None or job.state is not State.READY:
+        if job is None or job.state is not READY:
             return False
         self._write(evolve.rescheduled(job, change.run_at, change.priority))
         return True
@@ -359,28 +370,30 @@ class Store:
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or any lease runs out."""
         times = [due for queue in queues if queue not in self.paused and (due := self._line.next_due(queue))]
-        while self._leases and not self._is_current(self._leases[0]):
-            heappop(self._leases)
-        return min(times + [expiry for expiry, _, _ in self._leases[:1]], default=None)
+        if (lease := self._first_lease()) is not None:
+            times.append(lease[0])
+        return min(times, default=None)
 
-    def _is_current(self, entry: tuple[datetime, str, str]) -> bool:
+    def _is_current(self, entry: LeaseEntry) -> bool:
         expires_at, id, token = entry
         lease = self.jobs[id].lease if id in self.jobs else None
         return lease is not None and lease.token == token and lease.expires_at == expires_at
 
     def _write(self, job: JobRecord) -> JobRecord:
         """Put a record in place, with everything that is derived from it."""
-        before = self.jobs.get(job.id)
-        self.jobs[job.id] = job
-        was_lined = self._line.drop(job.id)
-        if job.state is State.READY:
-            self._line.put(job.id, job.queue, job.priority, job.due_at, self._seq[job.id])
-        if job.lease is not None and (was_lined or before is None or before.lease != job.lease):
-            heappush(self._leases, (job.lease.expires_at, job.id, job.lease.token))
-        if job.state in TERMINAL and job.keep_until is not None:
-            heappush(self._ended, (job.keep_until, self._seq[job.id], job.id))
-        if job.state is State.CANCELLED and before is not None:
-            self._free_key(before)
+        id, state, lease = job.id, job.state, job.lease
+        before = self.jobs.get(id)
+        self.jobs[id] = job
+        was_lined = self._line.drop(id)
+        if state is READY:
+            self._line.put(id, job.queue, job.priority, job.due_at, self._seq[id])
+        elif lease is not None:
+            if was_lined or before is None or before.lease != lease:
+                self._leases.put((lease.expires_at, id, lease.token))
+        elif job.keep_until is not None:
+            heappush(self._ended, (job.keep_until, self._seq[id], id))
+            if state is CANCELLED and before is not None:
+                self._free_key(before)
         if job.workflow_id is not None:
             self._live[job.workflow_id] += (job.state in LIVE) - (before is not None and before.state in LIVE)
         return job
@@ -388,6 +401,8 @@ class Store:
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
     """Whether nobody holds the job and nothing keeps it from running."""
+    if job.lease is None and job.cancel_requested_at is None and job.expires_at is None:  # nearly every job
+        return True
     return not _is_held(job, now) and not _is_unwanted(job, now)
 
 

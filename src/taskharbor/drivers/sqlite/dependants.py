@@ -9,6 +9,7 @@ from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
+from taskharbor.core.transition import Transition
 from taskharbor.drivers.sqlite.rows import Row
 from taskharbor.drivers.sqlite.sql import load
 
@@ -18,11 +19,11 @@ WITHDRAW, WITHDRAW_WAITING = load("withdraw"), load("withdraw_waiting")
 FREE_KEY, DROP_KEY = load("key_free"), load("withdraw_key")
 
 
-def with_dependants(db: Connection, ids: Sequence[str]) -> set[str]:
+def with_dependants(db: Connection, transitions: Sequence[Transition]) -> set[str]:
     """Those of the jobs that somebody waits for: most have nobody, and one look tells for a whole batch."""
     if db.execute(ANY).get is None:
         return set()
-    return {id for (id,) in db.execute(OPEN, (msgspec.json.encode(ids).decode(),))}
+    return {id for (id,) in db.execute(OPEN, (msgspec.json.encode([to.id for to in transitions]).decode(),))}
 
 
 def tell(db: Connection, id: str, state: State, now: int, keep_until: int) -> None:

@@ -29,6 +29,10 @@ Known = tuple[str, bytes]
 def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
     """Store each group all or none."""
     at = micros(now)
+    if len(groups) > 1 and all(group.key is None and _is_plain(group.jobs) for group in groups):
+        rows = [new_row(job, at) for group in groups for job in group.jobs]
+        if _insert(db, rows):
+            return [_stored(group.jobs) for group in groups]
     return [enqueue_group(db, group, at) for group in groups]
 
 
@@ -37,11 +41,10 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         same = known[1] == _digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
-    plain = all(job.idempotency_key is None and not job.depends_on for job in group.jobs)
-    if plain:
+    if _is_plain(group.jobs):
         if not _insert(db, [new_row(job, now) for job in group.jobs]):
             return _refusal(db, group, now) or JobExists("a group names the same id twice")
-        stored = tuple(Enqueued(job.id, True) for job in group.jobs)
+        stored = _stored(group.jobs)
     else:
         if (refused := _refusal(db, group, now)) is not None:
             return refused
@@ -50,6 +53,14 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
         expires_at = micros_or_none(group.key_expires_at)
         db.execute(PUT_KEY, (group.key, group.workflow_id, _digest(group.jobs), expires_at))
     return stored
+
+
+def _is_plain(jobs: Sequence[NewJob]) -> bool:
+    return all(job.idempotency_key is None and not job.depends_on for job in jobs)
+
+
+def _stored(jobs: Sequence[NewJob]) -> tuple[Enqueued, ...]:
+    return tuple(Enqueued(job.id, True) for job in jobs)
 
 
 def _insert(db: Connection, rows: list[Row]) -> bool:

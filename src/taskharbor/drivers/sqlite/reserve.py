@@ -66,7 +66,12 @@ def reserve(
     try:
         if ids is None:
             rows = _pick_from(db, queues, at, limit)
-            jobs = [_claimed(db, row, tokens, now, expires_at, worker) for row in rows]
+            jobs = [
+                _claimed_whole(db, row[0], tokens, now, expires_at, worker)
+                if row[-1]
+                else claimed_plain(row, tokens, now, expires_at, worker)
+                for row in rows
+            ]
         else:
             rows = _pick_ids(db, ids, at, limit)
             jobs = [_claimed_whole(db, seq, tokens, now, expires_at, worker) for (seq,) in rows]
@@ -80,12 +85,6 @@ def reserve(
 def _tokens() -> str:
     """What the tokens of a batch begin with."""
     return f"{token_urlsafe(12)}."
-
-
-def _claimed(db: Connection, row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    if row[-1]:
-        return _claimed_whole(db, row[0], tokens, now, expires_at, worker)
-    return claimed_plain(row, tokens, now, expires_at, worker)
 
 
 def _claimed_whole(

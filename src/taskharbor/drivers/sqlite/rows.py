@@ -17,6 +17,7 @@ from taskharbor.core.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+INFLIGHT = State.INFLIGHT
 STATES: dict[str, State] = {state.value: state for state in State}
 
 # A row as `apsw` hands it over. Its columns are those of get.sql, in that order.
@@ -116,31 +117,31 @@ def token_of(tokens: str, seq: int, id: str) -> str:
     return f"{tokens}{seq} {id}"
 
 
-def split_token(token: str) -> tuple[str, int, str]:
-    """The parts of a token; one that is not of this driver has an empty id."""
+def split_token(token: str) -> tuple[str, str, str]:
+    """The parts of a token; those of one that is not of this driver are anything."""
     claim, _, id = token.partition(" ")
     dot = claim.rfind(".") + 1
-    seq = claim[dot:]
-    ours = seq.isascii() and seq.isdecimal() and seq[0] != "0" and len(seq) < 20
-    return (claim[:dot], int(seq), id) if ours else ("", 0, "")
+    return claim[:dot], claim[dot:], id
 
 
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
     """The record of a row of reserve.sql once it is claimed, if it is as it was enqueued, without rare options."""
+    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, _ = row
+    created = moment(created_at)
     return JobRecord(
-        id=row[1],
-        type=row[2],
-        queue=row[3],
-        payload=row[4],
-        priority=row[5],
-        max_attempts=row[6],
-        max_crashes=row[7],
-        state=State.INFLIGHT,
-        created_at=moment(row[8]),
-        due_at=moment(row[9]),
+        id=id,
+        type=type,
+        queue=queue,
+        payload=payload,
+        priority=priority,
+        max_attempts=max_attempts,
+        max_crashes=max_crashes,
+        state=INFLIGHT,
+        created_at=created,
+        due_at=created if due_at == created_at else moment(due_at),
         version=1,
-        lease=Lease(f"{tokens}{row[0]} {row[1]}", 1, expires_at, worker, now),
-        run_at=None if row[10] is None else moment(row[10]),
+        lease=Lease(f"{tokens}{seq} {id}", 1, expires_at, worker, now),
+        run_at=None if run_at is None else moment(run_at),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-import msgspec
 from apsw import Connection, Cursor
 
 from taskharbor.core.job import NewJob
@@ -22,19 +21,21 @@ from taskharbor.errors import StoreCorrupt
 ACK, FAIL = load("settle_ack"), load("settle_fail")
 PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
 
-_json = msgspec.json.Encoder()
-
 
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
     at = micros(now)
-    needed = with_dependants(db, [to.id for to in transitions])
-    if not needed and all(map(_is_plain, transitions)) and _finish(db, transitions, at):
+    needed = with_dependants(db, transitions)
+    finished = _finish_plain(db, transitions, needed, at)
+    if len(finished) == len(transitions):
         return ["ok"] * len(transitions)
     # One cursor for all: making one costs as much as the Python around a statement.
     cursor = db.cursor()
     verdicts: list[Verdict] = []
     for to in transitions:
+        if to.id in finished:
+            verdicts.append("ok")
+            continue
         came_to = _write(cursor, to, at)
         if came_to is None:
             verdicts.append(_refused(db, to, now))
@@ -47,6 +48,17 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
             tell(db, to.id, came_to, at, micros(to.keep_until))
         verdicts.append("ok")
     return verdicts
+
+
+def _finish_plain(db: Connection, transitions: Sequence[Transition], needed: set[str], now: int) -> set[str]:
+    """The ids of those that could be written together: successes that bring nothing along and that nobody waits for."""
+    ids = {to.id for to in transitions}
+    plain = [to for to in transitions if _is_plain(to)]
+    if needed:
+        plain = [to for to in plain if to.id not in needed]
+    if not plain or len(ids) < len(transitions) or not _finish(db, plain, now):
+        return set()
+    return ids if len(plain) == len(transitions) else {to.id for to in plain}
 
 
 def _is_plain(to: Transition) -> bool:
@@ -62,12 +74,16 @@ def _is_plain(to: Transition) -> bool:
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
     """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
-    claims: dict[tuple[str, datetime], list[int]] = {}
+    claims: dict[tuple[str, datetime], list[str]] = {}
+    tokens, keep_until, seqs = "", None, list[str]()
     for to in acks:
-        tokens, seq, id = split_token(to.token)
-        if id != to.id:
+        begin, seq, id = split_token(to.token)
+        if id != to.id or not _is_number(seq):
             return False
-        claims.setdefault((tokens, to.keep_until), []).append(seq)
+        if begin != tokens or to.keep_until is not keep_until:
+            tokens, keep_until = begin, to.keep_until
+            seqs = claims.setdefault((tokens, keep_until), [])
+        seqs.append(seq)
     db.execute("SAVEPOINT finish")
     complete = all(_finish_claim(db, seqs, tokens, now, until) for (tokens, until), seqs in claims.items())
     if not complete:
@@ -76,8 +92,12 @@ def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
     return complete
 
 
-def _finish_claim(db: Connection, seqs: list[int], tokens: str, now: int, keep_until: datetime) -> bool:
-    numbers = _json.encode(seqs).decode()
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and text[0] != "0"
+
+
+def _finish_claim(db: Connection, seqs: list[str], tokens: str, now: int, keep_until: datetime) -> bool:
+    numbers = f"[{','.join(seqs)}]"
     return db.execute(DONE, (numbers, tokens, now, micros(keep_until))).connection.changes() == len(seqs)
 
 

@@ -146,6 +146,39 @@ class Settle(Cases):
         record = await s.get()
         assert (record.state, record.result) == ("done", b"1")
 
+    async def test_D7_the_first_of_two_settles_counts_beside_any_others(self, s: Scene) -> None:
+        """D7, D8: also if a driver writes the plain successes of a batch in another way than the rest."""
+        held = {id: await s.held(id) for id in ("a", "b", "c", "d")}
+        verdicts = await s.settle(
+            put_back(held["a"]),
+            ack(held["b"]),
+            ack(held["a"]),
+            ack(held["c"], result=b"3"),
+            ack(held["d"]),
+            ack(held["b"]),
+        )
+        assert verdicts == ["ok", "ok", "replayed", "ok", "ok", "replayed"]
+        assert await s.states("a", "b", "c", "d") == ["ready", "done", "done", "done"]
+
+    async def test_D7_plain_successes_and_others_of_one_claim(self, s: Scene) -> None:
+        """D7, D9: each gets what it brings, and a plain one among them nothing of the others."""
+        await s.add(*(job(id) for id in "abcde"))
+        held = {each.id: each for each in await s.reserve(5)}
+        await s.end(
+            ack(held["a"]),
+            ack(held["b"], result=b"2"),
+            fail(held["c"], reason="max_attempts"),
+            ack(held["d"], keep_until=at(9999)),
+            ack(held["e"], new_jobs=(job("new"),)),
+        )
+        records = {id: await s.get(id) for id in "abcde"}
+        assert {id: record.state for id, record in records.items()} == dict(
+            zip("abcde", ["done", "done", "dlq", "done", "done"], strict=True)
+        )
+        assert [records[id].result for id in "abde"] == [None, b"2", None, None]
+        assert records["d"].keep_until == at(9999) != records["a"].keep_until
+        assert await s.states("new") == ["ready"]
+
     @every_settle
     async def test_D8_repeating_a_settle_is_replayed(self, s: Scene, kind: str) -> None:
         """D8: an unknown outcome becomes known, and nothing happens twice."""

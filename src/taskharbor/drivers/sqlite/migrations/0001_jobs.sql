@@ -10,6 +10,7 @@ CREATE TABLE job (
     priority INTEGER NOT NULL CHECK (priority BETWEEN -100 AND 100),
     place INTEGER NOT NULL,
     version INTEGER NOT NULL DEFAULT 0,
+    -- what the tokens of one claim begin with; the whole is this, seq, a space and id
     token TEXT,
     lease_expires_at INTEGER,
     worker TEXT,

@@ -1,10 +1,11 @@
 -- As query.sql, by way of the jobs of one workflow alone.
 -- ?1 now ?2 limit ?3 before this seq ?4 states ?5 queue ?6 task ?7 error ?8 reason ?9 tag ?10 workflow ?11 since ?12 until
 SELECT
-    id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token,
+    id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token || seq || ' ' || id,
     lease_expires_at, worker, claimed_at, run_at, expires_at, timeout, idempotency_key, key_expires_at, headers, tags,
     workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
-    cancel_requested_at, completed_at, result, dlq_reason, unmet, original_id, replays, settled_token, keep_until
+    cancel_requested_at, completed_at, result, dlq_reason, unmet, original_id, replays,
+    settled_token || seq || ' ' || id, keep_until
 FROM job INDEXED BY job_workflow
 WHERE workflow_id = ?10 AND seq < ?3
     AND (?4 IS NULL OR CASE state

@@ -2,5 +2,5 @@
 UPDATE job SET state = 'done', lined = 0, settled_token = token, token = NULL, lease_expires_at = NULL, worker = NULL,
     claimed_at = NULL, attempts = 0, crashes = 0, unknown_put_backs = 0, last_error = NULL, failed_at = NULL,
     failures = NULL, completed_at = ?3, keep_until = ?4, result = NULL
-WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 || seq || ' ' || id
+WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2
     AND state = 'inflight' AND lease_expires_at > ?3

@@ -18,25 +18,27 @@ from torture.syscalls import syscalls
 RUNS: dict[str, Callable[[float, int], str]] = {"power": power, "syscalls": syscalls, "clock": clock, "storm": storm}
 
 
-def main() -> int:
-    """Run them one after another; 1 if any invariant was violated."""
+def _asked(arguments: list[str]) -> tuple[list[str], argparse.Namespace]:
+    """The runs to make, all if none is named, and the other options."""
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        choices=[*RUNS, "all"],
-        default=["all"],
-        metavar="RUN",
-        help=f"{', '.join(RUNS)} or all (the default)",
-    )
+    # Not by `choices`: with them, older Pythons refuse an empty list.
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{', '.join(RUNS)} or all (the default)")
     parser.add_argument(
         "--minutes", type=float, default=2.0, help="how long each of power, clock and storm lasts (default 2)"
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="for the random moments")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.minutes <= 0:
         parser.error("--minutes must be more than zero")
-    names = list(RUNS) if "all" in given.runs else list(dict.fromkeys(given.runs))
+    if unknown := [name for name in given.runs if name not in (*RUNS, "all")]:
+        parser.error(f"there is no run {unknown[0]!r}: choose from {', '.join(RUNS)} and all")
+    every = not given.runs or "all" in given.runs
+    return list(RUNS) if every else list(dict.fromkeys(given.runs)), given
+
+
+def main() -> int:
+    """Run them one after another; 1 if any invariant was violated."""
+    names, given = _asked(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are ended and disks unmounted
     say(f"seed {given.seed}, {given.minutes:g} minutes each")
     summary = [(name, *_outcome(RUNS[name], name, given.minutes, given.seed)) for name in names]

@@ -218,13 +218,12 @@ class TestEnd:
         play(tmp_path, scene)
 
     def test_a_refused_file_leaves_no_thread(self, tmp_path: Path) -> None:
-        before = threading.active_count()
+        before = set(threading.enumerate())
         with pytest.raises(ConfigError):
             asyncio.run(SqliteDriver.open(tmp_path / "missing" / "jobs.db"))
-        for thread in threading.enumerate():
-            if thread.name.startswith("taskharbor"):
-                thread.join(FAR_TOO_LONG)
-        assert threading.active_count() == before
+        for thread in set(threading.enumerate()) - before:
+            thread.join(FAR_TOO_LONG)
+        assert set(threading.enumerate()) <= before
 
     def test_own_commits_are_heard_at_once(self, tmp_path: Path) -> None:
         """D13: `data_version` is silent about a connection's own commits, so these ring directly."""

@@ -17,7 +17,8 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
-from taskharbor.drivers.memory.store import Edge, Store
+from taskharbor.drivers.memory.edge import Edge
+from taskharbor.drivers.memory.store import Store
 
 from .mutant import Roll
 

@@ -34,23 +34,12 @@ from taskharbor.driver import (
     Report,
     Reschedule,
 )
+from taskharbor.drivers.memory.edge import Edge
 from taskharbor.drivers.memory.line import Line
 from taskharbor.drivers.memory.ordered import Ordered
 from taskharbor.errors import JobExists, LeaseError, UnknownDependency
 
 LeaseEntry = tuple[datetime, str, str]
-
-
-class Edge:
-    """A child's dependency on a parent; satisfied at most once."""
-
-    __slots__ = ("child", "parent", "policy", "satisfied")
-
-    def __init__(self, parent: str, child: str, policy: str) -> None:
-        self.parent = parent
-        self.child = child
-        self.policy = policy
-        self.satisfied = False
 
 
 class Store:
@@ -72,8 +61,6 @@ class Store:
         self._records: Counter[str] = Counter()
         self._live: Counter[str] = Counter()
         self._new_token = new_token
-
-    # --- enqueue ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, group: Group, now: datetime) -> GroupResult:
         """Store one group all or none (D1)."""
@@ -131,8 +118,6 @@ class Store:
     def _living_key(self, key: str, now: datetime) -> KeyRecord | None:
         known = self.keys.get(key)
         return known if known is not None and known.alive(now) else None
-
-    # --- reserve, extend, settle -----------------------------------------------------------------------------------
 
     def reserve(
         self,
@@ -228,8 +213,6 @@ class Store:
                     self._withdraw(child, now, keep_until)
                     ended.append(child.id)
 
-    # --- by hand ---------------------------------------------------------------------------------------------------
-
     def cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
         """Withdraw a job in line, or ask the holder of an inflight one to stop (T3)."""
         job = self.jobs.get(id)
@@ -324,8 +307,6 @@ class Store:
             for edge in self.parents.get(id, ())
             for job in (self.jobs[edge.parent],)
         ]
-
-    # --- upkeep ----------------------------------------------------------------------------------------------------
 
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         """Cancel what expired and what was left behind after a request to stop (T1, N1)."""

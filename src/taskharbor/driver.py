@@ -70,7 +70,10 @@ class Driver(Protocol):
     max_payload: int | None
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        """Store each group all or none, independent of the others (D1). A group's error comes back as a value."""
+        """Store each group all or none, independent of the others (D1). A group's error comes back as a value.
+
+        An exception that is not about the store being away means that nothing of the call was stored.
+        """
         ...
 
     async def reserve(

@@ -101,8 +101,6 @@ def decide(
 
 def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime) -> Ack:
     """The transition of a success; a worker makes thousands a second, so what they share comes in."""
-    if outcome.result is None and not (job.attempts or job.last_error or outcome.new_jobs or job.key_expires_at):
-        return Ack(id=job.id, token=token, keep_until=keep_until)
     return Ack(
         id=job.id,
         token=token,

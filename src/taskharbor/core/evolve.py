@@ -7,13 +7,13 @@ SQL are held to them by the conformance kit. Nothing here checks a lease: `core.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord, Lease, NewJob, Progress
-from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, State, check
+from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, check
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
 _RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # once per job, as the states
@@ -86,60 +86,38 @@ def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, 
 
 def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
     """The record after a settle that was found in order."""
+    noted = _noted(to)
     match to:
         case Ack():
             check(_ACK, job.state, DONE)
-            return _ended(job, to, now, DONE, result=to.result)
+            return replace(job, **noted, state=DONE, result=to.result, completed_at=now, keep_until=to.keep_until)
         case Fail():
             check(Move.FAIL, job.state, DLQ)
-            return _ended(job, to, now, DLQ, reason=to.reason)
+            return replace(job, **noted, state=DLQ, dlq_reason=to.reason, completed_at=now, keep_until=to.keep_until)
         case PutBack() if job.cancel_requested_at is None:
             check(Move.PUT_BACK, job.state, READY)
             return replace(
-                _noted(job, to), state=READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
+                job, **noted, state=READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
             )
         case PutBack() | Cancel():
             check(Move.PUT_BACK if isinstance(to, PutBack) else Move.CANCEL, job.state, CANCELLED)
-            return _cancelled(_noted(job, to), now, to.keep_until)
+            return _cancelled(replace(job, **noted), now, to.keep_until)
         case _:
             assert_never(to)
 
 
-def _noted(job: JobRecord, to: Transition) -> JobRecord:
-    """The record with what every settle writes."""
-    return replace(
-        job,
-        lease=None,
-        settled_token=to.token,
-        attempts=to.attempts,
-        crashes=to.crashes,
-        unknown_put_backs=to.unknown_put_backs,
-        last_error=to.last_error,
-        failed_at=to.failed_at,
-        failures=to.failures,
-    )
-
-
-def _ended(
-    job: JobRecord, to: Ack | Fail, now: datetime, state: State, result: bytes | None = None, reason: str | None = None
-) -> JobRecord:
-    """As `_noted`, and the end: in one copy, for nearly every job comes here."""
-    return replace(
-        job,
-        state=state,
-        completed_at=now,
-        keep_until=to.keep_until,
-        result=result,
-        dlq_reason=reason,
-        lease=None,
-        settled_token=to.token,
-        attempts=to.attempts,
-        crashes=to.crashes,
-        unknown_put_backs=to.unknown_put_backs,
-        last_error=to.last_error,
-        failed_at=to.failed_at,
-        failures=to.failures,
-    )
+def _noted(to: Transition) -> dict[str, Any]:
+    """What every settle writes."""
+    return {
+        "lease": None,
+        "settled_token": to.token,
+        "attempts": to.attempts,
+        "crashes": to.crashes,
+        "unknown_put_backs": to.unknown_put_backs,
+        "last_error": to.last_error,
+        "failed_at": to.failed_at,
+        "failures": to.failures,
+    }
 
 
 def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:

@@ -41,7 +41,7 @@ class Intake:
         waiting = self._waiting[loop] = []
         try:
             await asyncio.sleep(0)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or closed by hand: the others go without this one
             self._send(self._waiting.pop(loop))
             raise
         del self._waiting[loop]
@@ -66,8 +66,7 @@ class Intake:
             if len(waiting) == 1:
                 _refuse(waiting, error)
             else:  # one of them the store cannot take: the others must not suffer for it
-                for entry in waiting:
-                    await self._deliver([entry])
+                await asyncio.gather(*(self._deliver([entry]) for entry in waiting))
         except BaseException:
             for _, future in waiting:
                 future.cancel()

@@ -382,8 +382,6 @@ class Store:
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
     """Whether nobody holds the job and nothing keeps it from running."""
-    if job.lease is None and job.cancel_requested_at is None and job.expires_at is None:  # nearly every job
-        return True
     return not _is_held(job, now) and not _is_unwanted(job, now)
 
 

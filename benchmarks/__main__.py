@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import environment, plot, report, rivals
+from benchmarks import environment, plot, report, rivals, server
 from benchmarks.measures import measures
-from benchmarks.model import Measure
+from benchmarks.model import POSTGRES, SQLITE, Measure
 from benchmarks.run import Runner, weight
 from benchmarks.summary import rows
 
@@ -29,6 +30,7 @@ def main() -> int:
     words = argparse.ArgumentParser(prog="make bench", description=__doc__)
     words.add_argument("--quick", action="store_true", help="two minutes; numbers too rough to keep")
     words.add_argument("--only", default="", help="measures whose key contains this; several with commas")
+    words.add_argument("--engine", choices=(SQLITE, POSTGRES), help="all measures of one engine; the other's stay")
     words.add_argument("--list", action="store_true", help="show the keys")
     words.add_argument("--report", action="store_true", help="write RESULTS.md and results.svg again from results.json")
     options = words.parse_args()
@@ -36,16 +38,18 @@ def main() -> int:
         return _report(json.loads((HERE / "results.json").read_text(encoding="utf-8")))
     if (why := environment.supported()) is not None:
         sys.exit(why)
-    chosen = _chosen(measures(options.quick), options.only)
+    chosen = _chosen([it for it in measures(options.quick) if options.engine in (None, it.engine)], options.only)
     if options.list:
         print("\n".join(f"{measure.key:28} {measure.title}" for measure in chosen))
         return 0
-    results = _run(chosen, rivals.missing())
+    results = _run(chosen)
     _show(chosen, results)
     if options.quick or options.only:
         print("A part or a quick run: benchmarks/RESULTS.md stays as it is.")
         return 0
-    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    file = HERE / "results.json"
+    results = {**json.loads(file.read_text(encoding="utf-8")), **results} if file.exists() else results
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return _report(results)
 
 
@@ -64,20 +68,30 @@ def _chosen(all_of_them: list[Measure], only: str) -> list[Measure]:
     return chosen
 
 
-def _run(chosen: Sequence[Measure], missing: Mapping[str, str]) -> dict[str, Any]:
+def _run(chosen: Sequence[Measure]) -> dict[str, Any]:
+    """The results of the chosen measures, by engine."""
     # Inside the environment: on the disk of the project, and gone with it whatever happens.
     folder = Path(tempfile.mkdtemp(prefix="work-", dir=sys.prefix))
     console = Console(highlight=False)
     columns = (TextColumn("{task.description}", table_column=None), BarColumn(), TimeElapsedColumn(),
                TextColumn("left:"), TimeRemainingColumn())  # fmt: skip
     try:
-        results: dict[str, Any] = {
-            "environment": environment.describe(folder),
-            "missing": dict(missing),
-            "measures": {},
-        }
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            task = progress.add_task("beginning", total=weight(chosen, missing))
+        with ExitStack() as stack:
+            missing = _missing(chosen)
+            own: server.Server | None = None
+            if POSTGRES in missing and missing[POSTGRES].get(POSTGRES) is None:
+                own = stack.enter_context(server.running())
+            results: dict[str, Any] = {
+                engine: {
+                    "environment": environment.describe(folder, engine, own),
+                    "missing": dict(missing[engine]),
+                    "measures": {},
+                }
+                for engine in missing
+            }
+            absent = {name: why for found in missing.values() for name, why in found.items()}
+            progress = stack.enter_context(Progress(*columns, console=console, disable=not console.is_terminal))
+            task = progress.add_task("beginning", total=weight(chosen, absent))
 
             def step(what: str, by: float) -> None:
                 progress.update(task, advance=by, description=what[:76])
@@ -85,12 +99,21 @@ def _run(chosen: Sequence[Measure], missing: Mapping[str, str]) -> dict[str, Any
                     done = progress.tasks[task]
                     print(f"{100 * done.completed / (done.total or 1):5.1f} %  {what}", flush=True)
 
-            runner = Runner(folder, missing, step)
+            runner = Runner(folder, absent, step, own)
             for measure in chosen:
-                results["measures"][measure.key] = runner.run(measure)
+                results[measure.engine]["measures"][measure.key] = runner.run(measure)
         return results
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _missing(chosen: Sequence[Measure]) -> dict[str, Mapping[str, str]]:
+    """For each engine that is needed, what cannot be used here, and why."""
+    found: dict[str, Mapping[str, str]] = {}
+    for engine in dict.fromkeys(measure.engine for measure in chosen):
+        why = server.missing() if engine == POSTGRES else None
+        found[engine] = rivals.missing(engine) if why is None else {POSTGRES: why}
+    return found
 
 
 def _show(chosen: Sequence[Measure], results: dict[str, Any]) -> None:
@@ -98,7 +121,7 @@ def _show(chosen: Sequence[Measure], results: dict[str, Any]) -> None:
     for title in ("measure", "TaskHarbor", "compared with", "theirs", "ratio", "floor", ""):
         table.add_column(title, justify="right" if title in ("TaskHarbor", "theirs", "ratio", "floor") else "left")
     for measure in chosen:
-        for row in rows(measure, results["measures"][measure.key]):
+        for row in rows(measure, results[measure.engine]["measures"][measure.key]):
             ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
             table.add_row(row.key, row.ours, row.label, row.theirs, ratio, row.floor, report.verdict(row))
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)

@@ -51,5 +51,7 @@ class Port:
 
 
 def url_of(engine: str, folder: Path) -> str:
-    """The store of an engine: `memory`, or SQLite with the synchronous setting `full` or `normal`."""
+    """The store of an engine: `memory`, SQLite with the synchronous setting `full` or `normal`, a PostgreSQL URL."""
+    if engine.startswith("postgresql://"):
+        return f"{engine}?namespace=bench&migrate=true"
     return "memory://" if engine == "memory" else f"sqlite:///{folder / 'jobs.db'}?synchronous={engine}"

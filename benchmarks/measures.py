@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from benchmarks import measures_postgres
 from benchmarks.model import Measure, Side
 
 BACKLOG = 200_000
@@ -16,7 +17,7 @@ NAMES = {"full": "SQLite FULL", "normal": "SQLite NORMAL", "memory": "memory"}
 
 def measures(quick: bool) -> list[Measure]:
     """All measures; the quick ones are too small and too few to be quoted."""
-    found = [*_drains(), *_enqueues(), *_backlogs(), *_processes()]
+    found = [*_drains(), *_enqueues(), *_backlogs(), *_processes(), *measures_postgres.measures()]
     return [_smaller(measure) for measure in found] if quick else found
 
 
@@ -27,7 +28,7 @@ def _smaller(measure: Measure) -> Measure:
 
 
 def _shorter(side: Side) -> Side:
-    smaller = {"jobs": 0.15, "seconds": 0.25, "times": 0.4}
+    smaller = {"jobs": 0.15, "seconds": 0.25, "times": 0.4, "span": 0.15}
     arguments = {name: type(value)(value * smaller.get(name, 1)) if name in smaller else value
                  for name, value in side.arguments.items()}  # fmt: skip
     return replace(side, arguments=arguments, weight=0.4 + side.weight * 0.2)

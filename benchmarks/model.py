@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+SQLITE, POSTGRES = "sqlite", "postgres"  # what has a section of its own in the results; memory goes with SQLite
+COUNT = "connections"  # a unit of whole numbers
+GAINS = ("rate", "kept")  # values of which more is better
+
 
 @dataclass(frozen=True)
 class Side:
     """One contestant: a function of this package, called in a process of its own.
 
     `weight` is about how many seconds it takes, for the progress bar. `package` must be there. `known` is what others
-    measured, to compare with where the package cannot be had.
+    measured, to compare with where the package cannot be had. On PostgreSQL an argument that is `POSTGRES` becomes the
+    URL of a database of its own: a new one, or a copy of the one that a setup has made under the name `database`.
     """
 
     label: str
@@ -22,13 +27,15 @@ class Side:
     package: str | None = None
     rounds: int | None = None
     known: float | None = None
+    database: str | None = None
 
 
 @dataclass(frozen=True)
 class Measure:
     """A comparison. The first side is ours; `floors` says how many times another side's speed it must reach at least.
 
-    What has a bound of its own has `limits`: of each value of a sample, the most. `setup` is done once before.
+    Of a cost, `floors` says how many times another side's it may be at most. What has a bound of its own has `limits`
+    and `least`: of each value of a sample, the most and the least. `setup` is done once before.
     """
 
     key: str
@@ -38,10 +45,12 @@ class Measure:
     value: str = "rate"
     unit: str = "jobs/s"
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
+    least: Mapping[str, float] = field(default_factory=dict[str, float])
     rounds: int = 3
     setup: Side | None = None
+    engine: str = SQLITE
 
     @property
     def smaller_is_better(self) -> bool:
         """Whether the value is a cost."""
-        return self.value != "rate"
+        return self.value not in GAINS

@@ -24,6 +24,11 @@ SPEEDS = (
     "enqueue-single-normal",
     "enqueue-concurrent-full",
     "enqueue-bulk-full",
+    "drain-postgres-100",
+    "drain-postgres-200",
+    "enqueue-single-postgres",
+    "enqueue-concurrent-postgres",
+    "enqueue-bulk-postgres",
 )
 
 
@@ -68,7 +73,8 @@ class Drawing:
 
 
 def write(file: Path, measures: Sequence[Measure], results: dict[str, Any]) -> None:
-    """Draw the results."""
+    """Draw the results of all engines."""
+    results = {"measures": {key: found for it in results.values() for key, found in it["measures"].items()}}
     known = [measure for measure in measures if measure.key in results["measures"]]
     drawing = Drawing()
     _floors(drawing, known, results)

@@ -70,12 +70,12 @@ def latency(folder: Path, engine: str, jobs: int) -> Sample:
         port = Port(url)
         async with port.harbor.open():
             for _ in range(jobs):
-                await asyncio.sleep(_pause())
+                await asyncio.sleep(pause())
                 await port.stamp.aenqueue(time.monotonic())
 
     with running("worker", url) as process:
         asyncio.run(send())
-        return _taken(process, jobs)
+        return taken(process, jobs)
 
 
 def rival_latency(folder: Path, rival: str, synchronous: str, jobs: int) -> Sample:
@@ -83,16 +83,18 @@ def rival_latency(folder: Path, rival: str, synchronous: str, jobs: int) -> Samp
     send = sender(rival, folder, synchronous)
     with running("rival_worker", rival, str(folder), synchronous) as process:
         for _ in range(jobs):
-            time.sleep(_pause())
+            time.sleep(pause())
             send(time.monotonic())
-        return _taken(process, jobs)
+        return taken(process, jobs)
 
 
-def _pause() -> float:
+def pause() -> float:
+    """Seconds between two jobs."""
     return random.uniform(0.02, 0.08)
 
 
-def _taken(process: subprocess.Popen[str], jobs: int) -> Sample:
+def taken(process: subprocess.Popen[str], jobs: int) -> Sample:
+    """What the worker has printed, p50 and p99 in milliseconds."""
     assert process.stdout is not None
     taken = [float(process.stdout.readline()) * 1000 for _ in range(jobs)]
     return {"p50": middle(taken), "p99": middle(taken, 0.99), "worst": max(taken), "jobs": jobs}

@@ -20,16 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clock import LONGEST, Sample, rate, repeat
+from benchmarks.model import POSTGRES, SQLITE
 
-PACKAGES = ("huey", "litequeue", "honker")
+PACKAGES = {
+    SQLITE: ("huey", "litequeue", "honker"),
+    POSTGRES: ("pgqueuer", "procrastinate", "saq", "dbos", "chancy", "awa"),
+}
+DISTRIBUTIONS = {"awa": "awa-pg"}
 HONKER_GLIBC = [2, 38]
 BATCH = 100
 
 
-def missing() -> dict[str, str]:
-    """The rivals that cannot be used here, and why."""
+def missing(engine: str) -> dict[str, str]:
+    """The rivals on an engine that cannot be used here, and why."""
     found: dict[str, str] = {}
-    for name in PACKAGES:
+    for name in PACKAGES[engine]:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -46,7 +51,7 @@ def _why_not(name: str) -> str:
 
 def _installed(name: str) -> bool:
     try:
-        metadata.version(name)
+        metadata.version(DISTRIBUTIONS.get(name, name))
     except metadata.PackageNotFoundError:
         return False
     return True

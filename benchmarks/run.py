@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks import noise
-from benchmarks.model import Measure, Side
+from benchmarks.model import POSTGRES, Measure, Side
+from benchmarks.server import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 180.0
@@ -24,31 +27,39 @@ class SideFailed(Exception):
 
 
 class Runner:
-    """Runs measures in a folder of its own. `step` is told what was done, and its weight."""
+    """Runs measures in a folder and on a server of their own. `step` is told what was done, and its weight."""
 
-    def __init__(self, folder: Path, missing: Mapping[str, str], step: Step) -> None:
+    def __init__(self, folder: Path, missing: Mapping[str, str], step: Step, server: Server | None = None) -> None:
         self._folder = folder
         self._missing = missing
         self._step = step
-        self._set_up: set[str] = set()
+        self._server = server
+        self._set_up: dict[str, str | None] = {}
 
     def run(self, measure: Measure) -> dict[str, Any]:
         """All samples of one measure, with the noise beside it."""
-        absent = {
-            name: self._missing[side.package]
-            for name, side in measure.sides.items()
-            if side.package is not None and side.package in self._missing
-        }
-        samples: dict[str, list[dict[str, float]]] = {name: [] for name in measure.sides if name not in absent}
         probe, shares = noise.probe(self._folder), noise.Shares()
-        if measure.setup is not None:
-            self._once(measure.setup)
+        absent = self._absent(measure)
+        samples: dict[str, list[dict[str, float]]] = {name: [] for name in measure.sides if name not in absent}
         for number in range(measure.rounds):
             for name in list(samples):
                 side = measure.sides[name]
                 if number < (side.rounds or measure.rounds):
                     self._take(measure, side, name, samples, absent)
         return {"samples": samples, "absent": absent, "noise": {**probe, **shares.so_far()}}
+
+    def _absent(self, measure: Measure) -> dict[str, str]:
+        """The sides that cannot take part, and why. Sets up what the others need."""
+        why = self._missing.get(POSTGRES) if measure.engine == POSTGRES else None
+        if why is None and measure.setup is not None:
+            why = self._once(measure.setup)
+        if why is not None:
+            return dict.fromkeys(measure.sides, why)
+        return {
+            name: self._missing[side.package]
+            for name, side in measure.sides.items()
+            if side.package is not None and side.package in self._missing
+        }
 
     def _take(
         self,
@@ -65,39 +76,58 @@ class Runner:
             absent[name] = f"failed: {error}"
         self._step(f"{measure.title}: {side.label}", side.weight)
 
-    def _once(self, side: Side) -> None:
+    def _once(self, side: Side) -> str | None:
+        """Why the setup failed, if so."""
         if side.label not in self._set_up:
-            self._set_up.add(side.label)
-            self._process(side, self._folder)
+            self._set_up[side.label] = None
+            try:
+                kept = None if self._server is None or side.database is None else self._server.keep(side.database)
+                self._process(side, self._folder, kept)
+            except SideFailed as error:
+                self._set_up[side.label] = f"{side.label} failed: {error}"
             self._step(side.label, side.weight)
+        return self._set_up[side.label]
 
     def _turn(self, side: Side) -> dict[str, float]:
         folder = self._folder / "turn"
         folder.mkdir()
         try:
-            return self._process(side, folder)
+            with self._database(side) as url:
+                return self._process(side, folder, url)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _process(self, side: Side, folder: Path) -> dict[str, float]:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.side",
-            side.function,
-            json.dumps(dict(side.arguments)),
-            str(folder),
-        ]
+    def _database(self, side: Side) -> AbstractContextManager[str | None]:
+        if POSTGRES not in side.arguments.values():
+            return nullcontext()
+        assert self._server is not None
+        return self._server.database(side.database)
+
+    def _process(self, side: Side, folder: Path, url: str | None = None) -> dict[str, float]:
+        arguments = {name: url if value == POSTGRES else value for name, value in side.arguments.items()}
+        command = [sys.executable, "-m", "benchmarks.side", side.function, json.dumps(arguments), str(folder)]
         environment = {name: value for name, value in os.environ.items() if name != "TASKHARBOR_URL"}
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
-            )
+            said, last_words = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             raise SideFailed(f"no end after {PATIENCE:g} s") from None
-        if done.returncode != 0:
-            raise SideFailed((done.stderr.strip().splitlines() or ["without a word"])[-1])
-        answer: dict[str, float] = json.loads(done.stdout)
+        finally:
+            with suppress(ProcessLookupError):  # what it has left running would disturb the next side
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode != 0:
+            last = (last_words.strip().splitlines() or ["without a word"])[-1]
+            raise SideFailed(last.replace(f"{ROOT}{os.sep}", ""))  # results are for everybody: no paths
+        answer: dict[str, float] = json.loads(said)
         return answer
 
 

@@ -1,5 +1,6 @@
-"""The list of mutants is printed from here, so that it also appears when the tests run in parallel."""
+"""For all tests: the list of mutants, printed from here so that it appears in parallel runs too, and real servers."""
 
 from mutants.table import pytest_terminal_summary
+from servers.fixtures import new_postgres, postgres, postgres16, run_folder
 
-__all__ = ["pytest_terminal_summary"]
+__all__ = ["new_postgres", "postgres", "postgres16", "pytest_terminal_summary", "run_folder"]

@@ -1,5 +1,6 @@
 """The code of the docs runs, block after block, in one process as a reader would type it."""
 
+import os
 import re
 import subprocess
 import sys
@@ -7,22 +8,38 @@ from pathlib import Path
 
 import pytest
 
+from servers.postgres import PostgresServer
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("page", ["guide", "testing"])
-def test_every_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
-    """P1, F4, D9, Q2, I1: what the page asserts, holds."""
+def read_to_the_end(page: str, folder: Path, **environment: str) -> tuple[str, str]:
+    """What a page prints, and what it complains about."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    program = tmp_path / f"{page}_page.py"
+    program = folder / f"{page}_page.py"
     program.write_text("\n".join([*blocks, 'print("read to the end")']), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
+        cwd=folder,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("read to the end\n", "")
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("page", ["guide", "testing"])
+def test_every_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
+    """P1, F4, D9, Q2, I1: what the page asserts, holds."""
+    assert read_to_the_end(page, tmp_path) == ("read to the end\n", "")
+
+
+def test_the_page_on_transactions_runs_on_a_real_server(tmp_path: Path, postgres: PostgresServer) -> None:
+    """D9, D13: the page takes the server from its environment, as an application would."""
+    database = postgres.new_database()
+    url, jobs = postgres.url(database), postgres.url(database, migrate="true")
+    told = read_to_the_end("transactions", tmp_path, DATABASE_URL=url, TASKHARBOR_URL=jobs)
+    assert told == ("read to the end\n", "")

@@ -9,9 +9,10 @@ A driver may be called from several threads and event loops at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -317,7 +318,68 @@ class ServerClock(Protocol):
         ...
 
 
+class Migration(Struct, frozen=True, kw_only=True):
+    """How a store's schema is brought up to date: the names of the steps, and all of it as a script for the engine."""
+
+    what: str
+    version: int
+    steps: tuple[str, ...]
+    sql: str
+
+
+class Transaction(Protocol):
+    """A transaction that is open, and what can be done as a part of it.
+
+    With `blocks`, it belongs to the calling thread and these coroutines never wait for an event loop: `at_once` runs
+    them.
+    """
+
+    @property
+    def handle(self) -> object:
+        """What the transaction's owner works with, such as a connection."""
+        ...
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the handle is used by blocking calls."""
+        ...
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        """`Driver.enqueue`, if the transaction commits. A refused group leaves the transaction as it was."""
+        ...
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        """`Driver.settle`, if the transaction commits; nobody else can touch these jobs until it ends."""
+        ...
+
+
+class OwnTransaction(Transaction, Protocol):
+    """A transaction that the driver began."""
+
+    async def commit(self) -> None:
+        """Commit. After an error it may have happened or not."""
+        ...
+
+
+@runtime_checkable
+class Within(Protocol):
+    """Transactions that hold other writes beside the driver's own: they happen together or not at all (D13)."""
+
+    def within(self, tx: object) -> Transaction:
+        """The open transaction of a handle of the caller's own; `InvalidJob` if it is not of a kind that is known."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
+        """A new transaction for the block, rolled back at its end unless it was committed."""
+        ...
+
+    def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
+        """The same with a handle for blocking calls in this thread."""
+        ...
+
+
 C = TypeVar("C")
+R = TypeVar("R")
 _offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
 
 
@@ -338,3 +400,13 @@ def capability(driver: Driver, protocol: type[C]) -> C:
     if found is None:
         raise CapabilityMissing(f"the {driver.name} driver has no {protocol.__name__}")
     return found
+
+
+def at_once(coroutine: Coroutine[Any, Any, R]) -> R:
+    """What a coroutine returns that never waits: those of a `Transaction` that blocks."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(R, end.value)
+    coroutine.close()
+    raise RuntimeError("a blocking transaction waited for an event loop")

@@ -14,12 +14,13 @@ from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
 from taskharbor.core.decide import Retention
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
-from taskharbor.driver import Driver, Inspect, offered
+from taskharbor.driver import Driver, Inspect, Migration, offered
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
 from taskharbor.runtime.chance import own_chance
-from taskharbor.runtime.client import Client
+from taskharbor.runtime.client import Client, transaction_of
 from taskharbor.runtime.clock import Clock
+from taskharbor.runtime.doze import until_open
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.naming import name_of, returns_its_result
@@ -214,7 +215,12 @@ class Harbor:
         """Store many steps at once: all of them or none."""
         return await self._client.enqueue(list(steps))
 
-    enqueue_many = blocking(aenqueue_many)
+    def enqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
+        """The blocking twin of `aenqueue_many`. With `tx=`, it uses that in the calling thread."""
+        given = list(steps)
+        if (handle := transaction_of(given)) is None:
+            return self.portal.call("aenqueue_many", lambda: self.aenqueue_many(given))
+        return self._client.enqueue_blocking(given, handle)
 
     def step(self, task: str, arguments: Mapping[str, Any], **options: Unpack[JobOptions]) -> Step[Any]:
         """A call of a task by its name, for programs that do not have its code; with the code, it is checked."""
@@ -238,6 +244,15 @@ class Harbor:
         return self._tasks[name]
 
     # life
+
+    async def amigrate(self, *, dry: bool = False, tell: Callable[[str], object] = lambda _: None) -> Migration | None:
+        """Bring the store's schema up to date and say what was done, or (`dry`) what there is to do.
+
+        None for stores that see to it themselves: SQLite does so whenever a file is opened. `tell` hears of every step.
+        """
+        return None if self._driver is not None else await drivers.migrate(self.url, dry=dry, tell=tell)
+
+    migrate = blocking(amigrate)
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Harbor]:
@@ -294,9 +309,12 @@ class Harbor:
         grace: float = 25.0,
         threads: bool = True,
     ) -> AsyncGenerator[Worker]:
-        """A worker beside your own code: works inside the block, stops gracefully at its end."""
+        """A worker beside your own code: works inside the block, stops gracefully at its end.
+
+        The block begins when the store is there: one that is away is waited for, and the log says so.
+        """
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
-        async with self._lived() as worker_of:
+        async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
             worker.start()
             try:
@@ -319,7 +337,7 @@ class Harbor:
         ends right after, or the job would run here and elsewhere.
         """
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
-        async with self._lived() as worker_of:
+        async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
             with stop_signals(worker.tell_to_stop):
                 worker.start()
@@ -343,11 +361,11 @@ class Harbor:
                     return total
 
     @asynccontextmanager
-    async def _lived(self) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
+    async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
         from taskharbor.runtime.worker import Worker  # with all that works: producers do without
 
         async with AsyncExitStack() as stack:
-            await self._session.driver()
+            await (until_open(self._session) if waits else self._session.driver())
             for lifespan in self._lifespans:
                 await stack.enter_async_context(_manager(lifespan))
             yield lambda options: Worker(self._client, self._tasks, self._middleware, options)

@@ -14,7 +14,7 @@ from taskharbor.errors import NotEncodable
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.options import JobOptions, checked
-from taskharbor.runtime.portal import Portal, blocking
+from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.step import Step
 
@@ -69,7 +69,12 @@ class _Enqueueable(Generic[P, R]):
         """Store a job that will make this call. Returns after the commit."""
         return await self._client.enqueue_one(self.step(*args, **kwargs))
 
-    enqueue = blocking(aenqueue)
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
+        if (handle := self._options.get("tx")) is None:
+            return self.portal.call("aenqueue", lambda: self.aenqueue(*args, **kwargs))
+        (job,) = self._client.enqueue_blocking([self.step(*args, **kwargs)], handle)
+        return job
 
 
 class Task(_Enqueueable[P, R]):

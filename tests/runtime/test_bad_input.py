@@ -247,7 +247,7 @@ def test_a_broken_url_is_refused_when_the_harbor_is_made(url: Any, says: str) ->
     ("url", "says"),
     [
         ("oracle://x", "no driver for oracle://; this version has memory://"),
-        ("postgresql://u:secret@h/x", "no postgresql driver yet"),
+        ("redis://u:secret@h/x", "no redis driver yet"),
         ("redis://h", "no redis driver yet"),
         ("memory://host", "no host"),
         ("memory:///path", "no path"),

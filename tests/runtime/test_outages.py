@@ -6,21 +6,27 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 import pytest
 
-from taskharbor import current
+from taskharbor import Harbor, current
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Inspect, WaitForWork
-from taskharbor.errors import DriverClosed, DriverUnavailable, StoreCorrupt
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.errors import ConfigError, DriverClosed, DriverUnavailable, SchemaMismatch, StoreCorrupt
+from taskharbor.runtime.doze import LONGEST_BACKOFF
+from taskharbor.runtime.doze import pause as doze_pause
 from taskharbor.runtime.settler import MAX_BACKOFF, pause
 from taskharbor.testing import Flaky, LostReply, LostRequest, Outage, Slow, Wrapper, sometimes
+from taskharbor.testing.clock import EPOCH
 from taskharbor.testing.faults import verbs
 
 from .world import World, time, until, virtual
 
+RESUME_WITHIN = 5.0
 EVERY_VERB = ["enqueue", "reserve", "extend_lease", "settle", *verbs(WaitForWork), "sweep", "prune", "beat", "count"]
 
 
@@ -43,7 +49,7 @@ async def test_a_worker_rides_out_an_outage_and_resumes_by_itself() -> None:
             world.store.down = False
             back = time()
             assert await (await work.aenqueue(length)).aresult() == length
-            assert time() - back <= 7
+            assert time() - back <= RESUME_WITHIN
         assert worker.finished == 6
 
 
@@ -280,7 +286,74 @@ async def test_an_outage_is_logged_and_not_with_every_breath(caplog: pytest.LogC
         with caplog.at_level(logging.WARNING, "taskharbor.worker"):
             await asyncio.sleep(600)
     about_reserve = [record for record in caplog.records if "cannot reserve" in record.getMessage()]
-    assert 600 / 6.3 < len(about_reserve) < 600 / 3.7 + 10
+    longest = LONGEST_BACKOFF
+    assert 600 / (1.25 * longest) < len(about_reserve) < 600 / (0.75 * longest) + 10
+
+
+def test_the_longest_pause_lets_a_worker_resume_in_time() -> None:
+    """X2: whatever the number of failures and the jitter, a second is left of the five to connect and to reserve."""
+    chance = Random(1)
+    pauses = [doze_pause(failures, chance) for failures in range(2000)]
+    assert max(pauses) <= RESUME_WITHIN - 1
+    assert min(pauses[10:]) >= 0.75 * LONGEST_BACKOFF
+
+
+class Opening(Wrapper):
+    """An engine with a clock, which is asked when the store is opened; `trouble` is what it says then."""
+
+    def __init__(self, inner: Driver) -> None:
+        super().__init__(inner)
+        self.trouble: Exception | None = None
+
+    async def server_now(self) -> datetime:
+        if self.trouble is not None:
+            raise self.trouble
+        return EPOCH + timedelta(seconds=time())
+
+
+@pytest.mark.parametrize("away", [DriverUnavailable("away"), ConnectionRefusedError("away"), TimeoutError()])
+@virtual
+async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
+    away: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """X2: no worker ends because of that, and it begins soon after the store is there."""
+    store = Opening(MemoryDriver(Random(1)))
+    harbor = Harbor(driver=store, chance=Random(1))
+    store.trouble = away
+
+    @harbor.task
+    async def work() -> int:
+        return 7
+
+    async def live() -> int:
+        async with harbor.worker(threads=False):
+            return await (await work.aenqueue()).aresult()
+
+    working = asyncio.ensure_future(live())
+    await asyncio.sleep(600)
+    assert not working.done()
+    store.trouble = None
+    back = time()
+    assert await working == 7
+    assert time() - back <= RESUME_WITHIN
+    about = [record for record in caplog.records if "cannot open it" in record.getMessage()]
+    assert 600 / (1.25 * LONGEST_BACKOFF) < len(about) < 600 / (0.75 * LONGEST_BACKOFF) + 10
+
+
+@pytest.mark.parametrize("error", [ConfigError("wrong password"), SchemaMismatch("run `taskharbor migrate`")])
+@virtual
+async def test_what_waiting_does_not_mend_ends_a_worker_at_once(error: Exception) -> None:
+    """X5: a mistake in the set-up is told, not waited for; and `drain` waits for nothing."""
+    store = Opening(MemoryDriver(Random(1)))
+    harbor = Harbor(driver=store)
+    store.trouble = error
+    with pytest.raises(type(error), match=str(error)):
+        async with harbor.worker(threads=False):
+            pass
+    store.trouble = DriverUnavailable("away")
+    with pytest.raises(DriverUnavailable, match="away"):
+        await harbor.drain(threads=False)
+    assert time() == 0
 
 
 @virtual

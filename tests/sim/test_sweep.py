@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.postgres import PostgresServer
 from taskharbor.testing.simulation import explain, simulate
 from taskharbor.testing.simulation.sweep import kept, named
 from taskharbor.testing.simulation.workload import everything
@@ -35,6 +36,16 @@ def test_sqlite_keeps_them_too(seed: int) -> None:
     """G1, G3, X1, X2, X3: the same seeds on a real store."""
     result = simulate(everything, seed, driver="sqlite")
     assert result.report.fine, explain(result)
+
+
+@pytest.mark.parametrize("seed", range(3, 7))
+def test_postgres_keeps_them_too(seed: int, postgres: PostgresServer) -> None:
+    """G1, G3, X1, X2, X3, X4: the same on a server, which is asked while the virtual world stands still."""
+    url = postgres.url(postgres.new_database())
+    result = simulate(everything, seed, driver=url)
+    assert result.report.fine, explain(result)
+    if seed == 4:
+        assert simulate(everything, seed, driver=url).trace() == result.trace()
 
 
 def test_what_failed_once_does_not_fail_again() -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from taskharbor import Harbor, LeaseLost, Retry, Snooze, current
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
+from taskharbor.runtime.context import JobContext
 from taskharbor.testing.faults import Call, Wrapper
 from taskharbor.testing.history import Event, Final, HistoryFile
 from taskharbor.testing.witness import Witness
@@ -87,22 +88,39 @@ class Freeze(Wrapper):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class Watched(Harbor):
+    """A harbor with all tasks of the generation, its driver and its handlers under witness; opened at the first use."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.url, max_crashes=settings.max_crashes, retry=Retry(base=0.05, cap=0.2))
+        self._given = settings
+        self._diary = Diary(Path(settings.folder), settings.who)
+        self._witness: Witness | None = None
+        self.middleware(self._noted)
+        handlers = Handlers(Path(settings.folder), self)
+        for handler in handlers.of(settings.generation):
+            self.task(name=handler.__name__)(handler)
+
+    async def _connect(self) -> Driver:
+        driver = await from_url(self._given.url)
+        if self._given.strike is not None:
+            driver = Freeze(driver, *self._given.strike)
+        self._witness = Witness(driver, self._given.who, self._diary)
+        return self._witness
+
+    async def _noted(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        assert self._witness is not None
+        return await self._witness.handler(job, call_next)
+
+    async def reach(self) -> None:
+        """Open the store now."""
+        await self._session.driver()
+
+
 async def opened(settings: Settings) -> Harbor:
-    """A harbor with all tasks of the generation, its driver and its handlers under witness."""
-    driver = await from_url(settings.url)
-    if settings.strike is not None:
-        driver = Freeze(driver, *settings.strike)
-    return harbor_over(driver, settings)
-
-
-def harbor_over(driver: Driver, settings: Settings) -> Harbor:
-    """The harbor over an open driver."""
-    witness = Witness(driver, settings.who, Diary(Path(settings.folder), settings.who))
-    harbor = Harbor(driver=witness, max_crashes=settings.max_crashes, retry=Retry(base=0.05, cap=0.2))
-    harbor.middleware(witness.handler)
-    handlers = Handlers(Path(settings.folder), harbor)
-    for handler in handlers.of(settings.generation):
-        harbor.task(name=handler.__name__)(handler)
+    """A harbor whose store is open."""
+    harbor = Watched(settings)
+    await harbor.reach()
     return harbor
 
 

@@ -1,4 +1,4 @@
-"""The crew: real processes that share a store in the test's own folder."""
+"""The crew: real processes that share a store, in the test's own folder or in a database of the test's own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from servers.postgres import PostgresServer
+
 from .crew import Crew
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Every test of the crew runs on each, unless its module says otherwise."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def crew(tmp_path: Path) -> Generator[Crew]:
+def crew(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Generator[Crew]:
     """Nobody is on board yet; whoever is at the end is ended."""
-    crew = Crew(tmp_path)
+    url = None
+    if engine == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.new_database(), migrate="true")
+    crew = Crew(tmp_path, url=url)
     try:
         yield crew
     finally:

@@ -61,6 +61,18 @@ def until(found: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
     return result
 
 
+def search_path(*first: Path) -> str:
+    """Where the processes of a crew import from."""
+    return os.pathsep.join(
+        filter(None, [*map(str, first), str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH")])
+    )
+
+
+def off_by(seconds: float) -> dict[str, str]:
+    """The environment of a process whose host has a wrong clock."""
+    return {"SKEW": str(seconds), "PYTHONPATH": search_path(TESTS / "system" / "skewed")}
+
+
 class Note(NamedTuple):
     """What a handler wrote down."""
 
@@ -192,13 +204,20 @@ class Crew:
     """All processes of one test, the store they share, and what is known of it."""
 
     def __init__(
-        self, folder: Path, *, max_crashes: int | None = 5, store: Path | None = None, options: str = ""
+        self,
+        folder: Path,
+        *,
+        max_crashes: int | None = 5,
+        store: Path | None = None,
+        options: str = "",
+        url: str | None = None,
     ) -> None:
+        """The store is a file in the folder, unless another `store` is named, or the `url` of any engine."""
         self.folder = folder
         self.store = store or folder / "jobs.db"
+        self.url = url or f"sqlite:///{self.store}{options}"
+        self.max_crashes = max_crashes
         self.members: list[Member] = []
-        self._max_crashes = max_crashes
-        self._options = options
         self._names: Counter[str] = Counter()
         self._harbor: Harbor | None = None
         self.report = Report([], [], Counts())
@@ -215,20 +234,19 @@ class Crew:
     ) -> Member:
         """A process with these settings (see `app.Settings`)."""
         told = msgspec.json.encode(self._settings(name, **settings)).decode()
-        path = os.pathsep.join(filter(None, [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH")]))
         inherited = {key: value for key, value in os.environ.items() if key not in QUIET}
         member = Member(
             name,
             [*prefix, sys.executable, "-W", "ignore", *command],
             self.folder,
-            {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", VARIABLE: told, **(environment or {})},
+            {**inherited, "PYTHONPATH": search_path(), "PYTHONUNBUFFERED": "1", VARIABLE: told, **(environment or {})},
         )
         self.members.append(member)
         return member
 
     def _settings(self, who: str, **settings: Any) -> Settings:
-        given = {"max_crashes": self._max_crashes, **settings}
-        return Settings(url=f"sqlite:///{self.store}{self._options}", folder=str(self.folder), who=who, **given)
+        given = {"url": self.url, "max_crashes": self.max_crashes, **settings}
+        return Settings(folder=str(self.folder), who=who, **given)
 
     def name(self, kind: str) -> str:
         """A name that nobody has had yet."""
@@ -256,11 +274,16 @@ class Crew:
         return member
 
     def client(
-        self, each: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], *, wait: bool = True, **order: Any
+        self,
+        each: Sequence[tuple[str, dict[str, Any], dict[str, Any]]],
+        *,
+        wait: bool = True,
+        environment: dict[str, str] | None = None,
+        **order: Any,
     ) -> Member:
         """A process that enqueues, once it is told to `go`; returns when it is ready."""
         told = msgspec.json.encode(Order(each=list(each), **order)).decode()
-        member = self.start(self.name("client"), ["-m", "system.submit", told])
+        member = self.start(self.name("client"), ["-m", "system.submit", told], environment=environment)
         if wait:
             member.says("ready")
         return member
@@ -391,8 +414,9 @@ class Crew:
             stock.close()
 
     def check_file(self) -> None:
-        """The file must be in order."""
-        assert self.select("PRAGMA integrity_check") == [("ok",)]
+        """The file, if the store is one, must be in order."""
+        if self.url.startswith("sqlite:"):
+            assert self.select("PRAGMA integrity_check") == [("ok",)]
 
     def select(self, query: str) -> list[Any]:
         """Rows of the store, past its driver."""

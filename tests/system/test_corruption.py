@@ -5,8 +5,11 @@ from __future__ import annotations
 from random import Random
 
 import apsw
+import pytest
 
 from .crew import Crew
+
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
 def flip(crew: Crew, id: str, chance: Random) -> None:
@@ -26,7 +29,7 @@ def spoil(crew: Crew, id: str, change: str) -> None:
     """Write nonsense into a column of a job."""
     db = apsw.Connection(str(crew.store))
     try:
-        db.execute(f"UPDATE job SET {change} WHERE id = ?", (id,))  # noqa: S608
+        db.execute(f"UPDATE job SET {change} WHERE id = ?", (id,))
         assert db.changes() == 1
     finally:
         db.close()

@@ -42,9 +42,13 @@ class Supervisor:
 
 
 @pytest.mark.parametrize(
-    ("task", "arguments", "exit_code"),
-    [("leave", {"gate": "gate"}, 1), ("crash", {}, -signal.SIGSEGV)],
-    ids=["os._exit", "segmentation fault"],
+    ("engine", "task", "arguments", "exit_code"),
+    [
+        ("sqlite", "leave", {"gate": "gate"}, 1),
+        ("sqlite", "crash", {}, -signal.SIGSEGV),
+        ("postgres", "leave", {"gate": "gate"}, 1),
+    ],
+    ids=["sqlite-os._exit", "sqlite-segmentation fault", "postgres-os._exit"],
 )
 def test_a_job_that_kills_its_worker_ends_in_the_dlq(
     crew: Crew, task: str, arguments: dict[str, str], exit_code: int

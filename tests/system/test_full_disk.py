@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .crew import Crew
+
+pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 CARGO = "x" * 50_000
 ROOM = 1_500_000

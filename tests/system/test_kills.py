@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from .crew import Crew
 from .storm import Storm, seconds
 
@@ -33,25 +31,19 @@ def test_a_killed_workers_job_runs_again_after_its_lease(crew: Crew) -> None:
     assert {job.state for job in crew.judge()} == {"done"}
 
 
-def test_workers_are_killed_again_and_again_under_load(tmp_path: Path) -> None:
+def test_workers_are_killed_again_and_again_under_load(crew: Crew) -> None:
     """X1, H1-H9: nothing is lost and no outcome is written twice, whoever is killed at whatever moment."""
-    crew = Crew(tmp_path, max_crashes=None)
-    try:
-        storm = Storm(crew, seed=1)
-        storm.rage(seconds(10), ("kill", "kill", "kill", "kill client"))
-        storm.calm()
-        assert {job.dlq_reason for job in crew.judge()} == {None, "max_attempts"}
-    finally:
-        crew.close()
+    crew.max_crashes = None
+    storm = Storm(crew, seed=1)
+    storm.rage(seconds(6), ("kill", "kill", "kill", "kill client"))
+    storm.calm()
+    assert {job.dlq_reason for job in crew.judge()} == {None, "max_attempts"}
 
 
-def test_a_storm_of_kills_pauses_and_deploys(tmp_path: Path) -> None:
+def test_a_storm_of_kills_pauses_and_deploys(crew: Crew) -> None:
     """X1, X6, X7, H1-H9: kills, stops beyond the lease and graceful stops all at once."""
-    crew = Crew(tmp_path, max_crashes=None)
-    try:
-        storm = Storm(crew, seed=2)
-        storm.rage(seconds(10), ("kill", "freeze", "freeze", "terminate"))
-        storm.calm()
-        assert {job.dlq_reason for job in crew.judge()} == {None, "max_attempts"}
-    finally:
-        crew.close()
+    crew.max_crashes = None
+    storm = Storm(crew, seed=2)
+    storm.rage(seconds(6), ("kill", "freeze", "freeze", "terminate"))
+    storm.calm()
+    assert {job.dlq_reason for job in crew.judge()} == {None, "max_attempts"}

@@ -13,6 +13,9 @@ import pytest
 from .crew import Crew, Member, until
 
 LONG = 60.0
+WAYS = ["hold", "hold_sync", "stubborn", "stubborn_sync"]
+# What is PID 1 to a process has nothing to do with its store.
+on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 
 
 def test_deploys_under_load_count_nothing(crew: Crew) -> None:
@@ -32,7 +35,9 @@ def test_deploys_under_load_count_nothing(crew: Crew) -> None:
     assert {(job.state, job.version, job.attempts, job.crashes) for job in jobs} == {("done", 1, 0, 0)}
 
 
-@pytest.mark.parametrize("task", ["hold", "hold_sync", "stubborn", "stubborn_sync"])
+@pytest.mark.parametrize(
+    ("engine", "task"), [*(("sqlite", way) for way in WAYS), ("postgres", "hold"), ("postgres", "stubborn_sync")]
+)
 def test_what_does_not_finish_in_time_is_given_back(crew: Crew, task: str) -> None:
     """X6: at the end of the grace time the rest is cancelled and released, long before its lease would run out."""
     old = crew.worker(lease=LONG, grace=0.5)
@@ -119,6 +124,7 @@ def catches(pid: int) -> set[int]:
     return set()
 
 
+@on_one_engine
 @pytest.mark.filterwarnings("default:no PID namespace")
 def test_a_first_process_stops_gracefully(crew: Crew, first: list[str]) -> None:
     """X6: the kernel gives PID 1 no default actions, so a worker there has handlers of its own, and obeys."""
@@ -133,6 +139,7 @@ def test_a_first_process_stops_gracefully(crew: Crew, first: list[str]) -> None:
     crew.judge()
 
 
+@on_one_engine
 @pytest.mark.filterwarnings("default:no PID namespace")
 def test_a_first_process_obeys_a_second_signal(crew: Crew, first: list[str]) -> None:
     """X6: as PID 1 too, the second signal does not wait for a thread that cannot be stopped."""
@@ -148,6 +155,7 @@ def test_a_first_process_obeys_a_second_signal(crew: Crew, first: list[str]) -> 
     crew.judge()
 
 
+@on_one_engine
 @pytest.mark.filterwarnings("default:no PID namespace")
 def test_a_first_process_can_be_stopped_while_it_starts(crew: Crew, first: list[str]) -> None:
     """X6: a signal that comes before the worker works is not lost."""

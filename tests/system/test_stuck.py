@@ -26,7 +26,9 @@ def test_a_blocked_event_loop_keeps_its_leases(crew: Crew) -> None:
     assert {(job.state, job.version, job.crashes) for job in crew.judge()} == {("done", 1, 0)}
 
 
-@pytest.mark.parametrize("task", ["stubborn", "stubborn_sync"])
+@pytest.mark.parametrize(
+    ("engine", "task"), [("sqlite", "stubborn"), ("sqlite", "stubborn_sync"), ("postgres", "stubborn_sync")]
+)
 def test_a_handler_that_outlives_its_timeout_keeps_slot_and_lease(crew: Crew, task: str) -> None:
     """F5, H9: whether it swallows its cancellation or is a thread, no second run starts beside it."""
     holder = crew.worker(lease=LEASE, concurrency=1)

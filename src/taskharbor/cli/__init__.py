@@ -16,6 +16,7 @@ from taskharbor.cli.enqueue import enqueue
 from taskharbor.cli.exits import Commands
 from taskharbor.cli.health import health
 from taskharbor.cli.jobs import jobs
+from taskharbor.cli.migrate import migrate
 from taskharbor.cli.place import place_options
 from taskharbor.cli.stats import stats
 from taskharbor.cli.worker import worker
@@ -47,7 +48,7 @@ def demo(keep: bool) -> None:
     sys.exit(run_demo(keep=keep))
 
 
-for command in (bench, dlq, enqueue, health, jobs, stats, worker):
+for command in (bench, dlq, enqueue, health, jobs, migrate, stats, worker):
     cli.add_command(command)
 
 

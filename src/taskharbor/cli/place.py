@@ -48,15 +48,18 @@ class Place:
         return Harbor(self.url, store_timeout=STORE_PATIENCE)
 
     def store(self) -> Harbor:
-        """A harbor to read from. Imports the application only if it was asked for, or nothing else names a store."""
-        if self.app is not None:
-            harbor = self._moved(load(self.app))
-        elif self.url is None and not os.environ.get(config.URL_VARIABLE) and config.project("url") is None:
-            harbor = self.application() or self.bare()
-        else:
-            harbor = self.bare()
+        """A harbor to read from, whose store must be there."""
+        harbor = self.named()
         _check_file(harbor.url)
         return harbor
+
+    def named(self) -> Harbor:
+        """A harbor for its store. Imports the application only if it was asked for, or nothing else names a store."""
+        if self.app is not None:
+            return self._moved(load(self.app))
+        if self.url is None and not os.environ.get(config.URL_VARIABLE) and config.project("url") is None:
+            return self.application() or self.bare()
+        return self.bare()
 
     def _moved(self, harbor: Harbor) -> Harbor:
         if self.url is not None:

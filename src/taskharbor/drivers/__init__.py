@@ -1,22 +1,28 @@
 """Stores. `from_url` is the one place that knows their names; strangers' come by the entry points `taskharbor.drivers`.
 
 A driver's module has `async def connect(url, options) -> Driver`. It takes the options it knows out of the dict; what
-is left over is refused here.
+is left over is refused here. One whose schema somebody has to bring up to date has `migrate` too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 
 Connect = Callable[[SplitResult, dict[str, str]], Awaitable[Driver]]
 
-BUILT_IN = {"memory": "taskharbor.drivers.memory", "sqlite": "taskharbor.drivers.sqlite"}
-TO_COME = ("postgresql", "postgres", "redis", "rediss", "valkey", "nats")
+BUILT_IN = {
+    "memory": "taskharbor.drivers.memory",
+    "postgresql": "taskharbor.drivers.postgres",
+    "sqlite": "taskharbor.drivers.sqlite",
+}
+ALIASES = {"postgres": "postgresql"}
+TO_COME = ("redis", "rediss", "valkey", "nats")
 
 
 async def from_url(url: str) -> Driver:
@@ -32,12 +38,26 @@ async def from_url(url: str) -> Driver:
     return driver
 
 
+async def migrate(url: str, *, dry: bool = False, tell: Callable[[str], object] = lambda _: None) -> Migration | None:
+    """Bring the schema of a store up to date, or (`dry`) say what there is to do; None if a store sees to it itself."""
+    parts, options = parse(url)
+    scheme = ALIASES.get(parts.scheme, parts.scheme)
+    found = getattr(import_module(BUILT_IN[scheme]), "migrate", None) if scheme in BUILT_IN else None
+    if found is None:
+        _connector(parts.scheme)  # says so if there is no such driver
+        return None
+    migration: Migration = await found(parts, options, dry=dry, tell=tell)
+    return migration
+
+
 def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
     """The parts of a URL and its options, or a `ConfigError` that shows how URLs look."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{redacted(url)!r} is not a URL: {error}") from None
+        # Of characters that cannot be in a host Python shows the whole login.
+        reason = "write odd characters as %XX" if "netloc" in str(error) else error
+        raise ConfigError(f"{redacted(url)!r} is not a URL: {reason}") from None
     if "://" not in url or not parts.scheme:
         raise ConfigError(f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db or memory://")
     if parts.fragment:
@@ -50,6 +70,7 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
 
 def redacted(url: str) -> str:
     """The URL without its password, for messages and logs."""
+    url = re.sub(r"(?i)(password=)[^&]*", r"\1***", url)
     before, at, after = url.rpartition("@")
     if not at or "://" not in before:
         return url
@@ -59,8 +80,8 @@ def redacted(url: str) -> str:
 
 
 def _connector(scheme: str) -> Connect:
-    if scheme in BUILT_IN:
-        connect: Connect = import_module(BUILT_IN[scheme]).connect
+    if (own := ALIASES.get(scheme, scheme)) in BUILT_IN:
+        connect: Connect = import_module(BUILT_IN[own]).connect
         return connect
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
@@ -70,4 +91,6 @@ def _connector(scheme: str) -> Connect:
     known = ", ".join(f"{name}://" for name in BUILT_IN)
     if scheme in TO_COME:
         raise ConfigError(f"this version of TaskHarbor has no {scheme} driver yet; it has {known}")
+    if (plain := scheme.partition("+")[0]) in BUILT_IN:
+        raise ConfigError(f"no driver for {scheme}://: write {plain}://")
     raise ConfigError(f"no driver for {scheme}://; this version has {known}")

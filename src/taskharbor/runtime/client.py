@@ -13,7 +13,19 @@ from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
-from taskharbor.driver import Cancellation, Driver, Group, Inspect, WaitForWork, capability, offered
+from taskharbor.driver import (
+    Cancellation,
+    Driver,
+    Group,
+    GroupResult,
+    Inspect,
+    Transaction,
+    WaitForWork,
+    Within,
+    at_once,
+    capability,
+    offered,
+)
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
 from taskharbor.runtime.context import lineage
 from taskharbor.runtime.doze import discard
@@ -85,12 +97,27 @@ class Client:
         """Store the steps as one group: all of them or none (D1)."""
         if not steps:
             return []
-        for step in steps:
-            _check(step)
+        handle = transaction_of(steps)
         session = self.session
         async with self.store() as driver:
+            target = driver if handle is None else _joined(driver, handle, blocks=False)
             group = Group(jobs=tuple(self._prepared(steps, session)))
-            (result,) = await driver.enqueue([group], session.now())
+            (result,) = await target.enqueue([group], session.now())
+        return self._handles(steps, result)
+
+    def enqueue_blocking(self, steps: Sequence[Step[Any]], handle: object) -> list[Job[Any]]:
+        """Store the steps within the transaction of a handle that blocks: in this thread, which is the handle's."""
+        session = self.session
+        driver = session.portal.run(self._opened)
+        tx = _joined(driver, handle, blocks=True)
+        (result,) = at_once(tx.enqueue([Group(jobs=tuple(self._prepared(steps, session)))], session.now()))
+        return self._handles(steps, result)
+
+    async def _opened(self) -> Driver:
+        async with self.store() as driver:
+            return driver
+
+    def _handles(self, steps: Sequence[Step[Any]], result: GroupResult) -> list[Job[Any]]:
         if isinstance(result, Exception):
             raise result
         return [
@@ -99,8 +126,9 @@ class Client:
         ]
 
     async def enqueue_one(self, step: Step[R]) -> Job[R]:
-        """Store one step, together with others that are enqueued at this moment."""
-        _check(step)
+        """Store one step, together with others that are enqueued at this moment; but in a transaction, alone."""
+        if transaction_of([step]) is not None:
+            return (await self.enqueue([step]))[0]
         session = self.session
         if not session.is_open:  # the engine's clock and its limits are known once it is
             async with self.store():
@@ -113,7 +141,8 @@ class Client:
 
     def enqueue_with(self, held: Held, step: Step[R]) -> Job[R]:
         """Keep the step back until the running job succeeds."""
-        _check(step)
+        if transaction_of([step]) is not None:
+            raise InvalidJob("current().enqueue stores with the job's own Ack, in no other transaction: leave tx= out")
         (job,) = self._prepared([step], self.session)
         held.new_jobs += (job,)
         return Job(self, job.id, step.task.signature.returns)
@@ -177,8 +206,27 @@ class Client:
         await asyncio.sleep(min(wait, pause))
 
 
-def _check(step: Step[Any]) -> None:
-    if not isinstance(step, Step):
-        raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {step!r}")
-    if "tx" in step.options:
-        raise CapabilityMissing("this engine cannot enqueue inside your own transaction (tx=); PostgreSQL will")
+def transaction_of(steps: Sequence[Step[Any]]) -> object | None:
+    """The handle that these steps go with (`tx=`), None if they go with none; all of them or none."""
+    for step in steps:
+        if not isinstance(step, Step):
+            raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {step!r}")
+    handle = steps[0].options.get("tx") if steps else None
+    if any(step.options.get("tx") is not handle for step in steps):
+        raise InvalidJob("steps that are enqueued together must have the same tx=, or none of them any")
+    return handle
+
+
+def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:
+    found = offered(driver, Within)
+    if found is None:
+        raise CapabilityMissing(
+            f"the {driver.name} driver cannot enqueue inside your own transaction (tx=): it has none to share; "
+            "PostgreSQL and SQLite have"
+        )
+    tx = found.within(handle)
+    if tx.blocks and not blocks:
+        raise InvalidJob("tx= is used by blocking calls, which would hold the event loop up: use enqueue, not aenqueue")
+    if blocks and not tx.blocks:
+        raise InvalidJob("tx= has to be awaited: use `await ….aenqueue(…)`, not enqueue")
+    return tx

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from taskharbor.core.codec import checked_size, encode_value
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from taskharbor.runtime.handle import Job
     from taskharbor.runtime.keeper import Held
     from taskharbor.runtime.step import Step
+    from taskharbor.runtime.transaction import Block
 
 R = TypeVar("R")
 NOTE_LIMIT = 500
@@ -87,9 +89,35 @@ class JobContext(Struct, frozen=True):
 
     def enqueue(self, step: Step[R]) -> Job[R]:
         """Enqueue in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
-        if self._held.ended:
-            raise NoCurrentJob(f"the run of job {self.id} has ended: nothing can be enqueued with it any more")
+        self._must_go_on("nothing can be enqueued with it any more")
         return self._held.client.enqueue_with(self._held, step)
+
+    def transaction(self) -> Block:
+        """A transaction that ends with this job's Ack: what is written in it happens exactly if the job is done.
+
+        `async with current().transaction() as tx:`, or `with` in a `def` handler; `tx` is a connection to the store's
+        database. If the lease was lost, all of it is rolled back and `LeaseLost` raised. After the block the job is
+        done, whatever the handler still does: give its result inside, by `set_result`.
+        """
+        from taskharbor.runtime.transaction import Block  # seldom needed
+
+        self._must_go_on("it can have no further transaction")
+        return Block(self._held)
+
+    def set_result(self, value: object) -> None:
+        """The job's result, for a handler that ends in a `transaction`: what it returns afterwards comes too late."""
+        if not self._held.in_transaction:
+            raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
+        result = None if value is None else encode_value(value)
+        if result is not None:
+            checked_size(result, self._held.client.session.payload_limit, f"the result of {self.task}")
+        self._held.result = result
+
+    def _must_go_on(self, otherwise: str) -> None:
+        if self._held.settled is not None:
+            raise NoCurrentJob(f"job {self.id} is done, by its transaction: {otherwise}")
+        if self._held.ended:
+            raise NoCurrentJob(f"the run of job {self.id} has ended: {otherwise}")
 
     @property
     def record(self) -> JobRecord:

@@ -1,18 +1,45 @@
-"""How a worker with nothing to do waits: woken by the driver's hints, with adaptive polling as the safety net."""
+"""How a worker with nothing to do waits: woken by the driver's hints, with adaptive polling as the safety net; and how
+it waits for a store that is away."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from random import Random
 from typing import Any
 
 from taskharbor.driver import WaitForWork, offered
+from taskharbor.errors import DriverUnavailable
 from taskharbor.runtime.session import Session
 
 logger = logging.getLogger("taskharbor.worker")
 SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
-LONGEST_BACKOFF = 5.0
+# With jitter at most 3.75 s: a worker is back at work within 5 s of its store (X2), and needs some of them to connect.
+LONGEST_BACKOFF = 3.0
+
+
+def pause(failures: int, chance: Random) -> float:
+    """Seconds to leave a store alone that was away so many times in a row, with jitter."""
+    return min(0.1 * 2.0 ** min(failures, 10), LONGEST_BACKOFF) * jitter(chance)
+
+
+def jitter(chance: Random) -> float:
+    """A factor that keeps many workers from asking all at once."""
+    return 0.75 + chance.random() / 2
+
+
+async def until_open(session: Session) -> None:
+    """Open the store, however long it is away. What waiting does not mend, such as a wrong password, is raised (X2)."""
+    failures = 0
+    while True:
+        try:
+            await session.driver()
+            return
+        except (DriverUnavailable, OSError) as error:
+            failures += 1
+            logger.warning("store.unavailable: cannot open it, trying again: %s", error)
+        await asyncio.sleep(pause(failures, session.chance))
 
 
 class Doze:
@@ -27,12 +54,12 @@ class Doze:
     async def until_work(self, *, found: bool) -> None:
         """Return when reserving is worth a try. `found` says whether the last one was."""
         self._rounds = 0 if found else min(self._rounds + 1, 10)
-        poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * self._jitter()
+        poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.chance)
         await self._first_of(self._work(poll))
 
     async def back_off(self, failures: int) -> None:
         """Wait before asking a store again that is away."""
-        await self._first_of(asyncio.sleep(min(0.1 * 2 ** min(failures, 10), LONGEST_BACKOFF) * self._jitter()))
+        await self._first_of(asyncio.sleep(pause(failures, self._session.chance)))
 
     async def _work(self, poll: float) -> None:
         try:
@@ -66,9 +93,6 @@ class Doze:
         finally:
             discard(stopping)
             discard(waiter)
-
-    def _jitter(self) -> float:
-        return 0.75 + self._session.chance.random() / 2
 
 
 def discard(hint: asyncio.Future[Any]) -> None:

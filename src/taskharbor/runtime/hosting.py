@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+from taskharbor.runtime.portal import wind_up
+
 logger = logging.getLogger("taskharbor.worker")
 AFTER_BREAKDOWN = 0.2
 
@@ -63,7 +65,7 @@ class InThread:
         try:
             self._loop.run_until_complete(self._until_stopped())
         finally:
-            self._loop.close()
+            wind_up(self._loop)
             if not self._home.is_closed():
                 self._home.call_soon_threadsafe(_mark, self._ended)
 

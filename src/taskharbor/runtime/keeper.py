@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from taskharbor.core.job import JobRecord, NewJob, Progress
+from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
 
@@ -31,13 +32,14 @@ Stop = Literal["lost", "timeout", "cancel", "shutdown"]
 class Held(Struct, eq=False, gc=False):
     """A lease in hand. `task` runs the job, from `begun` to `ended`; `stop` says why the run should end, `abandoned`
     that nobody waits for it any more, `settling` that its outcome is on its way; `deadline` is on the loop's monotonic
-    clock."""
+    clock. A handler's own transaction is open while `in_transaction`; once it is committed, `settled` is its Ack."""
 
     job: JobRecord
     token: str
     deadline: float
     notify: Callable[[Held, Stop], None]
     client: Client
+    keeper: Keeper
     task: asyncio.Task[None] | None = None
     begun: bool = False
     ended: bool = False
@@ -47,6 +49,9 @@ class Held(Struct, eq=False, gc=False):
     settling: bool = False
     started_at: datetime | None = None
     progress: Progress | None = None
+    in_transaction: bool = False
+    result: bytes | None = None
+    settled: Ack | None = None
 
 
 class Keeper:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import Failed, Outcome, Succeeded
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
@@ -77,6 +78,20 @@ class Observer:
             total = self._totals[(tally.minute, tally.queue, tally.task, tally.outcome)]
             total[0] += tally.count
             total[1] += tally.seconds
+
+
+def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
+    """Say what is lost of a run whose transaction had made its job done before."""
+    if isinstance(outcome, Succeeded) and outcome.result in (None, ack.result):
+        return
+    lost = "returned a result: give it inside, by current().set_result(…)"
+    if isinstance(outcome, Failed):
+        lost = f"failed: {outcome.kind}: {outcome.message}"
+    elif not isinstance(outcome, Succeeded):
+        lost = "was interrupted"
+    fields = {"event": "job.too_late", "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
+    message = "job.too_late: job %s (%s) is done by its transaction; after that its handler %s"
+    logger.warning(message, job.id, job.type, lost, extra=fields)
 
 
 def _tell(outcome: str, job: JobRecord, to: Transition) -> None:

@@ -156,8 +156,9 @@ def _positive(name: str, value: Any) -> None:
     _duration(name, value, positive=True)
 
 
-def _anything(name: str, value: Any) -> None:
-    pass
+def _transaction(name: str, value: Any) -> None:
+    if value is None:
+        raise InvalidJob(f"{name} must be a connection or session with an open transaction, not None")
 
 
 _RULES = {
@@ -173,7 +174,7 @@ _RULES = {
     "timeout": _optional_duration,
     "tags": _tags,
     "headers": _headers,
-    "tx": _anything,
+    "tx": _transaction,
 }
 _SETTINGS = {
     "max_attempts": _max_attempts,

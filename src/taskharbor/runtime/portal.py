@@ -38,6 +38,10 @@ class Portal:
             pass
         else:
             raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+        return self.run(function)
+
+    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same for a caller who may block whatever runs in its thread."""
         with self._lock:  # so that `close` finds every call that went to its loop
             future = asyncio.run_coroutine_threadsafe(function(), self._running_loop())
         try:
@@ -70,6 +74,15 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(
             asyncio.sleep(0)
         )  # a call that ended in the last turn still has to hand its result over
+    finally:
+        wind_up(loop)
+
+
+def wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop; generators that end with it hear of it first: a driver may have connections there."""
+    try:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(asyncio.sleep(0))  # in the next turn, they are gone
     finally:
         loop.close()
 

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import cast
@@ -30,7 +31,7 @@ from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
 from taskharbor.runtime.keeper import Held, Keeper, Stop
 from taskharbor.runtime.lines import Lines
-from taskharbor.runtime.observe import Observer
+from taskharbor.runtime.observe import Observer, tell_too_late
 from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.settler import Settler
@@ -189,7 +190,8 @@ class Worker:
         """Give the jobs of abandoned runs back: the last act of a process that ends now."""
         if self._abandoned:
             for held in self._abandoned:
-                self._submit(held, Interrupted())
+                if held.settled is None:
+                    self._submit(held, Interrupted())
             await self._end()
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
@@ -307,8 +309,8 @@ class Worker:
         if deadline <= self._loop.time():  # the reply took longer than the lease: nobody's any more (L4)
             logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
             return
-        told, client = self._told, self._client
-        leases = [Held(job, token_of(job), deadline, told, client) for job in jobs]
+        told, client, keeper = self._told, self._client, self._keeper
+        leases = [Held(job, token_of(job), deadline, told, client, keeper) for job in jobs]
         self._keeper.hold(leases)
         suspects = self._quarantine.sort(jobs, self._empty)
         try:
@@ -373,6 +375,10 @@ class Worker:
         try:
             if held.abandoned:  # `stop` or `release` has seen to its lease
                 pass
+            elif held.settled is not None:  # by the handler's own transaction
+                with suppress(Exception):  # such as a log filter of the application
+                    self._observer.settled([(held, held.settled)])
+                    tell_too_late(held.job, held.settled, outcome)
             elif held.stop == "lost":
                 self._keeper.drop(held)
             elif type(outcome) is Succeeded:  # the settler decides about these, many at a time

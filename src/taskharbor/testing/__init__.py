@@ -1,8 +1,9 @@
 """Tools for testing what is built on TaskHarbor, and drivers for it: nothing in the library imports them.
 
-Virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver. `testing.simulation` runs a whole cluster
-from a seed, `testing.witness` writes its history down, `testing.check` judges it. `testing.kit` is the
-conformance kit, which alone needs pytest (and its state machine hypothesis): pip install "taskharbor[testing]".
+Virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver, and a `Proxy` that plays the network before
+a real server. `testing.simulation` runs a whole cluster from a seed, `testing.witness` writes its history down,
+`testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (and its state machine
+hypothesis): pip install "taskharbor[testing]".
 """
 
 from taskharbor.testing.clock import Clock, LoopClock, ManualClock, SkewedClock
@@ -20,17 +21,23 @@ from taskharbor.testing.faults import (
     sometimes,
 )
 from taskharbor.testing.loop import Deadlock, VirtualLoop, run
+from taskharbor.testing.proxy import Cut, Direction, Link, Proxy, ProxyThread
 
 __all__ = [
     "Clock",
+    "Cut",
     "Deadlock",
+    "Direction",
     "Flaky",
+    "Link",
     "LoopClock",
     "LostReply",
     "LostRequest",
     "ManualClock",
     "Operation",
     "Outage",
+    "Proxy",
+    "ProxyThread",
     "Recording",
     "SkewedClock",
     "Slow",

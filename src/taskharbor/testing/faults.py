@@ -33,6 +33,7 @@ from taskharbor.driver import (
     Schedules,
     ServerClock,
     WaitForWork,
+    Within,
 )
 from taskharbor.errors import DriverUnavailable, LeaseError
 
@@ -91,6 +92,9 @@ class Wrapper:
             if isinstance(inner, protocol):
                 for verb in verbs(protocol):
                     setattr(self, verb, partial(self._call, verb))
+        if isinstance(inner, Within):  # others' transactions are none of ours
+            for verb in verbs(Within):
+                setattr(self, verb, getattr(inner, verb))
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from taskharbor.driver import (
     Extended,
     Group,
     GroupResult,
+    OwnTransaction,
     Parent,
     QueueCounts,
     Replaying,
@@ -28,12 +30,14 @@ from taskharbor.driver import (
     Reschedule,
     Schedule,
     Tally,
+    Transaction,
     WorkerRecord,
 )
 from taskharbor.drivers.sqlite import enqueue, inspection, manage, records, reserve, settle
 from taskharbor.drivers.sqlite.batch import Request, Work
 from taskharbor.drivers.sqlite.thread import BatchThread
-from taskharbor.errors import HarborError, LeaseError
+from taskharbor.drivers.sqlite.within import guest
+from taskharbor.errors import CapabilityMissing, HarborError, LeaseError
 
 R = TypeVar("R")
 
@@ -110,6 +114,22 @@ class SqliteDriver:
 
     async def close(self) -> None:
         await self._thread.close()
+
+    # Within
+
+    def within(self, tx: object) -> Transaction:
+        self._thread.check()
+        return guest(tx, self._thread.path)
+
+    def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
+        raise CapabilityMissing(
+            "SQLite has one writer at a time: a handler's transaction would keep everybody else out, and its own lease "
+            "from being renewed. Make the handler idempotent, or use PostgreSQL"
+        )
+
+    def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
+        self.transaction()
+        raise AssertionError("unreachable")
 
     # Inspect
 

@@ -10,6 +10,8 @@ empty store.
             return lambda: Harness(url=f"mine:///{tmp_path}/{next(numbers)}")
 """
 
+from typing import ClassVar
+
 from taskharbor.errors import MissingExtra
 
 try:
@@ -59,7 +61,9 @@ class EphemeralKit(
     Closing,
     Parallel,
 ):
-    """The cases for a store that lives and dies with its process."""
+    """The cases for a store that lives and dies with its process. `histories` is how many the state machine plays."""
+
+    histories: ClassVar[int] = 70
 
     @pytest.fixture
     def harness(self, new_store: NewStore) -> Harness:
@@ -68,9 +72,9 @@ class EphemeralKit(
 
     def test_T1_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802
         """T1, D14: the driver and the memory driver in lockstep; after every step all they show is equal."""
-        from taskharbor.testing.kit.machine import run_lockstep
+        from taskharbor.testing.kit.machine import bounded, run_lockstep
 
-        run_lockstep(new_store)
+        run_lockstep(new_store, bounded(self.histories))
 
 
 class DriverKit(EphemeralKit, Apart):

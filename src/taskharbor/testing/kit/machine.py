@@ -43,14 +43,18 @@ from taskharbor.testing.kit import histories as draw
 
 T = TypeVar("T")
 KEYS = (*draw.KEYS, *draw.GROUP_KEYS)
-BOUNDED = settings(
-    max_examples=70,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
+
+
+def bounded(histories: int) -> settings:
+    """So many histories, the same ones every time."""
+    return settings(
+        max_examples=histories,
+        stateful_step_count=40,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
 
 
 class Claim(NamedTuple):
@@ -340,12 +344,12 @@ def _wakes(record: JobRecord) -> datetime | None:
 async def _seen(side: Whole, now: datetime) -> tuple[list[JobRecord], Any, Any, Any, Any]:
     """All that a side shows: records, edges, keys, counts, schedules."""
     records = await side.query(Filter(), now, ALL)
-    edges = [await side.parents(record.id) for record in records]
-    keys = [await side.find_key(key, now) for key in KEYS]
+    edges = await asyncio.gather(*(side.parents(record.id) for record in records))
+    keys = await asyncio.gather(*(side.find_key(key, now) for key in KEYS))
     return records, edges, keys, await side.counts(now), await side.schedules()
 
 
-def run_lockstep(new_store: NewStore, bounds: settings = BOUNDED) -> None:
+def run_lockstep(new_store: NewStore, bounds: settings) -> None:
     """Drive the machine through its histories; each needs a new, empty store."""
 
     class OnNewStore(Lockstep):

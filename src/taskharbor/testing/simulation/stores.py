@@ -10,14 +10,17 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from taskharbor.driver import Driver
-from taskharbor.drivers import from_url
+from taskharbor.drivers import from_url, parse
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing.faults import Call, Wrapper
 
 ANSWER_WITHIN = 60.0
+SERVERS = ("postgresql", "postgres")
 
 
 class Elsewhere(Wrapper):
@@ -37,18 +40,44 @@ async def _awaited(call: Call) -> Any:
 
 @contextmanager
 def opened(driver: str, chance: Random) -> Generator[Driver]:
-    """A new, empty store: `memory`, `sqlite`, or the URL of any engine."""
+    """A new, empty store: `memory`, `sqlite`, or the URL of any engine; on PostgreSQL, in a schema of its own."""
     if driver == "memory":
         yield MemoryDriver(chance)
         return
     with tempfile.TemporaryDirectory(prefix="taskharbor-simulation-") as folder, _thread() as loop:
-        # A file that nobody else sees and that need not survive a power cut.
-        url = f"sqlite:///{Path(folder) / 'jobs.db'}?synchronous=normal" if driver == "sqlite" else driver
+        url = _own(driver, Path(folder))
         inner = asyncio.run_coroutine_threadsafe(from_url(url), loop).result(ANSWER_WITHIN)
         try:
             yield Elsewhere(inner, loop)
         finally:
-            asyncio.run_coroutine_threadsafe(inner.close(), loop).result(ANSWER_WITHIN)
+            asyncio.run_coroutine_threadsafe(_ended(inner, url), loop).result(ANSWER_WITHIN)
+
+
+def _own(driver: str, folder: Path) -> str:
+    """The URL of a store that nobody else sees."""
+    if driver == "sqlite":  # which need not survive a power cut
+        return f"sqlite:///{folder / 'jobs.db'}?synchronous=normal"
+    parts = urlsplit(driver)
+    if parts.scheme not in SERVERS:
+        return driver
+    kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in ("namespace", "migrate")]
+    options = [*kept, ("namespace", f"simulation_{token_hex(8)}"), ("migrate", "true")]
+    return parts._replace(query=urlencode(options, safe="/", quote_via=quote)).geturl()
+
+
+async def _ended(driver: Driver, url: str) -> None:
+    """Leave nothing behind on a server."""
+    await driver.close()
+    parts, options = parse(url)
+    if parts.scheme in SERVERS:
+        from taskharbor.drivers.postgres.login import login  # only here, where asyncpg is
+
+        place = login(parts, options)
+        connection = await place.connect()
+        try:
+            await connection.execute(f'DROP SCHEMA "{place.schema}" CASCADE')
+        finally:
+            await connection.close(timeout=ANSWER_WITHIN)
 
 
 @contextmanager

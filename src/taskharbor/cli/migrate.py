@@ -1,0 +1,56 @@
+"""`taskharbor migrate`: make the schema of a store, or bring it up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import click
+
+from taskharbor.cli import output
+from taskharbor.cli.place import Place, here, place_options
+from taskharbor.driver import Migration
+
+
+@click.command()
+@click.argument("store", required=False, metavar="[URL|MODULE:HARBOR]")
+@click.option("--plan", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--sql", is_flag=True, help="Print it as SQL for somebody else to run, and change nothing.")
+@place_options
+def migrate(store: str | None, plan: bool, sql: bool) -> None:
+    """Make the schema of a store, or bring it up to date.
+
+    PostgreSQL wants it once before the first use and after an upgrade of TaskHarbor: first migrate, then start the new
+    programs; the old ones go on working meanwhile. However many run it at once, every step is done once. SQLite files
+    need no migrating.
+    """
+    if plan and sql:
+        raise click.UsageError("--plan and --sql are two answers to one question: choose one")
+    harbor = _place(store).named()
+    found = asyncio.run(harbor.amigrate(dry=plan or sql, tell=lambda step: output.say(f"  {step}", "dim")))
+    if found is None:
+        _say(f"{urlsplit(harbor.url).scheme}:// needs no migrating: a store is up to date whenever it is opened", sql)
+    elif not found.steps:
+        _say(f"{found.what} is up to date (version {found.version})", sql)
+    elif sql:
+        click.echo(found.sql, nl=False)
+    else:
+        _say(_summary(found, plan), sql)
+
+
+def _place(store: str | None) -> Place:
+    place = here()
+    if store is not None and "://" in store:
+        place.url = store
+    else:
+        place.app = store or place.app
+    return place
+
+
+def _summary(found: Migration, plan: bool) -> str:
+    steps = output.count(len(found.steps), "step")
+    return f"{found.what}: {steps} to do: {', '.join(found.steps)}" if plan else f"{found.what}: {steps}"
+
+
+def _say(text: str, as_comment: bool) -> None:
+    output.say(f"-- {text}" if as_comment else text)

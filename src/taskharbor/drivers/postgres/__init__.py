@@ -1,0 +1,54 @@
+"""The PostgreSQL driver: for those who outgrow one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult
+
+from taskharbor.driver import Migration
+from taskharbor.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from taskharbor.drivers.postgres.driver import PostgresDriver
+    from taskharbor.drivers.postgres.login import Login
+
+__all__ = ["connect", "migrate"]
+
+
+async def connect(url: SplitResult, options: dict[str, str]) -> PostgresDriver:
+    """Open the store that a URL names; with `migrate=true`, make or update its schema first."""
+    login, migrates = _read(url, options)
+    from taskharbor.drivers.postgres.driver import PostgresDriver
+
+    return await PostgresDriver.open(login, migrates=migrates)
+
+
+async def migrate(
+    url: SplitResult, options: dict[str, str], *, dry: bool = False, tell: Callable[[str], object] = lambda _: None
+) -> Migration:
+    """Bring the schema that a URL names up to date, or (`dry`) say what is to be done. `tell` hears of every step."""
+    login, _ = _read(url, options)
+    from taskharbor.drivers.postgres import schema
+    from taskharbor.drivers.postgres.failure import failure
+
+    try:
+        return await (schema.plan(login) if dry else schema.migrate(login, tell))
+    except Exception as error:
+        raise failure(error, login) from error
+
+
+def _read(url: SplitResult, options: dict[str, str]) -> tuple[Login, bool]:
+    """What the URL says, all of it, before anybody connects; and whether to migrate."""
+    try:
+        import_module("asyncpg")
+    except ImportError:
+        raise MissingExtra('postgresql:// needs asyncpg: pip install "taskharbor[postgres]"') from None
+    from taskharbor.drivers.postgres.login import login, switch
+
+    migrates = switch(options, "migrate")
+    found = login(url, options)
+    if options:
+        raise ConfigError(f"the postgresql driver has no option {', '.join(sorted(options))!r} (see docs/postgres.md)")
+    return found, migrates

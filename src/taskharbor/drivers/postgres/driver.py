@@ -1,0 +1,297 @@
+"""The async face of the PostgreSQL store: every verb is one step on a connection of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import asyncpg
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.transition import Transition
+from taskharbor.driver import (
+    Cancellation,
+    Deletion,
+    Extended,
+    Group,
+    GroupResult,
+    OwnTransaction,
+    Parent,
+    QueueCounts,
+    Replaying,
+    Report,
+    Reschedule,
+    Schedule,
+    Tally,
+    Transaction,
+    WorkerRecord,
+)
+from taskharbor.drivers.bell import Bell
+from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
+from taskharbor.drivers.postgres.db import Db
+from taskharbor.drivers.postgres.failure import failure
+from taskharbor.drivers.postgres.listen import Listener, Teller
+from taskharbor.drivers.postgres.login import Login
+from taskharbor.drivers.postgres.pool import Pool
+from taskharbor.drivers.postgres.within import Home, guest
+from taskharbor.errors import HarborError, LeaseError
+
+R = TypeVar("R")
+Step = Callable[[Db], Awaitable[R]]
+CROSSED: tuple[type[Exception], ...] = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+TRIES = 5
+END_POLL = 0.25
+
+
+class PostgresDriver:
+    """A store in a schema of a PostgreSQL database, shared by any number of machines."""
+
+    name = "postgres"
+    ephemeral = False
+    max_payload: int | None = 256 * 1024 * 1024
+
+    def __init__(self, login: Login) -> None:
+        self._login = login
+        self._pool = Pool(login)
+        self._lent, self._lent_blocking = Pool(login, transactions.PER_LOOP), transactions.BlockingPool(login)
+        self._work, self._ends = Bell(), Bell()
+        self._work_channel, self._end_channel = f"{login.schema}_work", f"{login.schema}_ended"
+        channels = (self._work_channel, self._end_channel)
+        self._listener = None if login.pooled else Listener(login, channels, self._ring)
+        self._teller = Teller(lambda channel: self._read(lambda db: db.rows("notify", channel)))
+        self._home = Home(login.database or "", login.schema, self._work_channel)
+
+    @classmethod
+    async def open(cls, login: Login, *, migrates: bool = False) -> PostgresDriver:
+        """Open the schema, and make it first if asked to."""
+        driver = cls(login)
+        try:
+            if migrates:
+                await schema.migrate(login)
+            async with driver._pool.connection() as db, db.transaction():
+                await schema.check(db.connection, login)
+                driver._home = await transactions.home(db, login, driver._work_channel)
+        except BaseException as error:
+            await driver.close()
+            if isinstance(error, Exception):
+                raise failure(error, login) from error
+            raise
+        return driver
+
+    # steps
+
+    async def _read(self, step: Step[R]) -> R:
+        async with self._pool.connection() as db:
+            if self._login.pooled:
+                async with db.transaction():
+                    return await step(db)
+            return await step(db)
+
+    async def _write(self, step: Step[R], *, whole: bool = True) -> R:
+        """Do a step in a transaction, again if it met another one crosswise. Without `whole` it sees to that itself."""
+        for attempt in range(TRIES):
+            try:
+                async with self._pool.connection() as db:
+                    if not whole and not self._login.pooled:
+                        return await step(db)
+                    async with db.transaction():
+                        return await step(db)
+            except HarborError as error:
+                if not isinstance(error.__cause__, CROSSED) or attempt == TRIES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    # telling
+
+    def _ring(self, channel: str) -> None:
+        (self._work if channel == self._work_channel else self._ends).ring()
+
+    # Driver
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        with self._teller.about(self._work_channel) as tell:
+            whole = not enqueue.is_one_step(groups)
+            results = await self._write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
+        self._work.ring()
+        return results
+
+    async def reserve(
+        self,
+        queues: Sequence[str],
+        now: datetime,
+        lease_for: timedelta,
+        limit: int,
+        worker: str,
+        ids: Sequence[str] | None = None,
+    ) -> list[JobRecord]:
+        self._pool.check()
+        check_duration(lease_for)
+        return await self._write(
+            lambda db: reserve.reserve(db, queues, now, lease_for, limit, worker, ids), whole=False
+        )
+
+    async def extend_lease(
+        self, reports: Sequence[Report], now: datetime, lease_for: timedelta
+    ) -> list[Extended | LeaseError]:
+        self._pool.check()
+        check_duration(lease_for)
+        return await self._write(lambda db: reserve.extend(db, reports, now, lease_for), whole=False)
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        verdicts = await self._write(lambda db: settle.settle(db, transitions, now), whole=False)
+        self._work.ring()
+        self._ends.ring()
+        return verdicts
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._teller.close()
+        await self._pool.close()
+        await self._lent.close()
+        self._lent_blocking.close()
+        self._work.ring()
+        self._ends.ring()
+
+    # Within
+
+    def within(self, tx: object) -> Transaction:
+        self._pool.check()
+        return guest(tx, self._home)
+
+    def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
+        return transactions.awaited(self._lent, self._home, self._committed)
+
+    def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
+        return self._lent_blocking.transaction(self._home, self._committed)
+
+    def _committed(self) -> None:
+        self._work.ring()
+        self._ends.ring()
+
+    # Inspect
+
+    async def get(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        return await self._read(lambda db: inspection.get(db, ids))
+
+    async def find_key(self, key: str, now: datetime) -> str | None:
+        return await self._read(lambda db: inspection.find_key(db, key, now))
+
+    async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
+        return await self._read(lambda db: inspection.query(db, where, now, limit, after))
+
+    async def counts(self, now: datetime) -> list[QueueCounts]:
+        return await self._read(lambda db: inspection.counts(db, now))
+
+    async def parents(self, id: str) -> list[Parent]:
+        return await self._read(lambda db: inspection.parents(db, id))
+
+    async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
+        results = await self._write(lambda db: manage.cancel(db, ids, now, keep_until))
+        self._work.ring()
+        self._ends.ring()
+        return results
+
+    async def delete(self, ids: Sequence[str]) -> list[Deletion]:
+        return await self._write(lambda db: manage.delete(db, ids))
+
+    async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
+        return await self._told(lambda db: manage.replay(db, replays, now))
+
+    async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
+        return await self._told(lambda db: manage.reschedule(db, changes))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._told(lambda db: manage.pause(db, queue, paused))
+
+    async def _told(self, step: Step[R]) -> R:
+        """A step after which there may be work."""
+
+        async def and_tell(db: Db) -> R:
+            result = await step(db)
+            if tell is not None:
+                await db.rows("notify", tell)
+            return result
+
+        with self._teller.about(self._work_channel) as tell:
+            result = await self._write(and_tell)
+        self._work.ring()
+        return result
+
+    async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
+        swept = await self._write(lambda db: manage.sweep(db, now, keep_until, limit))
+        if swept:
+            self._work.ring()
+            self._ends.ring()
+        return swept
+
+    async def prune(self, now: datetime, limit: int) -> int:
+        return await self._write(lambda db: manage.prune(db, now, limit))
+
+    # WaitForWork
+
+    async def wait_for_work(self, queues: Sequence[str], timeout: float) -> None:
+        self._pool.check()
+        if self._listener is not None:
+            self._listener.start()
+        await self._work.wait(timeout)
+
+    async def wait_for_end(self, id: str, timeout: float) -> None:
+        self._pool.check()
+        await self._ends.wait(min(timeout, END_POLL))
+
+    async def next_due(self, queues: Sequence[str]) -> datetime | None:
+        return await self._read(lambda db: inspection.next_due(db, queues))
+
+    # Schedules
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        await self._write(lambda db: records.put_schedule(db, schedule))
+
+    async def schedules(self) -> list[Schedule]:
+        return await self._read(records.schedules)
+
+    async def advance(
+        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
+    ) -> bool:
+        moved = await self._told(lambda db: records.advance(db, name, expected_slot, next_slot, job, now))
+        if isinstance(moved, HarborError):
+            raise moved
+        return moved
+
+    async def pause_schedule(self, name: str, paused: bool) -> bool:
+        return await self._write(lambda db: records.pause_schedule(db, name, paused))
+
+    async def remove_schedule(self, name: str) -> bool:
+        return await self._write(lambda db: records.remove_schedule(db, name))
+
+    # Registry
+
+    async def beat(self, worker: WorkerRecord) -> None:
+        await self._write(lambda db: records.beat(db, worker), whole=False)
+
+    async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
+        return await self._read(lambda db: records.workers(db, seen_since))
+
+    async def forget_worker(self, id: str) -> None:
+        await self._write(lambda db: records.forget_worker(db, id), whole=False)
+
+    # Counters
+
+    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
+        await self._write(lambda db: records.count(db, tallies, forget_before))
+
+    async def tallies(self, since: datetime) -> list[Tally]:
+        return await self._read(lambda db: records.tallies(db, since))
+
+    # ServerClock
+
+    async def server_now(self) -> datetime:
+        async with self._pool.connection() as db, db.transaction() if self._login.pooled else nullcontext():
+            now: datetime = await db.connection.fetchval("SELECT clock_timestamp()")
+            return now

@@ -1,0 +1,252 @@
+"""Enqueue: groups all or none (D1), keys that stand for what they first enqueued (I1), edges to parents (K).
+
+Jobs on their own go by one statement for all of them, a large group by COPY; whatever has dependencies or a common key
+is stored step by step in a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import Enum
+from itertools import groupby
+
+import asyncpg
+
+from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.job import NewJob
+from taskharbor.core.keys import digest
+from taskharbor.driver import Enqueued, Group, GroupResult
+from taskharbor.drivers.postgres.db import Db, OwnDb
+from taskharbor.drivers.postgres.rows import NEW_COLUMNS, STATES, new_row
+from taskharbor.errors import DriverError, JobExists, UnknownDependency
+
+COPY_FROM = 300
+TRIES = 5
+LIVE_COLUMNS = ("seq", "priority", "queue", "state", "due_at", "run_at", "expires_at")
+Known = tuple[str, bytes]
+
+
+async def enqueue(db: Db, groups: Sequence[Group], now: datetime, tell: str | None) -> list[GroupResult]:
+    """Store each group all or none; `tell` is the channel to notify."""
+    results: dict[int, GroupResult] = {}
+    for kind, run in groupby(enumerate(groups), key=lambda place_and_group: _kind(place_and_group[1])):
+        if kind is Kind.GROUP:
+            for place, group in run:
+                results[place] = await _group_told(db, group, now, tell)
+        else:
+            jobs = {place: group.jobs[0] for place, group in run}
+            results |= await (_plain if kind is Kind.PLAIN else _keyed)(db, jobs, now, tell)
+    return [results[place] for place in range(len(groups))]
+
+
+class Kind(Enum):
+    """How a group is stored: a job on its own, one that has a key, or anything else."""
+
+    PLAIN = 1
+    KEYED = 2
+    GROUP = 3
+
+
+def _kind(group: Group) -> Kind:
+    if group.key is not None or len(group.jobs) != 1 or group.jobs[0].depends_on:
+        return Kind.GROUP
+    return Kind.PLAIN if group.jobs[0].idempotency_key is None else Kind.KEYED
+
+
+def is_one_step(groups: Sequence[Group]) -> bool:
+    """Whether nothing is stored before the last statement: only then may all be repeated after a clash with others."""
+    kinds = {_kind(group) for group in groups}
+    return len(groups) == 1 or (len(kinds) == 1 and Kind.GROUP not in kinds)
+
+
+async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | None) -> dict[int, GroupResult]:
+    stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values(), now), tell)}
+    results: dict[int, GroupResult] = {}
+    for place, job in jobs.items():
+        results[place] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
+        stored.discard(job.id)  # the same id twice is stored once
+    return results
+
+
+async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | None) -> dict[int, GroupResult]:
+    """Store jobs by their keys; one whose key is known resolves to what the key stands for."""
+    results: dict[int, GroupResult] = {}
+    for _ in range(TRIES):
+        first: dict[str, int] = {}
+        ids: set[str] = set()
+        for place, job in jobs.items():
+            if place not in results and job.idempotency_key not in first and job.id not in ids:
+                first[job.idempotency_key or ""] = place
+                ids.add(job.id)
+        chosen = [jobs[place] for place in first.values()]
+        digests = [_digest([job]) for job in chosen]
+        stored = {row[0] for row in await db.rows("enqueue_keyed", *_columns(chosen, now), digests, now, tell)}
+        for place in first.values():
+            if jobs[place].id in stored:
+                results[place] = (Enqueued(jobs[place].id, True),)
+        left = {place: job for place, job in jobs.items() if place not in results}
+        if left:
+            results |= await _known(db, left, now)
+        if len(results) == len(jobs):
+            return results
+    raise DriverError("idempotency keys change hands faster than they can be read")
+
+
+async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, GroupResult]:
+    """What keys stand for; a job whose key was freed meanwhile is left out, to be tried again."""
+    known = await living_keys(db, [job.idempotency_key or "" for job in jobs.values()], now)
+    taken = {row[0] for row in await db.rows("states", [job.id for job in jobs.values()])}
+    results: dict[int, GroupResult] = {}
+    for place, job in jobs.items():
+        if (found := known.get(job.idempotency_key or "")) is not None:
+            results[place] = (Enqueued(found[0], False, found[1] == _digest([job])),)
+        elif job.id in taken:
+            results[place] = JobExists(f"job {job.id} exists")
+    return results
+
+
+async def _group_told(db: Db, group: Group, now: datetime, tell: str | None) -> GroupResult:
+    try:
+        async with db.transaction():
+            result = await enqueue_group(db, group, now, looks=False)
+            if tell is not None and not isinstance(result, Exception):
+                await db.rows("notify", tell)
+            return result
+    except asyncpg.UniqueViolationError:  # somebody stored one of the ids just now
+        return await _refusal(db, group, now) or JobExists("an id of the group exists")
+
+
+async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = True) -> GroupResult:
+    """Store one group inside a transaction, or say why not; a refusal leaves no trace.
+
+    Without `looks`, an id that is taken shows as an error of PostgreSQL: the caller's transaction ends with that.
+    """
+    if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
+        same = known[1] == _digest(group.jobs)
+        return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
+    if not looks and all(job.idempotency_key is None and not job.depends_on for job in group.jobs):
+        if len({job.id for job in group.jobs}) < len(group.jobs):
+            return JobExists("a group names the same id twice")
+        await _insert(db, group.jobs, now, [0] * len(group.jobs))
+        return tuple(Enqueued(job.id, True) for job in group.jobs)
+    refused = await _refusal(db, group, now)
+    return refused if refused is not None else await store(db, group.jobs, now)
+
+
+async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
+    """What the key of a group stands for already, or None once it stands for this one."""
+    key, values = group.key or "", ([group.key], [group.workflow_id], [_digest(group.jobs)], [group.key_expires_at])
+    for _ in range(TRIES):
+        if (known := (await living_keys(db, [key], now)).get(key)) is not None:
+            return known
+        if group.workflow_id is None or await _refusal(db, group, now) is not None:
+            return None
+        if await db.rows("key_put", *values, now):
+            return None
+    raise DriverError("idempotency keys change hands faster than they can be read")
+
+
+async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDependency | None:
+    ids = {job.id for job in group.jobs}
+    taken = {row[0] for row in await db.rows("states", list(ids))}
+    known = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
+    for job in group.jobs:
+        if job.id in taken and job.idempotency_key not in known:
+            return JobExists(f"job {job.id} exists")
+        if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
+            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+    return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
+
+
+async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
+    """Store jobs whose ids are free; one whose key is known resolves to what the key stands for."""
+    results: dict[str, Enqueued] = {}
+    owners = await _take_keys(db, jobs, now)
+    fresh: list[NewJob] = []
+    for job in jobs:
+        owner = owners.get(job.idempotency_key or "")
+        if owner is None or owner[0] == job.id:
+            fresh.append(job)
+            results[job.id] = Enqueued(job.id, True)
+        else:
+            results[job.id] = Enqueued(owner[0], False, owner[1] == _digest([job]))
+    if fresh:
+        await _insert(db, fresh, now, await _connect(db, fresh))
+    return tuple(results[job.id] for job in jobs)
+
+
+async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> dict[str, Known]:
+    """Whom the keys of these jobs stand for, now that those that were free are theirs."""
+    first: dict[str, NewJob] = {}
+    for job in jobs:
+        if job.idempotency_key is not None:
+            first.setdefault(job.idempotency_key, job)
+    if not first:
+        return {}
+    asked = list(first.values())
+    values = [job.id for job in asked], [_digest([job]) for job in asked], [job.key_expires_at for job in asked]
+    for _ in range(TRIES):
+        taken = {row[0] for row in await db.rows("key_put", list(first), *values, now)}
+        owners = {key: (first[key].id, _digest([first[key]])) for key in taken}
+        owners |= await living_keys(db, [key for key in first if key not in taken], now)
+        if len(owners) == len(first):
+            return owners
+    raise DriverError("idempotency keys change hands faster than they can be read")
+
+
+async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
+    """Store the edges of jobs; how many of each are unmet. A parent stored in the same step has not ended."""
+    ids = {job.id for job in jobs}
+    outside = {edge.parent for job in jobs for edge in job.depends_on} - ids
+    states = {row[0]: STATES[row[1]] for row in await db.rows("states", list(outside))} if outside else {}
+    edges: list[tuple[str, int, str, str, bool]] = []
+    unmet: list[int] = []
+    for job in jobs:
+        own = [
+            (job.id, place, edge.parent, edge.policy, _is_met(edge.policy, states.get(edge.parent)))
+            for place, edge in enumerate(job.depends_on)
+        ]
+        unmet.append(sum(not edge[-1] for edge in own))
+        edges += own
+    if edges:
+        await db.rows("enqueue_edges", *map(list, zip(*edges, strict=True)))
+    return unmet
+
+
+def _is_met(policy: str, state: object) -> bool:
+    return state is not None and effect(policy, STATES[str(state)]) is Effect.SATISFY
+
+
+async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int]) -> None:
+    if len(jobs) >= COPY_FROM and isinstance(db, OwnDb) and not any(unmet):
+        await _copy(db, jobs, now)
+    else:
+        await db.rows("enqueue_group", *_columns(jobs, now), unmet)
+
+
+async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime) -> None:
+    numbers = [row[0] for row in await db.rows("enqueue_numbers", len(jobs))]
+    await db.copy(
+        "job", ("seq", *NEW_COLUMNS), [(seq, *new_row(job, now)) for seq, job in zip(numbers, jobs, strict=True)]
+    )
+    line = [
+        (seq, job.priority, job.queue, "ready", job.run_at or now, job.run_at, job.expires_at)
+        for seq, job in zip(numbers, jobs, strict=True)
+    ]
+    await db.copy("live", LIVE_COLUMNS, line)
+
+
+def _columns(jobs: Iterable[NewJob], now: datetime) -> list[list[object]]:
+    return [list(column) for column in zip(*(new_row(job, now) for job in jobs), strict=True)]
+
+
+async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, Known]:
+    """The owners and digests of keys that still hold their places."""
+    if not keys:
+        return {}
+    return {row[0]: (row[1], row[2]) for row in await db.rows("key_living", list(keys), now)}
+
+
+def _digest(jobs: Iterable[NewJob]) -> bytes:
+    return digest((job.type, job.payload) for job in jobs)

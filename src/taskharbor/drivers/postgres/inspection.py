@@ -1,0 +1,80 @@
+"""Looking at jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.driver import Parent, QueueCounts
+from taskharbor.drivers.postgres.db import Db, value
+from taskharbor.drivers.postgres.rows import STATES, record
+
+BEYOND_ALL = 2**63 - 1
+
+
+async def get(db: Db, ids: Sequence[str]) -> list[JobRecord | None]:
+    """The records of these ids."""
+    found = {row[1]: record(row) for row in await db.rows("get", list(ids))}
+    return [found.get(id) for id in ids]
+
+
+async def find_key(db: Db, key: str, now: datetime) -> str | None:
+    """The id that a living key stands for."""
+    found = await db.rows("key_living", [key], now)
+    return found[0][1] if found else None
+
+
+async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
+    """Matching records, the newest first."""
+    before = None if after is None else await value(db, "query_after", after)
+    rows = await db.rows(
+        "query_workflow" if where.workflow_id is not None else "query",
+        now,
+        max(limit, 0),
+        BEYOND_ALL if before is None else before,
+        [state.value for state in where.states] or None,
+        like(where.queue),
+        like(where.task),
+        where.error,
+        like(where.reason),
+        where.tag,
+        where.workflow_id,
+        where.since,
+        where.until,
+    )
+    return [record(row) for row in rows]
+
+
+def like(pattern: str | None) -> str | None:
+    """A pattern in which only `*` is special as LIKE's, where `%`, `_` and the backslash are."""
+    if pattern is None:
+        return None
+    return pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+
+
+async def counts(db: Db, now: datetime) -> list[QueueCounts]:
+    """How many jobs of each queue are in which shown state."""
+    found: dict[str, dict[str, Any]] = {row[0]: {"paused": True} for row in await db.rows("paused")}
+    for queue, shown, number, first in await db.rows("counts", now):
+        fields = found.setdefault(queue, {})
+        fields[shown] = number
+        if shown == "ready":
+            fields["oldest_due"] = first
+    return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
+
+
+async def parents(db: Db, id: str) -> list[Parent]:
+    """The dependencies of a job in order."""
+    return [
+        Parent(parent, policy, satisfied, STATES[state], result, error)
+        for parent, policy, satisfied, state, result, error in await db.rows("parents", id)
+    ]
+
+
+async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:
+    """When the next job of the queues is due, or a lease runs out."""
+    found: datetime | None = await value(db, "next_due", list(queues))
+    return found

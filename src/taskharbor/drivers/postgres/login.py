@@ -1,0 +1,200 @@
+"""Where the server is and as whom to go there: what a URL says, and how safe the line has to be."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, unquote
+
+import asyncpg
+from msgspec import Struct
+
+from taskharbor.drivers.postgres.sql import DEFAULT_SCHEMA, quoted
+from taskharbor.errors import ConfigError
+
+if TYPE_CHECKING:
+    import psycopg
+
+TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
+CONNECT_WITHIN = 10.0
+MOST_PORTS = 65_535
+
+
+class Login(Struct, frozen=True, kw_only=True):
+    """Everything needed to connect. `pooled` means that a pooler may give every transaction another session."""
+
+    host: str
+    port: int = 5432
+    user: str | None = None
+    password: str | None = None
+    database: str | None = None
+    schema: str = DEFAULT_SCHEMA
+    pooled: bool = False
+    tls: ssl.SSLContext | None = None
+    libpq: Mapping[str, Any] = {}  # the same about encryption, for clients that go by names
+
+    def __repr__(self) -> str:
+        return f"<Login {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """The server as messages name it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        at = self.host if self.is_socket else f"{host}:{self.port}"
+        return f"PostgreSQL at {at} (database {self.database or self.user or 'default'})"
+
+    @property
+    def is_socket(self) -> bool:
+        """Whether the server is reached by a unix socket."""
+        return self.host.startswith("/")
+
+    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A new connection."""
+        return await asyncpg.connect(
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            password=self.password,
+            database=self.database,
+            ssl=self.tls if self.tls is not None else False,
+            direct_tls=False,
+            timeout=CONNECT_WITHIN,
+            statement_cache_size=0 if self.pooled else 256,
+            max_cached_statement_lifetime=0,
+            server_settings={} if self.pooled else {"application_name": "taskharbor"},
+        )
+
+    def connect_blocking(self) -> psycopg.Connection[Any]:
+        """A new connection for blocking calls, by psycopg 3; it is in autocommit mode."""
+        import psycopg
+
+        return psycopg.connect(
+            host=self.host,
+            port=self.port,
+            user=self.user,
+            password=self.password,
+            dbname=self.database,
+            connect_timeout=int(CONNECT_WITHIN),
+            prepare_threshold=None if self.pooled else 5,
+            autocommit=True,
+            gssencmode="disable",
+            **self.libpq,
+        )
+
+
+def login(url: SplitResult, options: dict[str, str]) -> Login:
+    """What a URL means; takes the options that it knows."""
+    if "@" in url.path or "@" in url.query:  # what looks like a database or an option may be half a password
+        raise ConfigError("the URL has an @ too many: in names and passwords, write @ / ? # % as %40 %2F %3F %23 %25")
+    host = _host(url, options)
+    schema = options.pop("namespace", DEFAULT_SCHEMA)
+    quoted(schema)
+    return Login(
+        host=host,
+        port=_port(url, options),
+        user=_part("user", url.username, options),
+        password=_part("password", url.password, options),
+        database=unquote(url.path[1:]) or None,
+        schema=schema,
+        pooled=switch(options, "pgbouncer"),
+        libpq=_libpq(host, options),
+        tls=_tls(host, options),
+    )
+
+
+def switch(options: dict[str, str], name: str) -> bool:
+    """An option that is true or false."""
+    text = options.pop(name, "false")
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}={text!r} in the URL: write true or false")
+    return text == "true"
+
+
+def _host(url: SplitResult, options: dict[str, str]) -> str:
+    """A name, an address, or the folder of a unix socket: `?host=/run/postgresql`, `//%2Frun%2Fpostgresql/`."""
+    place = url.netloc.rpartition("@")[2]
+    named = unquote(place.partition(":")[0]) if place.startswith("%2") else url.hostname
+    asked = options.pop("host", None)
+    if asked and named and asked != named:
+        raise ConfigError(f"the URL names two hosts, {named!r} and {asked!r}: leave one of them out")
+    host = asked or named or "localhost"
+    if "," in host:
+        raise ConfigError("the URL names several hosts: name one, such as the address that follows a failover")
+    return host
+
+
+def _port(url: SplitResult, options: dict[str, str]) -> int:
+    try:
+        asked = options.pop("port", None) or url.port
+        port = 5432 if asked is None else int(asked)
+    except ValueError:
+        port = -1
+    if not 0 < port <= MOST_PORTS:
+        raise ConfigError(
+            "the port in the URL is not a number between 1 and 65535 (in a password, write : / as %3A %2F)"
+        )
+    return port
+
+
+def _part(name: str, given: str | None, options: dict[str, str]) -> str | None:
+    """The user or the password, from the front of the URL or from its options."""
+    asked = options.pop(name, None)
+    if asked and given:
+        raise ConfigError(f"the URL names the {name} twice: leave one of them out")
+    return unquote(given) if given else asked or None
+
+
+def _tls(host: str, options: dict[str, str]) -> ssl.SSLContext | None:
+    """The line's encryption: checked by default, unless the server is on this machine."""
+    root, own, key = (options.pop(name, None) or None for name in ("sslrootcert", "sslcert", "sslkey"))
+    unsaid = "disable" if is_local(host) and root is None and own is None else "verify-full"
+    mode = options.pop("sslmode", unsaid)
+    if mode not in TLS_MODES:
+        raise ConfigError(
+            f"sslmode={mode!r} in the URL: write one of {', '.join(TLS_MODES)} (prefer and allow protect from nobody)"
+        )
+    if key is not None and own is None:
+        raise ConfigError("sslkey in the URL needs sslcert beside it")
+    if mode == "disable" or host.startswith("/"):
+        return None
+    return _context(mode, root, own, key)
+
+
+def _libpq(host: str, options: dict[str, str]) -> dict[str, str]:
+    """The options that `_tls` takes and what it makes of them, as psycopg wants to hear it."""
+    found = {name: options[name] for name in ("sslrootcert", "sslcert", "sslkey") if options.get(name)}
+    found["sslmode"] = options.get("sslmode", "disable" if is_local(host) and not found else "verify-full")
+    if found["sslmode"] == "verify-full":
+        found.setdefault("sslrootcert", "system")
+    return found
+
+
+def _context(mode: str, root: str | None, own: str | None, key: str | None) -> ssl.SSLContext:
+    named = {"sslrootcert": root, "sslcert": own, "sslkey": key}
+    try:
+        context = ssl.create_default_context(cafile=None if root == "system" else root)
+        if own is not None:
+            context.load_cert_chain(own, key, password=_no_password)
+    except OSError as error:
+        files = ", ".join(f"{name}={file}" for name, file in named.items() if file is not None)
+        raise ConfigError(f"the certificates in the URL cannot be used ({error}): check {files}") from error
+    context.check_hostname = mode == "verify-full"
+    if mode == "require" and root is None:  # with one it is checked, as libpq does
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _no_password() -> str:
+    raise ConfigError("the key in sslkey has a password: use one without, that only this user can read")
+
+
+def is_local(host: str) -> bool:
+    """Whether the way to this host stays on this machine."""
+    if host.startswith("/") or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

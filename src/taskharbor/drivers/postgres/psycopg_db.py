@@ -1,0 +1,70 @@
+"""Statements on a psycopg 3 connection, one that is awaited or one that blocks.
+
+psycopg is no dependency: whoever has such a connection has it installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from taskharbor.drivers.postgres.db import Row
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+class AsyncPsycopgDb:
+    """A connection that is awaited."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], sql: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    async def rows(self, name: str, *values: object) -> Sequence[Row]:
+        from psycopg import AsyncRawCursor
+        from psycopg.rows import tuple_row
+
+        async with AsyncRawCursor(self._connection, row_factory=tuple_row) as cursor:
+            with _named_alike():
+                await cursor.execute(self._sql[name].encode(), values)
+            return await cursor.fetchall() if cursor.description else []
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return self._connection.transaction()
+
+
+class BlockingPsycopgDb:
+    """A connection that blocks: these coroutines never wait."""
+
+    def __init__(self, connection: psycopg.Connection[Any], sql: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    async def rows(self, name: str, *values: object) -> Sequence[Row]:
+        from psycopg import RawCursor
+        from psycopg.rows import tuple_row
+
+        with RawCursor(self._connection, row_factory=tuple_row) as cursor:
+            with _named_alike():
+                cursor.execute(self._sql[name].encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        with self._connection.transaction():
+            yield
+
+
+@contextmanager
+def _named_alike() -> Generator[None]:
+    """The one error that a verb knows what to do about, by the name that it knows it under."""
+    from psycopg.errors import UniqueViolation
+
+    try:
+        yield
+    except UniqueViolation as error:
+        raise asyncpg.UniqueViolationError(str(error)) from error

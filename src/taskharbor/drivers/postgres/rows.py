@@ -1,0 +1,226 @@
+"""Rows and records. A claim converts thousands of rows a second, so one whose rare columns are all as new takes a short
+way. A token is what those of its claim begin with, the number of the row, a space and the job's id; only the first part
+is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from taskharbor.core.job import Failure, JobRecord, Lease, NewJob, Progress
+from taskharbor.core.states import INFLIGHT, State
+from taskharbor.drivers.postgres.db import Row
+
+STATES: dict[str, State] = {state.value: state for state in State}
+
+# The columns of record.sql and its relatives, in that order.
+_encode = msgspec.json.Encoder().encode
+_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
+_progress = msgspec.json.Decoder(Progress).decode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+
+# PostgreSQL's text holds every character but this one.
+NUL, NO_NUL = "\x00", "\N{SYMBOL FOR NULL}"
+
+
+def json_or_none(value: Mapping[str, str] | tuple[object, ...] | Progress | None) -> str | None:
+    """A small structure as JSON; an empty one says nothing and is not stored."""
+    return _encode(value).decode() if value else None
+
+
+def text_or_none(text: str | None) -> str | None:
+    """A text that PostgreSQL can hold."""
+    return text.replace(NUL, NO_NUL) if text is not None and NUL in text else text
+
+
+def token_of(tokens: str, seq: int, id: str) -> str:
+    """The token of a claim."""
+    return f"{tokens}{seq} {id}"
+
+
+def split_token(token: str) -> tuple[str, int, str]:
+    """The stored part of a token, the number of the row and the id; a token that is not ours names no row."""
+    claim, _, id = token.partition(" ")
+    dot = claim.rfind(".") + 1
+    seq = claim[dot:]
+    ours = seq.isascii() and seq.isdecimal() and seq[0] != "0" and len(seq) < 19
+    return (claim[:dot], int(seq), id) if ours else ("", 0, "")
+
+
+def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
+    """The record of a row of reserve.sql; most are as they were enqueued, without rare options."""
+    _, seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, rest = row
+    version = 1 if rest is None else rest[0]
+    return JobRecord(
+        id=id,
+        type=type,
+        queue=queue,
+        payload=payload,
+        priority=priority,
+        max_attempts=max_attempts,
+        max_crashes=max_crashes,
+        state=INFLIGHT,
+        created_at=created_at,
+        due_at=due_at,
+        version=version,
+        lease=Lease(f"{tokens}{seq} {id}", version, expires_at, worker, now),
+        run_at=run_at,
+        **({} if rest is None else _rest(rest, seq, id)),
+    )
+
+
+def _rest(rest: Row, seq: int, id: str) -> dict[str, Any]:
+    """What else there is to a claimed job: the composite column of reserve.sql."""
+    named = zip(_CLAIMED_REST, rest[1:-1], strict=True)
+    found = {name: read(value) for (name, read), value in named if value is not None}
+    return {**found, "settled_token": None if rest[-1] is None else token_of(rest[-1], seq, id)}
+
+
+def record(row: Row) -> JobRecord:
+    """The record of a row of the view `record`."""
+    (
+        seq,
+        id,
+        type,
+        queue,
+        payload,
+        priority,
+        max_attempts,
+        max_crashes,
+        state,
+        created_at,
+        due_at,
+        version,
+        token,
+        lease_expires_at,
+        worker,
+        claimed_at,
+        *rest,
+    ) = row
+    return JobRecord(
+        id=id,
+        type=type,
+        queue=queue,
+        payload=payload,
+        priority=priority,
+        max_attempts=max_attempts,
+        max_crashes=max_crashes,
+        state=STATES[state],
+        created_at=created_at,
+        due_at=due_at,
+        version=version,
+        lease=None if token is None else Lease(token_of(token, seq, id), version, lease_expires_at, worker, claimed_at),
+        **{name: read(value) for (name, read), value in zip(_REST, rest[:-2], strict=True) if value is not None},
+        settled_token=None if rest[-2] is None else token_of(rest[-2], seq, id),
+        keep_until=rest[-1],
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_JSON: dict[str, Callable[[str], object]] = {
+    "headers": _headers,
+    "tags": _tags,
+    "failures": _failures,
+    "progress": _progress,
+}
+_REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
+    (name, _JSON.get(name, _same))
+    for name in [
+        "run_at",
+        "expires_at",
+        "timeout",
+        "idempotency_key",
+        "key_expires_at",
+        "headers",
+        "tags",
+        "workflow_id",
+        "attempts",
+        "crashes",
+        "unknown_put_backs",
+        "last_error",
+        "failed_at",
+        "failures",
+        "started_at",
+        "progress",
+        "cancel_requested_at",
+        "completed_at",
+        "result",
+        "dlq_reason",
+        "unmet",
+        "original_id",
+        "replays",
+    ]
+)
+
+# Those of the composite column of reserve.sql, but for the first and the last.
+_CLAIMED_NAMES = (
+    "expires_at",
+    "timeout",
+    "idempotency_key",
+    "key_expires_at",
+    "headers",
+    "tags",
+    "workflow_id",
+    "attempts",
+    "crashes",
+    "unknown_put_backs",
+    "last_error",
+    "failed_at",
+    "failures",
+    "cancel_requested_at",
+    "original_id",
+    "replays",
+)
+_CLAIMED_REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
+    (name, _JSON.get(name, _same)) for name in _CLAIMED_NAMES
+)
+
+# The columns of a new job, in the order of `new_row`.
+NEW_COLUMNS = [
+    "id",
+    "type",
+    "queue",
+    "payload",
+    "priority",
+    "max_attempts",
+    "max_crashes",
+    "created_at",
+    "run_at",
+    "expires_at",
+    "timeout",
+    "idempotency_key",
+    "key_expires_at",
+    "headers",
+    "tags",
+    "workflow_id",
+]
+
+
+def new_row(job: NewJob, now: datetime) -> Row:
+    """The values of NEW_COLUMNS."""
+    return (
+        job.id,
+        job.type,
+        job.queue,
+        job.payload,
+        job.priority,
+        job.max_attempts,
+        job.max_crashes,
+        now,
+        job.run_at,
+        job.expires_at,
+        job.timeout,
+        job.idempotency_key,
+        job.key_expires_at,
+        _encode(dict(job.headers)).decode() if job.headers else None,
+        _encode(job.tags).decode() if job.tags else None,
+        job.workflow_id,
+    )

@@ -1,0 +1,235 @@
+"""The schema: made and brought up to date by numbered steps, each done once, whoever else tries at the same time.
+
+Every step is a transaction of its own under an advisory lock, and gives way when it cannot have its locks at once:
+whoever comes behind a waiting ALTER TABLE waits too, and that would be every worker. `version` has a row for each step
+that was done. A program refuses a schema that is older than it, and a newer one only if a step says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import asyncpg
+
+from taskharbor.driver import Migration
+from taskharbor.drivers.postgres.db import Connection
+from taskharbor.drivers.postgres.login import Login
+from taskharbor.drivers.postgres.sql import Script, migrations, quoted, statements
+from taskharbor.errors import ConfigError, DriverUnavailable, SchemaMismatch
+
+OLDEST_SERVER = 14
+# A step holds others up for one second at most, lets them through for two, and tries again.
+LOCKS_WITHIN, PAUSE, TRIES = "1s", 2.0, 30
+TURN_WITHIN, TURN_POLL = 300.0, 0.1
+IN_THE_WAY: tuple[type[Exception], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+SOMETHING_ELSE: tuple[type[Exception], ...] = (
+    asyncpg.DuplicateTableError,
+    asyncpg.DuplicateObjectError,
+    asyncpg.UndefinedColumnError,
+)
+# From the tables of the catalog: functions such as to_regclass may answer from a cache that others made stale.
+TABLES = """
+SELECT
+    EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1),
+    EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'version')
+"""
+Tell = Callable[[str], object]
+
+
+class Found(NamedTuple):
+    """What is there: version 0 is nothing. `works_with` is the oldest program that may use it."""
+
+    version: int
+    works_with: int
+    has_schema: bool
+
+
+async def look(connection: Connection, login: Login) -> Found:
+    """Which version of the schema is there."""
+    _check_server(connection, login)
+    has_schema, has_version = await connection.fetchrow(TABLES, login.schema) or (False, False)
+    row = await connection.fetchrow(statements(login.schema)["version"]) if has_version else None
+    if row is None:
+        return Found(0, 0, has_schema)
+    return Found(row[0], row[0] if row[1] is None else row[1], True)
+
+
+def missing(found: Found, login: Login) -> list[Script]:
+    """The steps that lead from what is there to what this program knows."""
+    scripts = migrations(login.schema)
+    if found.works_with > len(scripts):
+        raise SchemaMismatch(
+            f"{login.where}: schema {login.schema!r} was made by a newer TaskHarbor "
+            f"(version {found.version}, this one knows {len(scripts)}): upgrade taskharbor"
+        )
+    return scripts[found.version :]
+
+
+async def check(connection: Connection, login: Login) -> None:
+    """Refuse a schema that this version cannot work with; in a transaction."""
+    found = await look(connection, login)
+    if missing(found, login):
+        state = "is missing" if found.version == 0 else f"is of version {found.version}, older than this TaskHarbor"
+        raise SchemaMismatch(
+            f"{login.where}: schema {login.schema!r} {state}: run `taskharbor migrate` with the same URL"
+        )
+
+
+def _check_server(connection: Connection, login: Login) -> None:
+    if connection.get_server_version().major < OLDEST_SERVER:
+        raise ConfigError(f"{login.where} is too old: TaskHarbor needs PostgreSQL {OLDEST_SERVER} or newer")
+    encoding = getattr(connection.get_settings(), "server_encoding", "UTF8")
+    if encoding != "UTF8":
+        raise ConfigError(f"{login.where} is in {encoding}: TaskHarbor needs a database with ENCODING 'UTF8'")
+
+
+async def plan(login: Login) -> Migration:
+    """What `migrate` would do. Changes nothing."""
+    connection = await login.connect()
+    try:
+        async with connection.transaction(readonly=True):
+            found = await look(connection, login)
+        return _migration(login, found, missing(found, login))
+    finally:
+        await connection.close(timeout=5)
+
+
+async def migrate(login: Login, tell: Tell = lambda _: None) -> Migration:
+    """Bring the schema up to date, and say what was done. Others who try meanwhile wait, and find it done."""
+    connection = await login.connect()
+    try:
+        async with connection.transaction(readonly=True):
+            found = await look(connection, login)
+        done: list[Script] = []
+        while (script := await _next_step(connection, login, tell)) is not None:
+            tell(script.name)
+            done.append(script)
+        return _migration(login, found, done)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigError(
+            f"{login.where}: this user may not make or change schema {login.schema!r} ({error}): migrate as its owner, "
+            "or give the output of `taskharbor migrate --sql` to somebody who may"
+        ) from error
+    except SOMETHING_ELSE as error:
+        raise ConfigError(
+            f"{login.where}: schema {login.schema!r} has tables of something else ({error}): use another namespace"
+        ) from error
+    finally:
+        await connection.close(timeout=5)
+
+
+def _migration(login: Login, found: Found, steps: Iterable[Script]) -> Migration:
+    steps = list(steps)
+    return Migration(
+        what=f"schema {login.schema}",
+        version=max([found.version, *(script.number for script in steps)]),
+        steps=tuple(script.name for script in steps),
+        sql=_whole(login.schema, found, steps),
+    )
+
+
+async def _next_step(connection: Connection, login: Login, tell: Tell) -> Script | None:
+    """Do one step; None if there is nothing left to do."""
+    for _ in range(TRIES):
+        try:
+            return await _try_step(connection, login)
+        except IN_THE_WAY:
+            tell("somebody holds a lock on our tables: trying again")
+        await asyncio.sleep(PAUSE)
+    raise DriverUnavailable(
+        f"{login.where}: the tables of schema {login.schema!r} are locked by long transactions (see pg_locks): nothing "
+        "was left half done, try again later"
+    )
+
+
+async def _try_step(connection: Connection, login: Login) -> Script | None:
+    async with _turn(connection, login):
+        found = await look(connection, login)
+        script = next(iter(missing(found, login)), None)
+        if script is not None:
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCKS_WITHIN}'")
+            if script.alone:
+                await _run_alone(login, script)
+            else:
+                await connection.execute(_opening(login.schema, script, found) + script.text)
+            await connection.execute(_record(login.schema, script))
+        return script
+
+
+@asynccontextmanager
+async def _turn(connection: Connection, login: Login) -> AsyncGenerator[None]:
+    """A transaction in which nobody else migrates. Asked for again and again instead of waited for, because CREATE
+    INDEX CONCURRENTLY waits in its turn for every statement that is under way.
+    """
+    give_up = asyncio.get_running_loop().time() + TURN_WITHIN
+    while asyncio.get_running_loop().time() < give_up:
+        async with connection.transaction():
+            if await connection.fetchval(f"SELECT pg_try_advisory_xact_lock({_key(login.schema)})"):
+                yield
+                return
+        await asyncio.sleep(TURN_POLL)
+    raise DriverUnavailable(
+        f"{login.where}: another `taskharbor migrate` has been at schema {login.schema!r} for {TURN_WITHIN:g} s"
+    )
+
+
+async def _run_alone(login: Login, script: Script) -> None:
+    """Statements that want no transaction, on a connection of their own; the lock is held beside it."""
+    connection = await login.connect()
+    try:
+        for statement in script_statements(script):
+            await connection.execute(statement)
+    finally:
+        await connection.close(timeout=5)
+
+
+def script_statements(script: Script) -> list[str]:
+    """The statements of a step: in our files, each ends with a line."""
+    return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", script.text) if part.strip()]
+
+
+def _key(schema: str) -> str:
+    """The number of the lock."""
+    return "hashtextextended('" + f"taskharbor {schema}".replace("'", "''") + "', 0)"
+
+
+def _opening(schema: str, script: Script, found: Found) -> str:
+    """What comes before the first step. The schema may be there already: its owner need not be able to make one."""
+    if script.number > 1:
+        return ""
+    name = quoted(schema)
+    make = "" if found.has_schema else f"CREATE SCHEMA {name};\n"
+    return f"{make}CREATE TABLE {name}.version (number integer PRIMARY KEY, works_with integer);\n"
+
+
+def _record(schema: str, script: Script) -> str:
+    known = migrations(schema)[: script.number]
+    works_with = max((it.number for it in known if it.breaking), default=1)
+    values = f"({script.number}, {works_with})"
+    return f"INSERT INTO {quoted(schema)}.version (number, works_with) VALUES {values};\n"  # noqa: S608
+
+
+def _whole(schema: str, found: Found, steps: list[Script]) -> str:
+    """The same as a script for psql; empty if there is nothing to do."""
+    if not steps:
+        return ""
+    head = (
+        f"-- TaskHarbor: {quoted(schema)} from version {found.version} to {steps[-1].number}.\n"
+        "-- Run it as the owner of the schema: psql -v ON_ERROR_STOP=1 -f FILE\n"
+    )
+    return head + "".join(_as_text(schema, script, found) for script in steps)
+
+
+def _as_text(schema: str, script: Script, found: Found) -> str:
+    opening, record = _opening(schema, script, found), _record(schema, script)
+    if script.alone:
+        return f"\n-- {script.name}: not in a transaction\n{script.text.strip()}\n{record}"
+    return (
+        f"\n-- {script.name}\nBEGIN;\nSET LOCAL lock_timeout = '{LOCKS_WITHIN}';\n"
+        f"SELECT pg_advisory_xact_lock({_key(schema)});\n"
+        f"{opening}{script.text.strip()}\n{record}COMMIT;\n"
+    )

@@ -1,0 +1,77 @@
+"""The SQL of this driver: one static statement per file under `sql/`, the steps of the schema under `migrations/`.
+
+The files call the schema `harbor`; its real name is the namespace of a store, so tables are found without any state in
+the session, also through a pooler and in somebody else's transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from msgspec import Struct
+
+from taskharbor.errors import ConfigError
+
+DEFAULT_SCHEMA = "taskharbor"
+LONGEST_NAME = 63 - len("_ended")  # channels are named after the schema
+OURS = re.compile(r"(?P<text>')?\bharbor\.")
+
+
+class Script(Struct, frozen=True, kw_only=True):
+    """A step that leads from version `number - 1` of the schema to `number`. Its file's name says what kind it is.
+
+    `NNNN_name.sql` runs in a transaction and only adds, so that programs that know nothing of it go on working.
+    `.alone` in the name: it is what cannot run in a transaction, such as CREATE INDEX CONCURRENTLY; a step that was cut
+    short runs again from its beginning. `.breaking`: programs that do not know it must not work with the schema.
+    """
+
+    number: int
+    name: str
+    text: str
+    alone: bool
+    breaking: bool
+
+
+def quoted(schema: str) -> str:
+    """The schema's name as SQL spells it, or why it cannot be one."""
+    if not schema or len(schema.encode()) > LONGEST_NAME or not schema.isprintable():
+        raise ConfigError(f"{schema[:80]!r} cannot be a namespace: use 1 to {LONGEST_NAME} bytes of printable text")
+    if schema.startswith("pg_") or schema in ("public", "information_schema"):
+        raise ConfigError(f"{schema!r} cannot be a namespace: TaskHarbor wants a schema of its own, such as shop_jobs")
+    return '"' + schema.replace('"', '""') + '"'
+
+
+@cache
+def statements(schema: str) -> Mapping[str, str]:
+    """Every statement by its name, for one schema."""
+    return {name: within(text, schema) for name, text in _read("sql").items()}
+
+
+def migrations(schema: str) -> list[Script]:
+    """The steps that make the schema, in order."""
+    return [_script(number, *it, schema) for number, it in enumerate(sorted(_read("migrations").items()), start=1)]
+
+
+def _script(number: int, file: str, text: str, schema: str) -> Script:
+    name, *kinds = file.split(".")
+    if not name.startswith(f"{number:04}_") or not set(kinds) <= {"alone", "breaking"}:
+        raise AssertionError(f"migrations/{file}.sql: step {number} is named {number:04}_name[.alone][.breaking].sql")
+    return Script(
+        number=number, name=name, text=within(text, schema), alone="alone" in kinds, breaking="breaking" in kinds
+    )
+
+
+def within(text: str, schema: str) -> str:
+    """A text of ours, for one schema; also where it names something inside of quotes, as nextval wants it."""
+    name = quoted(schema)
+    in_text = name.replace("'", "''")
+    return OURS.sub(lambda found: f"'{in_text}." if found["text"] else f"{name}.", text)
+
+
+@cache
+def _read(folder: str) -> Mapping[str, str]:
+    found = (files(__package__) / folder).iterdir()
+    return {it.name.removesuffix(".sql"): it.read_text("utf-8") for it in found if it.name.endswith(".sql")}

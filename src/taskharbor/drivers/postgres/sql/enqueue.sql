@@ -1,0 +1,24 @@
+-- Store jobs, each on its own: one whose id is taken is left out. $1-$16 the columns $17 whom to tell, if anybody
+WITH new AS (
+    INSERT INTO harbor.job (
+        id, type, queue, payload, priority, max_attempts, max_crashes, created_at, run_at, expires_at, timeout,
+        idempotency_key, key_expires_at, headers, tags, workflow_id
+    )
+    SELECT id, type, queue, payload, priority, max_attempts, max_crashes, created_at, run_at, expires_at, timeout,
+        idempotency_key, key_expires_at, headers, tags, workflow_id
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::integer[], $7::integer[],
+        $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::float8[], $12::text[], $13::timestamptz[],
+        $14::text[], $15::text[], $16::text[]) WITH ORDINALITY
+        AS given (id, type, queue, payload, priority, max_attempts, max_crashes, created_at, run_at, expires_at, timeout,
+        idempotency_key, key_expires_at, headers, tags, workflow_id, position)
+    ORDER BY position
+    ON CONFLICT (id) DO NOTHING
+    RETURNING seq, id, queue, priority, created_at, run_at, expires_at
+),
+line AS (
+    INSERT INTO harbor.live (seq, priority, queue, state, due_at, run_at, expires_at)
+    SELECT seq, priority, queue, 'ready', coalesce(run_at, created_at), run_at, expires_at FROM new
+)
+SELECT id FROM new
+UNION ALL
+SELECT pg_notify($17, '')::text WHERE $17 IS NOT NULL

@@ -1,0 +1,3 @@
+-- The key of a workflow goes with its last record. $1 workflows
+DELETE FROM harbor.keys
+WHERE owner = ANY ($1::text[]) AND NOT EXISTS (SELECT FROM harbor.job WHERE job.workflow_id = keys.owner)

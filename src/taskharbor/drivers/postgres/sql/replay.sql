@@ -1,0 +1,13 @@
+-- $1 id $2 payload $3 key $4 key_expires_at $5 run_at $6 due_at
+WITH again AS (
+    UPDATE harbor.job SET payload = coalesce($2, payload), idempotency_key = $3, key_expires_at = $4, run_at = $5,
+        expires_at = NULL, original_id = coalesce(original_id, id), replays = replays + 1
+    WHERE id = $1 RETURNING seq, priority
+),
+gone AS (
+    DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq RETURNING ended.*
+)
+INSERT INTO harbor.live (seq, priority, version, unmet, due_at, run_at, failed_at, state, queue, settled_token, last_error, failures)
+SELECT gone.seq, again.priority, gone.version, gone.unmet, $6, $5, gone.failed_at,
+    CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END, gone.queue, gone.settled_token, gone.last_error, gone.failures
+FROM gone JOIN again USING (seq)

@@ -1,0 +1,2 @@
+-- $1 name
+DELETE FROM harbor.schedule WHERE name = $1 RETURNING 1

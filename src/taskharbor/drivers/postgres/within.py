@@ -1,0 +1,237 @@
+"""The caller's own transactions: handles of other libraries, and how statements run through them.
+
+A handle is known by where its class comes from, so that no library is imported that the caller does not use. Its errors
+are that library's own, for the caller knows what to do about them; refusals are ours. Everything runs in a savepoint,
+so that nothing that goes wrong here ends the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import asyncpg
+from msgspec import Struct
+
+from taskharbor.core.lease import Verdict
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Group, GroupResult
+from taskharbor.drivers.postgres import enqueue, settle
+from taskharbor.drivers.postgres.db import Connection, Db, OwnDb
+from taskharbor.drivers.postgres.psycopg_db import AsyncPsycopgDb, BlockingPsycopgDb
+from taskharbor.drivers.postgres.sql import statements
+from taskharbor.errors import InvalidJob
+
+if TYPE_CHECKING:
+    import psycopg
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+ACCEPTED = (
+    "an asyncpg connection, a psycopg 3 Connection or AsyncConnection, or a SQLAlchemy 2 Session, AsyncSession, "
+    "Connection or AsyncConnection over one of these"
+)
+
+
+class Home(Struct, frozen=True):
+    """Where the store is, and whom to tell of new jobs."""
+
+    database: str
+    schema: str
+    channel: str
+
+    @property
+    def sql(self) -> Mapping[str, str]:
+        """The statements of the store."""
+        return statements(self.schema)
+
+
+class Joined(Protocol):
+    """A transaction that verbs run in; `db` gives the connection, in a state to be used."""
+
+    @property
+    def home(self) -> Home: ...
+    async def db(self) -> Db: ...
+
+
+async def enqueue_in(tx: Joined, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+    """Store groups if the transaction commits, which then tells the workers."""
+    db = await tx.db()
+    async with db.transaction():
+        return await enqueue.enqueue(db, groups, now, tx.home.channel)
+
+
+async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+    """Write outcomes if the transaction commits."""
+    db = await tx.db()
+    async with db.transaction():
+        verdicts = await settle.settle(db, transitions, now)
+        if any(to.new_jobs for to in transitions):
+            await db.rows("notify", tx.home.channel)
+        return verdicts
+
+
+class Guest:
+    """The caller's transaction."""
+
+    def __init__(self, handle: object, home: Home, kind: Kind) -> None:
+        self.handle = handle
+        self.home = home
+        self.blocks = kind.blocks
+        self._open = kind.open
+
+    async def db(self) -> Db:
+        """The connection below the handle: in a transaction, and to the store's database."""
+        db = await self._open(self.handle, self.home)
+        ((database, is_home),) = await db.rows("place", self.home.schema)
+        if database != self.home.database:
+            raise InvalidJob(
+                f"tx= leads to the database {database!r}, the jobs are in {self.home.database!r}, and no transaction "
+                "spans both: use a connection to that one"
+            )
+        if not is_home:
+            raise InvalidJob(
+                f"tx= leads to a server whose database {database!r} has no schema {self.home.schema!r}: use a "
+                "connection to the server that the harbor's URL names"
+            )
+        return db
+
+    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        return await enqueue_in(self, groups, now)
+
+    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+        return await settle_in(self, transitions, now)
+
+
+class Kind(Struct, frozen=True):
+    """How statements run through handles of one kind."""
+
+    blocks: bool
+    open: Callable[[Any, Home], Awaitable[Db]]
+
+
+def guest(handle: object, home: Home) -> Guest:
+    """The transaction of a handle, or why it cannot be had."""
+    origins = {base.__module__.partition(".")[0] for base in type(handle).__mro__}
+    kind: Kind | None = None
+    if "asyncpg" in origins:
+        kind = Kind(False, _asyncpg) if hasattr(handle, "is_in_transaction") else None
+    elif "psycopg" in origins:
+        kind = _psycopg_kind(handle)
+    elif "sqlalchemy" in origins:
+        kind = _sqlalchemy_kind(handle)
+    if kind is None:
+        raise InvalidJob(
+            f"tx={_named(handle)} is not a transaction that can be joined: give {ACCEPTED}{_hint(origins)}"
+        )
+    return Guest(handle, home, kind)
+
+
+def _named(handle: object) -> str:
+    return f"{type(handle).__module__}.{type(handle).__qualname__}"
+
+
+def _hint(origins: set[str]) -> str:
+    if "psycopg2" in origins:
+        return "; psycopg2 is not psycopg 3: pip install psycopg"
+    if {"asyncpg", "psycopg_pool"} & origins:
+        return "; a pool is not a connection: take one out of it"
+    return ""
+
+
+# asyncpg
+
+
+async def _asyncpg(handle: Connection, home: Home) -> Db:
+    if not handle.is_in_transaction():
+        raise InvalidJob("tx= has no open transaction: enqueue inside `async with connection.transaction():`")
+    return OwnDb(handle, home.schema)
+
+
+# psycopg 3
+
+
+def _psycopg_kind(handle: object) -> Kind | None:
+    import psycopg
+
+    if isinstance(handle, psycopg.AsyncConnection):
+        return Kind(False, _async_psycopg)
+    return Kind(True, _blocking_psycopg) if isinstance(handle, psycopg.Connection) else None
+
+
+async def _async_psycopg(handle: psycopg.AsyncConnection[Any], home: Home) -> Db:
+    _check_psycopg(handle, "async with")
+    return AsyncPsycopgDb(handle, home.sql)
+
+
+async def _blocking_psycopg(handle: psycopg.Connection[Any], home: Home) -> Db:
+    _check_psycopg(handle, "with")
+    return BlockingPsycopgDb(handle, home.sql)
+
+
+def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], keyword: str) -> None:
+    """Without autocommit a transaction begins by itself, with the first statement."""
+    from psycopg.pq import TransactionStatus
+
+    if handle.autocommit and handle.info.transaction_status == TransactionStatus.IDLE:
+        raise InvalidJob(
+            "tx= is in autocommit mode and has no open transaction: enqueue inside "
+            f"`{keyword} connection.transaction():`"
+        )
+
+
+# SQLAlchemy 2: what it has below is one of the above
+
+
+def _sqlalchemy_kind(handle: object) -> Kind | None:
+    from sqlalchemy import Connection as SyncConnection
+    from sqlalchemy.orm import Session, scoped_session
+
+    if isinstance(handle, Session | scoped_session):
+        return Kind(True, _session)
+    if isinstance(handle, SyncConnection):
+        return Kind(True, _connection)
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    if isinstance(handle, AsyncSession | async_scoped_session):
+        return Kind(False, _async_session)
+    return Kind(False, _async_connection) if isinstance(handle, AsyncConnection) else None
+
+
+async def _session(handle: Any, home: Home) -> Db:
+    return await _connection(handle.connection(), home)
+
+
+async def _connection(handle: Any, home: Home) -> Db:
+    handle.exec_driver_sql("SELECT 1")  # begins, if nothing did yet
+    below = handle.connection.driver_connection
+    if not _is_psycopg(below, "Connection"):
+        raise _wrong_below(below)
+    return await _blocking_psycopg(cast("psycopg.Connection[Any]", below), home)
+
+
+async def _async_session(handle: Any, home: Home) -> Db:
+    return await _async_connection(await handle.connection(), home)
+
+
+async def _async_connection(handle: AsyncConnection, home: Home) -> Db:
+    await handle.exec_driver_sql("SELECT 1")  # with asyncpg, SQLAlchemy begins no sooner
+    below: object = (await handle.get_raw_connection()).driver_connection
+    if isinstance(below, asyncpg.Connection):
+        return await _asyncpg(cast(Connection, below), home)
+    if not _is_psycopg(below, "AsyncConnection"):
+        raise _wrong_below(below)
+    return await _async_psycopg(cast("psycopg.AsyncConnection[Any]", below), home)
+
+
+def _is_psycopg(below: object, name: str) -> bool:
+    return any(base.__module__.partition(".")[0] == "psycopg" and base.__name__ == name for base in type(below).__mro__)
+
+
+def _wrong_below(below: object) -> InvalidJob:
+    if isinstance(below, asyncpg.Connection) or _is_psycopg(below, "AsyncConnection"):
+        return InvalidJob("tx= is the blocking face of an asynchronous session: give the AsyncSession to aenqueue")
+    return InvalidJob(
+        f"tx= is SQLAlchemy over {_named(below)}, which cannot be joined: make the engine with "
+        "postgresql+psycopg:// or postgresql+asyncpg://"
+    )

@@ -1,0 +1,160 @@
+"""`pgbouncer=true`: the driver keeps no state in a session, so that a pooler may give every transaction another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from test_postgres import Schemas
+
+from servers.pooler import Pooler
+from servers.postgres import PostgresServer
+from taskharbor import Harbor
+from taskharbor.core.job import NewJob
+from taskharbor.driver import Extended, Group, Report, WaitForWork
+from taskharbor.drivers import from_url
+from taskharbor.testing.kit import Harness, NewStore
+from taskharbor.testing.kit.beside import Numbers, Recurring
+from taskharbor.testing.kit.groups import Groups
+from taskharbor.testing.kit.keys import Keys
+from taskharbor.testing.kit.looking import Looking
+from taskharbor.testing.kit.parallel import Parallel
+from taskharbor.testing.kit.replay import Replays
+from taskharbor.testing.kit.upkeep import Upkeep
+
+T = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres: PostgresServer) -> Generator[Pooler]:
+    with Pooler(postgres.port) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
+def database(postgres: PostgresServer) -> Generator[str]:
+    name = postgres.new_database()
+    yield name
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def schemas(postgres: PostgresServer, database: str) -> Schemas:
+    return Schemas(postgres, database)
+
+
+def by_way_of(pooler: Pooler, url: str) -> str:
+    """The same store through the pooler."""
+    before, at, after = url.partition("@127.0.0.1:")
+    port, slash, rest = after.partition("/")
+    assert at, port
+    joint = "&" if "?" in rest else "?"
+    return f"{before}{at}{pooler.port}{slash}{rest}{joint}pgbouncer=true"
+
+
+class TestThroughAPooler(Groups, Keys, Replays, Upkeep, Looking, Recurring, Numbers, Parallel):
+    """Every verb, while sessions change and forget between any two transactions.
+
+    A quarter of the kit, with every verb but extend_lease, which is below. All of it takes two minutes.
+    """
+
+    @pytest.fixture
+    def harness(self, new_store: NewStore) -> Harness:
+        return new_store()
+
+    @pytest.fixture
+    def new_store(self, schemas: Schemas, pooler: Pooler) -> Generator[NewStore]:
+        def new() -> Harness:
+            harness = schemas.new()
+            return replace(harness, url=by_way_of(pooler, harness.url or ""))
+
+        yield new
+        schemas.give_back()
+
+
+def test_the_pooler_is_as_bad_as_it_says(postgres: PostgresServer, database: str, pooler: Pooler) -> None:
+    """What the tests above rest on: no transaction finds the session of the one before, or anything it left there."""
+
+    async def act() -> None:
+        url = by_way_of(pooler, postgres.url(database)).partition("?")[0]
+        connection = await asyncpg.connect(url, statement_cache_size=0)
+        try:
+            await connection.execute("SET application_name = 'mine'; CREATE TEMP TABLE x (a int)")
+            sessions: list[int] = []
+            for _ in range(4):
+                async with connection.transaction():
+                    sessions.append(await connection.fetchval("SELECT pg_backend_pid()"))
+                    assert await connection.fetchval("SELECT current_setting('application_name')") != "mine"
+                    assert await connection.fetchval("SELECT to_regclass('x')") is None
+                    assert sessions[-1] == await connection.fetchval("SELECT pg_backend_pid()")
+            assert sessions[:2] == sessions[2:]
+            assert len(set(sessions)) == 2
+            with pytest.raises(asyncpg.InvalidSQLStatementNameError):  # prepared in one session, used in the other
+                await connection.fetch("SELECT 1")
+        finally:
+            connection.terminate()
+
+    asyncio.run(act())
+
+
+def test_a_lease_is_renewed_in_another_session(postgres: PostgresServer, database: str, pooler: Pooler) -> None:
+    """D6."""
+
+    async def act() -> None:
+        driver = await from_url(by_way_of(pooler, postgres.url(database, namespace="renewed", migrate="true")))
+        await driver.enqueue([Group(jobs=(NewJob(id="a", type="t", queue="q", payload=b""),))], T)
+        [job] = await driver.reserve(["q"], T, timedelta(seconds=9), 1, "w")
+        assert job.lease is not None
+        later = T + timedelta(seconds=5)
+        [answer] = await driver.extend_lease([Report("a", job.lease.token)], later, timedelta(seconds=9))
+        assert answer == Extended(later + timedelta(seconds=9), False)
+        await driver.close()
+
+    asyncio.run(act())
+
+
+def test_a_whole_harbor_works_through_it(postgres: PostgresServer, database: str, pooler: Pooler) -> None:
+    """X, P: enqueue, run, result; the server's clock, too."""
+    harbor = Harbor(by_way_of(pooler, postgres.url(database, namespace="whole", migrate="true")))
+
+    @harbor.task(name="double")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def act() -> None:
+        before = pooler.switches
+        async with harbor.open(), harbor.worker():
+            jobs = [await double.aenqueue(number) for number in range(10)]
+            assert [await job.aresult(timeout=30) for job in jobs] == [2 * number for number in range(10)]
+        assert pooler.switches - before > 20
+
+    asyncio.run(act())
+
+
+def test_it_does_not_listen_but_tells(postgres: PostgresServer, database: str, pooler: Pooler) -> None:
+    """Behind a pooler there is only the poll; a commit through it wakes those who are connected directly."""
+
+    async def act() -> None:
+        direct = postgres.url(database, namespace="telling", migrate="true")
+        driver, near = await from_url(direct), Harbor(by_way_of(pooler, direct))
+        assert isinstance(driver, WaitForWork)
+        async with near.open():
+            through = await from_url(by_way_of(pooler, direct))
+            assert isinstance(through, WaitForWork)
+            await through.wait_for_work(["default"], 0.01)
+            await through.close()
+            asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND query LIKE 'LISTEN%%'"
+            assert postgres.execute(asked, [database]) == [(0,)]
+            async with asyncio.timeout(30):
+                await driver.wait_for_work(["default"], 25)  # rung when it has begun to listen
+                waiting = asyncio.create_task(driver.wait_for_work(["default"], 25))
+                await asyncio.sleep(0)
+                await near.aenqueue_many([near.step("t", {})])
+                await waiting
+        await driver.close()
+
+    asyncio.run(act())

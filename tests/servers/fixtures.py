@@ -1,0 +1,56 @@
+"""Fixtures: the run's own PostgreSQL servers, one per version whoever asks, and servers for one test to break."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from .postgres import PostgresServer
+
+
+class NewPostgres(Protocol):
+    """Starts a server that belongs to one test."""
+
+    def __call__(
+        self, version: int = 18, *, durable: bool = False, settings: Mapping[str, str] | None = None
+    ) -> PostgresServer: ...
+
+
+@pytest.fixture(scope="session")
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if hasattr(request.config, "workerinput") else folder
+
+
+@pytest.fixture(scope="session")
+def postgres(run_folder: Path) -> Generator[PostgresServer]:
+    """PostgreSQL 18, shared: take a `new_database`, and leave the server as it is."""
+    server = PostgresServer.of_the_run(run_folder, 18)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres16(run_folder: Path) -> Generator[PostgresServer]:
+    """PostgreSQL 16, shared likewise."""
+    server = PostgresServer.of_the_run(run_folder, 16)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def new_postgres() -> Generator[NewPostgres]:
+    """Servers to stop, kill and restart at will; each takes some two seconds to make."""
+    with ExitStack() as stack:
+
+        def new(
+            version: int = 18, *, durable: bool = False, settings: Mapping[str, str] | None = None
+        ) -> PostgresServer:
+            return stack.enter_context(PostgresServer(version, durable=durable, settings=settings))
+
+        yield new

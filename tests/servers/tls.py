@@ -1,0 +1,133 @@
+"""TLS for tests: certificates made by the program openssl, and a door in front of a server that was built without TLS.
+
+The door does what PostgreSQL does with `ssl=on`: it answers the client's question for TLS, shakes hands with a real
+certificate, and passes the rest on. The servers in the wheel cannot do that themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Self
+
+ASKS_FOR_TLS = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+PATIENCE = 30.0
+CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-sha256"]
+
+
+def has_openssl() -> bool:
+    """Whether certificates can be made here."""
+    return shutil.which("openssl") is not None
+
+
+class Authority:
+    """Signs certificates; `certificate` is what its friends trust."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.certificate = folder / f"{name}.pem"
+        self._key = folder / f"{name}.key"
+        use = "keyUsage=critical,keyCertSign,cRLSign"
+        _openssl(
+            "req", "-x509", *CURVE, "-keyout", self._key, "-out", self.certificate, *_subject(name), "-addext", use
+        )
+
+    def signed(self, name: str, *names: str) -> tuple[Path, Path]:
+        """A certificate for these names (`DNS:…`, `IP:…`), and its key."""
+        stem = self._folder / f"{self._name}-{name}"
+        key, request, certificate, settings = (stem.with_suffix(f".{end}") for end in ("key", "csr", "pem", "cnf"))
+        lines = ["basicConstraints=CA:FALSE", "subjectKeyIdentifier=hash", "authorityKeyIdentifier=keyid"]
+        lines += [f"subjectAltName={','.join(names)}"] if names else []
+        settings.write_text("\n".join(lines), encoding="utf-8")
+        _openssl("req", *CURVE, "-keyout", key, "-out", request, *_subject(name))
+        signer: list[str | Path] = [
+            "-CA",
+            self.certificate,
+            "-CAkey",
+            self._key,
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-sha256",
+        ]
+        _openssl("x509", "-req", "-in", request, *signer, "-extfile", settings, "-out", certificate)
+        return certificate, key
+
+
+def _subject(name: str) -> list[str]:
+    return ["-subj", f"/CN={name}"]
+
+
+def _openssl(*words: str | Path) -> None:
+    done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class TlsDoor:
+    """Listens on a free port of this machine while `with` is open; `clients` is whose certificates it demands."""
+
+    def __init__(self, server_port: int, certificate: tuple[Path, Path], clients: Path | None = None) -> None:
+        self._server_port = server_port
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
+        self._context.load_cert_chain(*certificate)
+        if clients is not None:
+            self._context.verify_mode = ssl.CERT_REQUIRED
+        self._opened: Future[int] = Future()
+        self._stop = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: set[asyncio.Task[None] | None] = set()  # nobody else holds on to them
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self.encrypted = 0
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.port = self._opened.result(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(lambda *_: None)  # handshakes that fail are what is tested
+        door = await asyncio.start_server(self._welcome, "127.0.0.1", 0)
+        self._opened.set_result(door.sockets[0].getsockname()[1])
+        await self._stop.wait()
+        door.close()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.add(asyncio.current_task())
+        try:
+            first = await reader.readexactly(8)
+            if first == ASKS_FOR_TLS:
+                writer.write(b"S")
+                await writer.start_tls(self._context)
+                self.encrypted += 1
+                first = b""
+            theirs, ours = await asyncio.open_connection("127.0.0.1", self._server_port)
+            ours.write(first)
+            await asyncio.gather(_pass_on(reader, ours), _pass_on(theirs, writer))
+        except (OSError, EOFError):
+            pass  # one of the two has left
+        finally:
+            writer.close()
+            self._clients.discard(asyncio.current_task())
+
+
+async def _pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65_536):
+            target.write(data)
+            await target.drain()
+    except OSError:
+        pass
+    finally:
+        target.close()

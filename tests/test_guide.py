@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,34 @@ def read_to_the_end(page: str, folder: Path, **environment: str) -> tuple[str, s
 def test_every_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
     """P1, F4, D9, Q2, I1: what the page asserts, holds."""
     assert read_to_the_end(page, tmp_path) == ("read to the end\n", "")
+
+
+def test_moving_to_postgres_takes_what_the_guide_says(tmp_path: Path, postgres: PostgresServer) -> None:
+    """P: the README's program, its code as it is, by the guide's commands; only the address is another."""
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "hello.py").write_text(program, encoding="utf-8")
+    section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").partition("## From SQLite to PostgreSQL")[2]
+    (block,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    install, export, migrate, work = (line.removeprefix("$ ") for line in block.splitlines())
+    assert install == "pip install 'taskharbor[postgres]'"
+    name = export.removeprefix("export ").partition("=")[0]
+    place: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": {**os.environ, name: postgres.url(postgres.new_database())},
+        "timeout": 120,
+        "capture_output": True,
+        "text": True,
+        "check": True,
+    }
+    ours = [sys.executable, "-m"]
+    assert "schema taskharbor: " in subprocess.run([*ours, *migrate.split()], **place).stdout
+    enqueue = "from hello import greet; print(greet.enqueue('Ada').result(timeout=60))"
+    with subprocess.Popen([*ours, *work.split()], cwd=tmp_path, env=place["env"]) as worker:
+        try:
+            assert subprocess.run([sys.executable, "-c", enqueue], **place).stdout == "Ahoy, Ada!\n"
+        finally:
+            worker.terminate()
+    assert not (tmp_path / "taskharbor.db").exists()
 
 
 def test_the_page_on_transactions_runs_on_a_real_server(tmp_path: Path, postgres: PostgresServer) -> None:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def test_the_interface_of_the_contract_is_there() -> None:
         taskharbor.JobContext: "id attempt lease_version progress cancelled enqueue",
     }.items():
         assert [name for name in names.split() if not hasattr(thing, name)] == []
+
+
+def test_extras_that_are_named_exist() -> None:
+    """P, X5: in messages and on every page."""
+    root = SOURCE.parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pages = [*MODULES, *root.glob("*.md"), *root.glob("docs/**/*.md")]
+    named = {
+        extra
+        for page in pages
+        for names in re.findall(r"taskharbor\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+        for extra in names.split(",")
+    }
+    assert {"fast", "postgres", "psycopg", "testing"} <= named <= extras.keys()
 
 
 def test_the_version_is_told_once() -> None:

@@ -16,7 +16,7 @@ URL_VARIABLE = "TASKHARBOR_URL"
 def store_url(given: str | None) -> str:
     """The URL of the store."""
     if given is not None and not isinstance(given, str):
-        raise ConfigError(f"a store's URL must be text such as {DEFAULT_URL}, not {given!r}")
+        raise ConfigError(f"a store's URL must be text such as {DEFAULT_URL}, not {_kind(given)}")
     return given if given is not None else os.environ.get(URL_VARIABLE) or project_url() or DEFAULT_URL
 
 
@@ -38,7 +38,7 @@ def project(name: str) -> str | None:
     """A text of `[tool.taskharbor]` in the nearest pyproject.toml, from the working directory upwards."""
     value = _table().get(name)
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"[tool.taskharbor] {name} must be text, not {value!r}")
+        raise ConfigError(f"[tool.taskharbor] {name} must be text, not {_kind(value)}")
     return value
 
 
@@ -59,5 +59,10 @@ def _table() -> dict[str, Any]:
 def _inner(table: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
     found = table.get(name, {})
     if not isinstance(found, dict):
-        raise ConfigError(f"{file}: [{name}] must be a table, not {found!r}")
+        raise ConfigError(f"{file}: [{name}] must be a table, not {_kind(found)}")
     return cast(dict[str, Any], found)
+
+
+def _kind(value: object) -> str:
+    """What a wrong value is. Not the value itself: it may have a password in it."""
+    return f"a value of type {type(value).__name__}"

@@ -254,6 +254,10 @@ class Harbor:
 
     migrate = blocking(amigrate)
 
+    async def driver(self) -> Driver:
+        """The open store itself, for tools that look below tasks and jobs."""
+        return await self._session.driver()
+
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Harbor]:
         """Connect now and close at the end; without it the first use connects."""

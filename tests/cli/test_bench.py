@@ -60,7 +60,7 @@ def test_it_measures_beside_the_store_and_leaves_no_trace(desk: Desk) -> None:
     desk.enqueue("shop.welcome", "user_id=1")
     before = {name: (desk.folder / name).read_bytes() for name in left_behind(desk)}
     answer = measured(desk, desk.url)
-    speeds = {"enqueue_per_second", "drain_per_second", "latency_ms", "fsync_ms"}
+    speeds = {"enqueue_per_second", "drain_per_second", "latency_ms", "fsync_ms", "commit_ms"}
     assert set(answer) == {"engine", "synchronous", "seconds", "verdict", *speeds}
     assert (answer["engine"], answer["synchronous"]) == ("sqlite", "full")
     assert all(answer["enqueue_per_second"][name] > 0 for name in ("single", "concurrent", "bulk"))
@@ -198,7 +198,9 @@ FIGURES = Figures(
     two_processes=True,
     fsync=0.8,
 )
-FULL = Ground("sqlite:///x.db", "sqlite", "full", Path())
+FULL = Ground("sqlite:///x.db", "sqlite", "full")
+SERVER = Ground("postgresql://x/y", "postgresql", "on")
+POOLED = Ground("postgresql://x/y?pgbouncer=true", "postgresql", "on")
 
 
 @pytest.mark.parametrize(
@@ -211,8 +213,20 @@ FULL = Ground("sqlite:///x.db", "sqlite", "full", Path())
         (FULL, {"fsync": 0.1}, "the way to the store"),
         (FULL, {"fsync": 0.001}, "too good for a disk"),
         (FULL, {"latency_p50": 40.0}, "busy?"),
-        (Ground("sqlite:///x.db", "sqlite", "normal", Path()), {}, "a power cut may lose"),
+        (Ground("sqlite:///x.db", "sqlite", "normal"), {}, "a power cut may lose"),
         (Ground("memory://", "memory"), {"fsync": None}, "forgets everything"),
+        (
+            SERVER,
+            {"fsync": None, "commit": 0.8},
+            "the server's disk and the way there are the limit",
+        ),
+        (SERVER, {"fsync": None, "commit": 0.1}, "10% of it a commit: our statement is the rest"),
+        (SERVER, {"fsync": None, "commit": 0.1, "latency_p50": 40.0}, "the server or the way there busy?"),
+        (SERVER, {"fsync": None, "commit": 20.0, "latency_p50": 40.0}, "40.0 ms after the enqueue: good"),
+        (POOLED, {"fsync": None, "commit": 0.1, "latency_p50": 4000.0}, "it polls"),
+        (SERVER, {"fsync": None, "commit": 0.8}, "synchronous_commit=on: what was acknowledged survives"),
+        (Ground("postgresql://x/y", "postgresql", "off"), {"commit": 0.1}, "a crash of the server loses"),
+        (Ground("postgresql://x/y", "postgresql", "fsync=off"), {"commit": 0.1}, "fsync is off"),
     ],
 )
 def test_the_verdict(ground: Ground, changes: dict[str, Any], said: str) -> None:

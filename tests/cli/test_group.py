@@ -83,6 +83,38 @@ def test_wrong_usage_is_one_line_that_names_the_help(desk: Desk, words: list[str
     assert "--help`" in complaint
 
 
+URL = "postgresql://me:hunter2@127.0.0.1:1/db"
+NO_URL = "me:hunter2@127.0.0.1/db"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [URL],
+        ["stats", URL],
+        ["jobs", "ls", "--limit", URL],
+        ["jobs", "ls", "-A", URL],
+        ["bench", f"x{URL}"],
+        ["migrate", NO_URL],
+        ["jobs", "ls", "-A", NO_URL],
+        ["bench", NO_URL],
+        ["health", "--url", NO_URL],
+    ],
+)
+def test_a_url_in_the_wrong_place_is_shown_without_its_password(desk: Desk, words: list[str]) -> None:
+    """C, X5: also where click repeats what was typed."""
+    assert "hunter2" not in desk.bad(2, *words)
+
+
+@pytest.mark.parametrize("url", [URL, NO_URL])
+def test_a_worker_is_no_different(desk: Desk, url: str) -> None:
+    """C, X5: it is a process of its own, whose every line counts."""
+    with desk.process("worker", url) as worker:
+        worker.says("names no application")
+        assert worker.exit_code() == 2
+    assert "hunter2" not in "".join(worker.lines)
+
+
 def loaded_after(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"

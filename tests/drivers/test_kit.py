@@ -9,10 +9,18 @@ import sys
 import pytest
 
 import taskharbor.testing
-from taskharbor.testing.kit import DriverKit
+from taskharbor.testing.kit import DriverKit, OwnTransactionKit
 
 CLAUSE = re.compile(r"test_([GRTDLQIKNX]\d+)_[a-zA-Z0-9_]+")
-CASES = [name for name in dir(DriverKit) if name.startswith("test_")]
+
+
+class WholeKit(DriverKit, OwnTransactionKit):
+    """Every case there is."""
+
+    __test__ = False
+
+
+CASES = [name for name in dir(WholeKit) if name.startswith("test_")]
 
 
 def test_there_are_enough_cases() -> None:
@@ -23,7 +31,7 @@ def test_there_are_enough_cases() -> None:
 def test_a_case_is_named_after_a_clause_that_its_docstring_names_too(name: str) -> None:
     found = CLAUSE.fullmatch(name)
     assert found is not None
-    assert re.search(rf"\b{found[1]}\b|^D13, ", getattr(DriverKit, name).__doc__ or "")
+    assert re.search(rf"\b{found[1]}\b|^D13, ", getattr(WholeKit, name).__doc__ or "")
 
 
 @pytest.mark.parametrize("clause", [*(f"R{n}" for n in (1, 2, 3)), *(f"T{n}" for n in (1, 2, 3)), "I1", "I2", "I3"])
@@ -34,6 +42,12 @@ def test_no_clause_that_a_driver_can_break_is_left_out(clause: str) -> None:
 @pytest.mark.parametrize("number", range(1, 14))
 def test_every_clause_of_the_driver_has_cases(number: int) -> None:
     assert sum(name.startswith(f"test_D{number}_") for name in CASES) >= 2
+
+
+def test_no_case_hides_another_of_the_same_name() -> None:
+    """D14: whichever kits are bound together."""
+    names = [name for part in WholeKit.__mro__ for name in vars(part) if name.startswith("test_")]
+    assert len(names) == len(set(names))
 
 
 def python(code: str) -> str:

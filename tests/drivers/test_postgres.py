@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from itertools import count
 
+import asyncpg
+import psycopg
 import pytest
+from hands import HANDS, Hand
 
 from servers.postgres import PostgresServer
 from taskharbor.driver import Driver
-from taskharbor.testing.kit import DriverKit, Harness, NewStore
+from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit, WithinKit
 
 
 class Peek:
@@ -30,6 +34,31 @@ class Peek:
         return self._server.execute(sql.format(self._schema), values, database=self._database)
 
 
+class Orders:
+    """An application with a table in the same database, which all its stores share; `kind` is its library."""
+
+    def __init__(self, server: PostgresServer, database: str, store: str, kind: str = "asyncpg") -> None:
+        self._server, self._database, self._store, self._kind = server, database, store, kind
+
+    def by(self, kind: str) -> Orders:
+        """The same, written with another library."""
+        return Orders(self._server, self._database, self._store, kind)
+
+    def begin(self) -> AbstractAsyncContextManager[Hand]:
+        return HANDS[self._kind](self._server, self._database)
+
+    async def write(self, handle: object, text: str) -> None:
+        if isinstance(handle, asyncpg.Connection):
+            await handle.execute("INSERT INTO orders VALUES ($1, $2)", self._store, text)
+        else:
+            assert isinstance(handle, psycopg.Connection)
+            handle.execute("INSERT INTO orders VALUES (%s, %s)", [self._store, text])
+
+    def rows(self) -> list[str]:
+        sql = "SELECT text FROM orders WHERE store = %s ORDER BY number"
+        return [str(text) for (text,) in self._server.execute(sql, [self._store], database=self._database)]
+
+
 class Schemas:
     """Schemas that are used again: emptying one is far quicker than making one."""
 
@@ -38,6 +67,7 @@ class Schemas:
         self._free: list[str] = []
         self._used: list[str] = []
         self._numbers = count()
+        server.execute("CREATE TABLE orders (store text, text text, number serial)", database=database)
 
     def new(self) -> Harness:
         """An empty store."""
@@ -48,7 +78,8 @@ class Schemas:
         self._used.append(schema)
         options = {"migrate": "true"} if made else {}
         url = self._server.url(self._database, namespace=schema, **options)
-        return Harness(url=url, probe=Peek(self._server, self._database, schema))
+        place = self._server, self._database, schema
+        return Harness(url=url, probe=Peek(*place), application=Orders(*place))
 
     def give_back(self) -> None:
         """The test is over."""
@@ -58,6 +89,7 @@ class Schemas:
     def _clear(self, schemas: list[str]) -> None:
         for schema in schemas:
             sql = ";".join(f"DELETE FROM {schema}.{table}" for table in TABLES)
+            sql += f"; DELETE FROM orders WHERE store = '{schema}'"
             with suppress(Exception):  # a test need not have opened it
                 self._server.execute(sql, database=self._database)
                 self._free.append(schema)
@@ -83,7 +115,7 @@ def schemas16(postgres16: PostgresServer) -> Generator[Schemas]:
     postgres16.drop_database(name)
 
 
-class TestPostgres18(DriverKit):
+class TestPostgres18(DriverKit, OwnTransactionKit):
     """Every case of the kit. A step of a history is some thirty round trips, so they are fewer than elsewhere."""
 
     histories = 30
@@ -94,7 +126,7 @@ class TestPostgres18(DriverKit):
         schemas.give_back()
 
 
-class TestPostgres16(DriverKit):
+class TestPostgres16(DriverKit, OwnTransactionKit):
     """Every case of the kit, on the older server."""
 
     histories = 10
@@ -103,3 +135,14 @@ class TestPostgres16(DriverKit):
     def new_store(self, schemas16: Schemas) -> Generator[NewStore]:
         yield schemas16.new
         schemas16.give_back()
+
+
+class TestBlockingApplication(WithinKit):
+    """The same cases in a transaction of psycopg's, which blocks. `test_postgres_within.py` has all other handles."""
+
+    @pytest.fixture
+    def harness(self, schemas: Schemas) -> Generator[Harness]:
+        harness = schemas.new()
+        assert isinstance(harness.application, Orders)
+        yield replace(harness, application=harness.application.by("psycopg"))
+        schemas.give_back()

@@ -20,11 +20,12 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Ack, Fail, PutBack
 from taskharbor.driver import Enqueued, Extended, Report
 from taskharbor.drivers import from_url
-from taskharbor.drivers.postgres import listen, pool
+from taskharbor.drivers.postgres import listen, login, pool
 from taskharbor.drivers.postgres.db import OwnDb
 from taskharbor.drivers.postgres.driver import PostgresDriver
 from taskharbor.drivers.postgres.enqueue import COPY_FROM
 from taskharbor.errors import DriverUnavailable, JobExists
+from taskharbor.runtime.doze import LONGEST_BACKOFF
 from taskharbor.testing import Direction, Proxy
 from taskharbor.testing.kit.scene import KEEP, T0, at, group, job, token_of
 
@@ -73,7 +74,8 @@ class World:
 
     async def noticed(self) -> None:
         """Wait until the driver knows that its idle lines were cut."""
-        while any(not it.is_closed() for lot in self.far._pool._lots.values() for it in lot.idle):  # noqa: ASYNC110
+        lots = list(self.far._pool._lots.values())
+        while any(not it.connection.is_closed() for lot in lots for it in lot.idle):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     async def claimed(self, *ids: str, queue: str, **options: Any) -> list[JobRecord]:
@@ -407,14 +409,37 @@ def test_a_silent_server_holds_nobody_who_has_no_patience_of_his_own(url: str, m
 
     async def main() -> None:
         async with world(url) as w, asyncio.timeout(PATIENCE):
-            id = w.name()
             w.proxy.stall()
-            monkeypatch.setattr(pool, "ANSWER_WITHIN", 0.05)
             with pytest.raises(DriverUnavailable, match="may still take effect"):
-                await w.far.enqueue([group(job(id))], T0)
+                await w.far.enqueue([group(job(w.name()))], T0)
             monkeypatch.setattr(pool, "ANSWER_WITHIN", PATIENCE)
             w.proxy.resume()
             await w.far.enqueue([group(job(w.name()))], T0)
+
+    monkeypatch.setattr(pool, "ANSWER_WITHIN", 0.5)
+    asyncio.run(main())
+
+
+def test_callers_that_wait_for_each_other_keep_no_worker_waiting(url: str) -> None:
+    """L6, X2: handlers enqueue on their worker's loop; however many of them hang, it reserves, settles and extends."""
+
+    async def main() -> None:
+        async with world(url) as w, asyncio.timeout(PATIENCE):
+            [mine] = await w.claimed(w.name(), queue="mine")
+            schema = w.near._login.schema
+            async with w._watch.transaction():
+                await w._watch.execute(f"INSERT INTO \"{schema}\".keys (key, owner, digest) VALUES ('k', 'x', '')")
+                jobs = [group(job(w.name(), idempotency_key="k")) for _ in range(2 * pool.PER_LOOP)]
+                stuck = [asyncio.ensure_future(w.near.enqueue([each], T0)) for each in jobs]
+                waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                while await w._watch.fetchval(waiting) < pool.PER_LOOP:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                assert await w.near.reserve(["mine"], T0, LEASE, 1, "w") == []
+                assert mine.lease is not None
+                assert len(await w.near.extend_lease([Report(mine.id, mine.lease.token)], T0, LEASE)) == 1
+                assert await w.near.settle([Ack(id=mine.id, token=mine.lease.token, keep_until=T0)], T0) == ["ok"]
+                assert not any(each.done() for each in stuck)
+            await asyncio.gather(*stuck)
 
     asyncio.run(main())
 
@@ -434,6 +459,54 @@ def test_a_server_that_takes_connections_and_says_nothing(url: str) -> None:
             assert await w.far.get(["x"]) == [None]
 
     asyncio.run(main())
+
+
+def test_a_host_that_says_nothing_is_given_up_soon(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2: by the attempt itself, whoever waits; it has asked for nothing yet, and the next one is made anew."""
+
+    async def main() -> None:
+        async with world(url) as w, asyncio.timeout(PATIENCE):
+            await drop_lines(w)
+            w.proxy.on_next(lambda link: link.stall(), times=pool.PER_LOOP + 1)
+            with monkeypatch.context() as impatient:
+                impatient.setattr(login, "CONNECT_WITHIN", 0.05)
+                for _ in range(pool.PER_LOOP + 1):
+                    with pytest.raises(DriverUnavailable) as caught:
+                        await w.far.get(["x"])
+                    assert "may still take effect" not in str(caught.value)
+            assert await w.far.get(["x"]) == [None]
+
+    asyncio.run(main())
+
+
+def test_a_worker_is_back_soon_after_a_host_that_said_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2: every attempt to connect is lost until the host is back, and nobody tells the worker when that is."""
+    monkeypatch.setattr(login, "CONNECT_WITHIN", 0.2)
+
+    async def main() -> None:
+        async with proxied(url) as proxy:
+            near, harbor = Harbor(url), Harbor(proxy.url(url))
+
+            @harbor.task(name="work")
+            async def work() -> int:
+                return 1
+
+            async with asyncio.timeout(PATIENCE), near.open(), harbor.worker(threads=False):
+                assert await until_taken((await work.aenqueue()).aresult) == 1
+                proxy.on_next(lambda link: link.stall(), times=5)
+                lost = proxy.accepted + 5
+                proxy.reset()
+                [job] = await near.aenqueue_many([near.step("work", {})])
+                await proxy.until(lambda: proxy.accepted >= lost)
+                assert await job.aresult(timeout=PATIENCE) == 1
+            await harbor.aclose()
+
+    asyncio.run(main())
+
+
+def test_five_seconds_are_enough_for_a_worker_to_come_back() -> None:
+    """X2: for an attempt that began when the host was still away, the longest pause behind it, and the next attempt."""
+    assert login.CONNECT_WITHIN + 1.25 * LONGEST_BACKOFF < 5
 
 
 @pytest.mark.parametrize("verb", ["settle plainly", "settle anyhow", "enqueue", "enqueue by COPY", "extend"])

@@ -17,7 +17,7 @@ from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.drivers import from_url, migrate
 from taskharbor.errors import ConfigError
-from taskharbor.testing.kit import DriverKit, Harness, NewStore
+from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"
 
@@ -60,6 +60,8 @@ class OwnedSchemas(Schemas):
 
     def __init__(self, roles: Roles) -> None:
         super().__init__(roles.server, roles.database)
+        everybodys = "GRANT INSERT ON orders TO PUBLIC; GRANT USAGE ON orders_number_seq TO PUBLIC"
+        roles.server.execute(everybodys, database=roles.database)
         self._roles = roles
         self._seen: set[str] = set()
 
@@ -77,7 +79,7 @@ def schemas(postgres16: PostgresServer) -> OwnedSchemas:
     return OwnedSchemas(Roles(postgres16))
 
 
-class TestAsTheWorker(DriverKit):
+class TestAsTheWorker(DriverKit, OwnTransactionKit):
     """Every case of the kit with the rights of a worker, on the older server."""
 
     @pytest.fixture

@@ -22,7 +22,7 @@ from taskharbor import Harbor
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Within, at_once, capability
 from taskharbor.drivers import from_url
-from taskharbor.errors import InvalidJob, JobExists
+from taskharbor.errors import InvalidJob, JobExists, MissingExtra
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -412,6 +412,19 @@ def test_steps_of_one_group_go_with_one_transaction(place: Place) -> None:
     assert place.jobs() == []
 
 
+def test_a_psycopg_that_is_too_old_is_named_with_its_fix(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5."""
+
+    async def act() -> None:
+        async with opened(place) as url:
+            with psycopg.connect(url) as connection, monkeypatch.context() as older:
+                older.delattr(psycopg, "RawCursor")
+                with pytest.raises(MissingExtra, match=r'3.2 or newer is needed: pip install "taskharbor\[psycopg\]"'):
+                    place.send.using(tx=connection).enqueue(1)
+
+    asyncio.run(act())
+
+
 # the callers' own errors
 
 
@@ -445,6 +458,32 @@ def test_what_goes_wrong_inside_does_not_end_the_transaction(postgres: PostgresS
     for name in ("asyncpg", "psycopg"):
         place.server.execute("DELETE FROM orders", database=place.database)
         scene(place, HANDS[name], act)
+
+
+@pytest.mark.parametrize("name", ["asyncpg", "async psycopg", "sqlalchemy AsyncSession over asyncpg"])
+def test_an_enqueue_that_is_cut_short_leaves_the_transaction_as_it_was(place: Place, name: str) -> None:
+    """X3: what the caller wrote is written by his commit, also if he lost patience with us in between."""
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+    async def act(hand: Hand) -> None:
+        other = await asyncpg.connect(place.server.url(place.database))
+        async with other.transaction():
+            await other.execute("INSERT INTO taskharbor.keys (key, owner, digest) VALUES ('k', 'x', '')")
+            await hand.run("INSERT INTO orders VALUES (1)")
+            waiting = asyncio.ensure_future(enqueue(hand, place.send.using(idempotency_key="k"), 1))
+            watch = await asyncpg.connect(place.server.url(place.database))
+            while not await watch.fetchval(blocked):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            await watch.close()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await hand.run("INSERT INTO orders VALUES (2)")
+            await hand.commit()
+        await other.close()
+        assert (place.orders(), place.jobs()) == ([1, 2], [])
+
+    scene(place, HANDS[name], act)
 
 
 # settling

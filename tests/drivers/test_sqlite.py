@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import apsw
 import pytest
 
 from taskharbor.driver import Driver
-from taskharbor.testing.kit import DriverKit, Harness, NewStore
+from taskharbor.testing.kit import DriverKit, Hand, Harness, NewStore, WithinKit
 
 
 class Peek:
@@ -33,8 +35,48 @@ class Peek:
             connection.close()
 
 
-class TestSqlite(DriverKit):
-    """Every case of the kit."""
+class Transaction:
+    """One on a connection of the application's."""
+
+    def __init__(self, handle: apsw.Connection) -> None:
+        self.handle = handle
+        handle.execute("BEGIN IMMEDIATE")
+
+    async def commit(self) -> None:
+        self.handle.execute("COMMIT")
+
+    async def rollback(self) -> None:
+        self.handle.execute("ROLLBACK")
+
+
+class Orders:
+    """An application with a table in the file of the jobs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncGenerator[Hand]:
+        with closing(self._opened()) as connection:
+            yield Transaction(connection)
+
+    async def write(self, handle: object, text: str) -> None:
+        assert isinstance(handle, apsw.Connection)
+        handle.execute("INSERT INTO orders VALUES (?)", [text])
+
+    def rows(self) -> list[str]:
+        with closing(self._opened()) as connection:
+            return [str(text) for (text,) in connection.execute("SELECT * FROM orders ORDER BY rowid")]
+
+    def _opened(self) -> apsw.Connection:
+        connection = apsw.Connection(str(self._path))
+        connection.set_busy_timeout(20_000)
+        connection.execute("CREATE TABLE IF NOT EXISTS orders (text TEXT)")
+        return connection
+
+
+class TestSqlite(DriverKit, WithinKit):
+    """Every case of the kit but those for transactions that a driver begins: SQLite has one writer at a time."""
 
     @pytest.fixture
     def new_store(self, tmp_path: Path) -> NewStore:
@@ -42,6 +84,6 @@ class TestSqlite(DriverKit):
 
         def new() -> Harness:
             path = tmp_path / f"{next(numbers)}.db"
-            return Harness(url=f"sqlite:///{path}", probe=Peek(path))
+            return Harness(url=f"sqlite:///{path}", probe=Peek(path), application=Orders(path))
 
         return new

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,47 @@ def test_a_broken_pyproject_is_named(empty_folder: Path, content: str, says: str
     with pytest.raises(ConfigError, match=says):
         Harbor()
     assert Harbor("memory://").url == "memory://"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[tool.taskharbor]\nurl = ["postgresql://me:hunter2@host/db"]\n',
+        '[tool]\ntaskharbor = "postgresql://me:hunter2@host/db"\n',
+        '[tool.taskharbor]\nurl = "me:hunter2@host/db"\n',
+    ],
+)
+def test_a_broken_pyproject_is_named_without_its_password(empty_folder: Path, content: str) -> None:
+    """X5."""
+    (empty_folder / "pyproject.toml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        Harbor()
+    assert "hunter2" not in str(caught.value)
+
+
+class Url:
+    """Such as settings libraries have, which print themselves with all that is in them."""
+
+    def __repr__(self) -> str:
+        return "Url('postgresql://me:hunter2@host/db')"
+
+
+@pytest.mark.parametrize("given", [Url(), b"postgresql://me:hunter2@host/db"])
+def test_a_url_must_be_text(given: Any) -> None:
+    """X5: says what it is, and does not show it."""
+    with pytest.raises(ConfigError, match=r"must be text such as .* not a value of type (Url|bytes)") as caught:
+        Harbor(given)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["me:hunter2@host/db", "postgresql:/me:hunter2@host/db", "sqlite://me:hunter2@host/x", "x://me:hunter2@h"]
+)
+def test_no_password_shows_of_a_url_that_names_no_store(url: str) -> None:
+    """X5: whoever refuses it, and whatever a debugger shows."""
+    with pytest.raises(ConfigError) as caught:
+        Harbor(url).enqueue_many([Harbor("memory://").step("t", {})])
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_pyproject_in_another_encoding_is_named(empty_folder: Path) -> None:

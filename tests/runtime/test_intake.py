@@ -10,6 +10,7 @@ import pytest
 from taskharbor import Job
 from taskharbor.driver import Driver
 from taskharbor.errors import DriverUnavailable, JobExists
+from taskharbor.runtime.intake import MANY
 from taskharbor.testing import Outage, Slow, Wrapper
 
 from .world import World, time, virtual
@@ -31,16 +32,31 @@ def speaker(world: World) -> Any:
     return say
 
 
+@pytest.mark.parametrize(
+    ("number", "calls"), [(2, [2]), (MANY - 1, [MANY - 1]), (MANY, [MANY // 2] * 2), (99, [49, 50])]
+)
 @virtual
-async def test_enqueues_of_one_turn_are_one_call() -> None:
+async def test_enqueues_of_one_turn_are_one_call_or_two(number: int, calls: list[int]) -> None:
     """D1: and everybody gets the job that is theirs."""
     world = World()
     say = speaker(world)
-    await say.aenqueue("first")
-    jobs = await asyncio.gather(*(say.aenqueue(str(number)) for number in range(20)))
-    assert [len(call["groups"]) for call in world.log.calls("enqueue")] == [1, 20]
-    for number, job in enumerate(jobs):
-        assert (await world.record(job)).payload == b'{"v":1,"args":{"word":"%d"}}' % number
+    await asyncio.gather(say.aenqueue("one"), say.aenqueue("two"))
+    jobs = await asyncio.gather(*(say.aenqueue(str(each)) for each in range(number)))
+    assert [len(call["groups"]) for call in world.log.calls("enqueue")] == [2, *calls]
+    for each, job in enumerate(jobs):
+        assert (await world.record(job)).payload == b'{"v":1,"args":{"word":"%d"}}' % each
+
+
+@virtual
+async def test_one_that_was_alone_goes_straight_away_the_next_time() -> None:
+    """Nothing is gained by waiting for nobody; those that come after it find each other again."""
+    world = World(lambda inner: Slow(inner, 1))
+    say = speaker(world)
+    for _ in range(3):
+        await say.aenqueue("alone")
+    await asyncio.gather(*(say.aenqueue(str(each)) for each in range(5)))
+    await asyncio.gather(*(say.aenqueue(str(each)) for each in range(5)))
+    assert [len(call["groups"]) for call in world.log.calls("enqueue")] == [1, 1, 1, 1, 4, 5]
 
 
 @virtual

@@ -254,6 +254,37 @@ async def test_a_worker_whose_driver_was_closed_ends_with_an_error() -> None:
             await worker.wait()
 
 
+class Forbidding(Wrapper):
+    """Lets nobody reserve."""
+
+    forbids = True
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+        if verb == "reserve" and self.forbids:
+            raise ConfigError("jobs_producer may not do this")
+        return await call()
+
+
+@virtual
+async def test_a_worker_who_may_not_work_ends_with_an_error() -> None:
+    """X5: it was never let in. One that was may have lost its place by mistake, and gets it back."""
+    world = World(Forbidding)
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    async with world.worker() as worker:
+        with pytest.raises(ConfigError, match="may not do this"):
+            await worker.wait()
+    world.store.forbids = False
+    async with world.worker():
+        await (await work.aenqueue()).aresult()
+        world.store.forbids = True
+        await asyncio.sleep(60)
+        world.store.forbids = False
+        await (await work.aenqueue()).aresult()
+
+
 @virtual
 async def test_stopping_during_an_outage_is_no_error() -> None:
     """X2, X6: a worker can be stopped while the store is away; what it could not write runs again."""
@@ -283,11 +314,18 @@ async def test_an_outage_is_logged_and_not_with_every_breath(caplog: pytest.LogC
         await asyncio.sleep(1)
         world.store.down = True
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "taskharbor.worker"):
+        with caplog.at_level(logging.WARNING, "taskharbor"):
             await asyncio.sleep(600)
-    about_reserve = [record for record in caplog.records if "cannot reserve" in record.getMessage()]
+        world.store.down = False
+        await asyncio.sleep(20)
+        world.store.down = True
+        await asyncio.sleep(20)
+        world.store.down = False
+    lines = [record.getMessage() for record in caplog.records]
+    about_reserve = [line for line in lines if "cannot reserve" in line]
     longest = LONGEST_BACKOFF
-    assert 600 / (1.25 * longest) < len(about_reserve) < 600 / (0.75 * longest) + 10
+    assert 600 / (1.25 * longest) < len(about_reserve) < 640 / (0.75 * longest) + 20
+    assert len([line for line in lines if line.startswith("upkeep.failed: sweep, trying again")]) == 2
 
 
 def test_the_longest_pause_lets_a_worker_resume_in_time() -> None:

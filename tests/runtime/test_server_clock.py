@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from taskharbor import Harbor, current
 from taskharbor.core.job import JobRecord
-from taskharbor.driver import ServerClock
+from taskharbor.driver import ServerClock, at_once
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.runtime import clock as clocks
 from taskharbor.testing import LoopClock, Recording, SkewedClock, Wrapper
@@ -149,3 +150,35 @@ def test_the_engines_time_can_be_read_without_a_loop() -> None:
     assert job.result(timeout=5) == pytest.approx(3600, abs=5)
     assert (harbor.admin.now() - datetime.now(UTC)).total_seconds() == pytest.approx(3600, abs=5)
     harbor.close()
+
+
+def test_the_time_is_right_while_another_thread_measures_it() -> None:
+    """L8: what was measured, and when, change in one step; half of each would be a minute off."""
+    passed, begun = 0.0, datetime(2030, 1, 1, tzinfo=UTC)
+
+    class Loop(asyncio.SelectorEventLoop):
+        interrupt: Callable[[], None] | None = None
+
+        def time(self) -> float:
+            act, self.interrupt = self.interrupt, None
+            if act is not None:
+                act()
+            return passed
+
+    class Engine:
+        async def server_now(self) -> datetime:
+            return begun + timedelta(seconds=passed)
+
+    clock = clocks.EngineClock(Engine())
+
+    async def story() -> None:
+        nonlocal passed
+        await clock.measure()
+        passed = 60.0
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        loop.interrupt = lambda: at_once(clock.measure())
+        assert clock() == begun + timedelta(seconds=60)
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(story())

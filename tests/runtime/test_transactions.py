@@ -24,7 +24,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Ack, PutBack
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
-from taskharbor.drivers.postgres import transactions
+from taskharbor.drivers.postgres import pool, transactions
 from taskharbor.errors import (
     BlockingCallInLoop,
     CapabilityMissing,
@@ -498,13 +498,13 @@ def test_it_counts_as_a_run(scene: Any, caplog: pytest.LogCaptureFixture) -> Non
 # bad handling of the connection
 
 
-def test_a_transaction_that_was_ended_inside_its_block_settles_nothing(scene: Any) -> None:
+@BOTH
+def test_a_transaction_that_was_ended_inside_its_block_settles_nothing(scene: Any, kind: str) -> None:
     async def act(place: Place) -> None:
-        async def body(tx: Any) -> None:
-            if current().attempt == 1:
-                await tx.execute("ROLLBACK")
+        def body(tx: Any) -> Any:
+            return tx.execute("ROLLBACK") if current().attempt == 1 else None
 
-        job = await place.task("async", body).aenqueue(1)
+        job = await place.task(kind, body).aenqueue(1)
         await place.harbor.drain()
         assert place.rows() == [1]
         assert "leave COMMIT and ROLLBACK to the block" in str((await place.record(job)).last_error)
@@ -519,22 +519,67 @@ def test_the_next_block_finds_the_session_as_new(scene: Any, kind: str) -> None:
     async def act(place: Place) -> None:
         seen: list[Any] = []
 
+        place.server.execute(f"CREATE ROLE other_{kind} IN ROLE pg_read_all_data, pg_write_all_data")
+        changes = f"""SET search_path TO pg_catalog; SELECT pg_advisory_lock(1);
+            CREATE TEMPORARY TABLE mine (id integer); SET ROLE other_{kind}"""
+        looks = """SELECT current_setting('search_path'), current_setting('enable_seqscan'), current_user,
+            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"""
+
         async def awaited(tx: Any) -> None:
-            locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
-            seen.append((await tx.fetchval("SHOW search_path"), await tx.fetchval(locks)))
-            await tx.execute("SET search_path TO pg_catalog; SELECT pg_advisory_lock(1)")
+            seen.append(tuple(await tx.fetchrow(looks)))
+            await tx.execute(changes)
 
         def blocking(tx: Any) -> None:
-            locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
-            seen.append((*tx.execute("SHOW search_path").fetchone(), *tx.execute(locks).fetchone()))
-            tx.execute("SET search_path TO pg_catalog; SELECT pg_advisory_lock(1)")
+            seen.append(tx.execute(looks).fetchone())
+            tx.execute(changes)
             tx.row_factory = psycopg.rows.dict_row
 
         task = place.task(kind, awaited if kind == "async" else blocking)
         for number in range(2):
             await task.aenqueue(number)
         await place.harbor.drain(concurrency=1)
-        assert seen == [('"$user", public', 0)] * 2
+        assert seen == [('"$user", public', "on", "postgres", 0)] * 2
+
+    scene(act)
+
+
+@BOTH
+def test_a_block_may_take_longer_than_any_answer(scene: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X2: the limits are for what we ask the server, not for what the handler does with it."""
+    for module in (pool, transactions):
+        monkeypatch.setattr(module, "ANSWER_WITHIN", 0.2)
+
+    async def act(place: Place) -> None:
+        def body(tx: Any) -> Any:
+            return tx.execute("SELECT pg_sleep(0.5)")
+
+        job = await place.task(kind, body).aenqueue(1)
+        await place.harbor.drain()
+        assert (await place.record(job)).attempts == 0
+        assert place.rows() == [1]
+
+    scene(act)
+
+
+@BOTH
+def test_blocks_do_not_nest_however_few_connections_are_left(
+    scene: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inner one is refused before it waits for a connection that only the outer one could free."""
+    monkeypatch.setattr(transactions, "PER_LOOP", 1)
+
+    async def act(place: Place) -> None:
+        async def awaited(tx: Any) -> None:
+            async with current().transaction():
+                pass
+
+        def blocking(tx: Any) -> None:
+            with current().transaction():
+                pass
+
+        job = await place.task(kind, awaited if kind == "async" else blocking, max_attempts=1).aenqueue(1)
+        await place.harbor.drain()
+        assert "does not nest" in str((await place.record(job)).last_error)
 
     scene(act)
 
@@ -708,14 +753,18 @@ def test_an_async_handler_is_told_to_await(scene: Any) -> None:
     scene(act)
 
 
-def test_a_def_handler_needs_psycopg(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "old"])
+def test_a_def_handler_needs_psycopg(scene: Any, monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
     """X5: the error names the command."""
-    monkeypatch.setitem(sys.modules, "psycopg", None)
+    if missing:
+        monkeypatch.setitem(sys.modules, "psycopg", None)
+    else:
+        monkeypatch.delattr(psycopg, "RawCursor")
 
     async def act(place: Place) -> None:
         @place.harbor.task(max_attempts=1)
         def insert() -> None:
-            with pytest.raises(MissingExtra, match=r'pip install "psycopg\[binary\]"'), current().transaction():
+            with pytest.raises(MissingExtra, match=r'pip install "taskharbor\[psycopg\]"'), current().transaction():
                 pass
 
         job = await insert.aenqueue()
@@ -731,7 +780,7 @@ def test_a_def_handler_needs_psycopg(scene: Any, monkeypatch: pytest.MonkeyPatch
 KILLED = """
 import asyncio, os, signal, sys
 from taskharbor import Harbor, current
-from taskharbor.drivers.postgres import transactions
+from taskharbor.drivers.postgres import pool, transactions
 
 harbor, moment = Harbor(sys.argv[1]), sys.argv[2]
 commit = transactions.Awaited.commit

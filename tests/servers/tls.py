@@ -1,4 +1,4 @@
-"""TLS for tests: certificates made by the program openssl, and a door in front of a server that was built without TLS.
+"""TLS for tests: authorities that sign certificates, and a door in front of a server that was built without TLS.
 
 The door does what PostgreSQL does with `ssl=on`: it answers the client's question for TLS, shakes hands with a real
 certificate, and passes the rest on. The servers in the wheel cannot do that themselves.
@@ -7,65 +7,35 @@ certificate, and passes the rest on. The servers in the wheel cannot do that the
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Self
 
+import trustme
+
 ASKS_FOR_TLS = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
 PATIENCE = 30.0
-CURVE = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-sha256"]
-
-
-def has_openssl() -> bool:
-    """Whether certificates can be made here."""
-    return shutil.which("openssl") is not None
 
 
 class Authority:
-    """Signs certificates; `certificate` is what its friends trust."""
+    """Signs certificates; `certificate` is what its friends trust. One `under` another is no end of a chain."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, under: Authority | None = None) -> None:
         self._folder, self._name = folder, name
+        self._ca: trustme.CA = trustme.CA() if under is None else under._ca.create_child_ca()
         self.certificate = folder / f"{name}.pem"
-        self._key = folder / f"{name}.key"
-        use = "keyUsage=critical,keyCertSign,cRLSign"
-        _openssl(
-            "req", "-x509", *CURVE, "-keyout", self._key, "-out", self.certificate, *_subject(name), "-addext", use
-        )
+        self._ca.cert_pem.write_to_path(self.certificate)
 
     def signed(self, name: str, *names: str) -> tuple[Path, Path]:
-        """A certificate for these names (`DNS:…`, `IP:…`), and its key."""
-        stem = self._folder / f"{self._name}-{name}"
-        key, request, certificate, settings = (stem.with_suffix(f".{end}") for end in ("key", "csr", "pem", "cnf"))
-        lines = ["basicConstraints=CA:FALSE", "subjectKeyIdentifier=hash", "authorityKeyIdentifier=keyid"]
-        lines += [f"subjectAltName={','.join(names)}"] if names else []
-        settings.write_text("\n".join(lines), encoding="utf-8")
-        _openssl("req", *CURVE, "-keyout", key, "-out", request, *_subject(name))
-        signer: list[str | Path] = [
-            "-CA",
-            self.certificate,
-            "-CAkey",
-            self._key,
-            "-CAcreateserial",
-            "-days",
-            "2",
-            "-sha256",
-        ]
-        _openssl("x509", "-req", "-in", request, *signer, "-extfile", settings, "-out", certificate)
+        """A certificate for these names and addresses, with the authorities between, and its key."""
+        made = self._ca.issue_cert(*names, common_name=name)
+        certificate, key = (self._folder / f"{self._name}-{name}.{end}" for end in ("pem", "key"))
+        certificate.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+        key.touch(0o600)
+        key.write_bytes(made.private_key_pem.bytes())
         return certificate, key
-
-
-def _subject(name: str) -> list[str]:
-    return ["-subj", f"/CN={name}"]
-
-
-def _openssl(*words: str | Path) -> None:
-    done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 class TlsDoor:

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import msgspec
 
+from servers.postgres import PostgresServer
+from taskharbor.testing.simulation import SimulationFailed, explain, simulate
 from taskharbor.testing.simulation.sweep import Regression
+
+from .scenarios import notes
 
 TESTS = Path(__file__).parent.parent
 
@@ -74,6 +78,41 @@ def test_what_was_kept_is_tried_again(tmp_path: Path) -> None:
     command("--seeds", "1", "--scenario", "sim.scenarios:forgetful", "--keep", str(tmp_path))
     done = command("--again", str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "sim.scenarios:forgetful seed 0 on memory: fails again\n")
+
+
+def test_no_password_is_printed_or_kept(tmp_path: Path, postgres: PostgresServer) -> None:
+    """X5: in the bar, with a failure, in its command, in the file that is kept; and how to try that again."""
+    url = f"postgresql://postgres:hunter2@127.0.0.1:{postgres.port}/{postgres.new_database()}"
+    asked = ("--seeds", "1", "--scenario", "sim.scenarios:careless", "--driver", url, "--keep", str(tmp_path))
+    done = command(*asked)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"--driver {url.replace('hunter2', '***')}" in done.stdout
+    [path] = tmp_path.iterdir()
+    assert path.name == "careless-postgresql-0.json"
+    again = command("--again", str(tmp_path))
+    on = "sim.scenarios:careless seed 0 on"
+    assert (again.returncode, again.stdout) == (
+        1,
+        f"{on} postgresql: not tried: name a server with --driver postgresql://…\n",
+    )
+    tried = command("--again", str(tmp_path), "--driver", url)
+    assert (tried.returncode, tried.stdout) == (1, f"{on} {url.replace('hunter2', '***')}: fails again\n")
+    shown = command("--seed", "0", "--scenario", "sim.scenarios:careless", "--driver", url)
+    refused = command("--driver", url.replace("postgresql", "mysql"))
+    wrong = command(url)
+    assert (shown.returncode, refused.returncode, wrong.returncode) == (1, 2, 2)
+    for each in (done, again, tried, shown, refused, wrong):
+        assert "hunter2" not in each.stdout + each.stderr
+    assert "hunter2" not in path.read_text(encoding="utf-8")
+
+
+def test_a_result_has_no_password(postgres: PostgresServer) -> None:
+    """X5: nor what it is made into; and a server may be named without a host."""
+    place = f"host={postgres.folder}&port={postgres.port}&user=postgres&password=hunter2"
+    result = simulate(notes, 1, driver=f"postgresql:///{postgres.new_database()}?{place}")
+    assert "password=***" in result.replay
+    for text in (repr(result), result.trace(), explain(result), str(SimulationFailed(result))):
+        assert "hunter2" not in text
 
 
 def test_a_scenario_in_which_nothing_runs_is_no_proof() -> None:

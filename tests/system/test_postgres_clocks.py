@@ -15,7 +15,7 @@ from .storm import Job
 pytestmark = pytest.mark.parametrize("engine", ["postgres"])
 
 HOUR = 3600.0
-LEASE = 1.0
+LEASE = 3.0
 DELAY = 1.5
 ORDER: list[Job] = [
     ("quick", {"number": 1}, {"delay": DELAY}),

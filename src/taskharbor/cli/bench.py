@@ -41,20 +41,16 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     """Measure your engine on your machine in a minute, and say what limits it.
 
     Your jobs are not touched: SQLite is measured in a temporary folder beside the file that the URL names, with the
-    same settings, and that folder is removed at the end, after a Ctrl-C too. Without a URL, it is the configured store.
+    same settings, PostgreSQL in a schema of its own in that database, which the user must be allowed to make. Both are
+    removed at the end, after a Ctrl-C too. Without a URL, it is the configured store.
 
     For the ratios to the engine's own limit and to other queues, see `make bench` in the project.
     """
     place = here()
     place.url = store or place.url
-    from taskharbor.cli.bench_store import throwaway
-
-    with throwaway(_configured(place)) as ground:
-        try:
-            figures = asyncio.run(_measure(ground, seconds, quiet=as_json))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            figures = None
-    if figures is None:
+    try:
+        ground, figures = asyncio.run(_measure(_configured(place), seconds, quiet=as_json))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         complain(STOPPED)
         sys.exit(BAD)
     words = verdict(ground, figures)
@@ -75,15 +71,16 @@ def _configured(place: Place) -> str:
     return (place.application() or place.bare()).url
 
 
-async def _measure(ground: Ground, seconds: float, *, quiet: bool) -> Figures:
+async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Figures]:
     from taskharbor.cli.bench_run import run
+    from taskharbor.cli.bench_store import throwaway
 
     main = asyncio.current_task()
     assert main is not None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, main.cancel)
-    async with _progress(seconds, quiet) as stage:
-        return await run(ground, seconds, stage)
+    async with throwaway(url) as ground, _progress(seconds, quiet) as stage:
+        return ground, await run(ground, seconds, stage)
 
 
 @asynccontextmanager
@@ -121,6 +118,7 @@ def _named(figures: Figures) -> dict[str, object]:
         "drain_per_second": figures.drain,
         "latency_ms": {"p50": figures.latency_p50, "p99": figures.latency_p99, "two_processes": figures.two_processes},
         "fsync_ms": figures.fsync,
+        "commit_ms": figures.commit,
     }
 
 
@@ -134,6 +132,7 @@ def _show(figures: Figures) -> None:
         [f"latency {where}, p50", f"{figures.latency_p50:.1f} ms"],
         [f"latency {where}, p99", f"{figures.latency_p99:.1f} ms"],
         *([] if figures.fsync is None else [["fsync of the disk", f"{figures.fsync:.2f} ms"]]),
+        *([] if figures.commit is None else [["commit of one row", f"{figures.commit:.2f} ms"]]),
     ]
     output.heading("Jobs that do nothing")
     output.table([Column("MEASURE"), Column("HERE", right=True)], rows)
@@ -144,7 +143,7 @@ def verdict(ground: Ground, figures: Figures) -> list[str]:
     return [
         _about_enqueueing(ground, figures),
         _about_draining(figures),
-        _about_latency(figures),
+        _about_latency(ground, figures),
         _about_loss(ground, figures),
     ]
 
@@ -153,14 +152,18 @@ def _about_enqueueing(ground: Ground, figures: Figures) -> str:
     gain = f"{figures.concurrent / figures.single:.1f} × as many at once, {figures.bulk / figures.single:.0f} × in bulk"
     each = 1000 / figures.single
     takes = f"A single enqueue takes {each:.2f} ms"
-    if figures.fsync is None or ground.synchronous != "full":
-        rest = "Python" if ground.engine == "memory" else "Python and the way to the store's thread and back"
+    limit, name, slow = figures.fsync, "fsync", "the disk is"
+    rest = "the way to the store's thread and back"
+    if ground.engine == "postgresql":
+        limit, name, slow, rest = figures.commit, "a commit", "the server's disk and the way there are", "our statement"
+    if limit is None or ground.synchronous == "normal":
+        rest = "Python" if ground.engine == "memory" else f"Python and {rest}"
         return f"{takes}, nearly all of it {rest}; {gain}."
-    share = min(1.0, figures.fsync / each)
+    share = min(1.0, limit / each)
     if share < 0.5:
-        return f"{takes}, about {share:.0%} of it fsync: the way to the store's thread and back is the rest; {gain}."
+        return f"{takes}, about {share:.0%} of it {name}: {rest} is the rest; {gain}."
     return (
-        f"{takes}, about {share:.0%} of it fsync: the disk is the limit. Commits are shared, so enqueue concurrently "
+        f"{takes}, about {share:.0%} of it {name}: {slow} the limit. Commits are shared, so enqueue concurrently "
         f"or with enqueue_many: {gain}."
     )
 
@@ -172,16 +175,21 @@ def _about_draining(figures: Figures) -> str:
     )
 
 
-def _about_latency(figures: Figures) -> str:
+def _about_latency(ground: Ground, figures: Figures) -> str:
     begins = f"{figures.latency_p50:.1f} ms after the enqueue"
-    if figures.latency_p50 <= QUICK_ENOUGH:
+    if figures.latency_p50 <= QUICK_ENOUGH + 2 * (figures.commit or 0.0):  # the enqueue's and the claim's
         return f"An idle worker begins {begins}: good."
-    return f"An idle worker begins only {begins}: is this machine or its disk busy?"
+    if "pgbouncer=true" in ground.url:
+        return f"An idle worker begins {begins}, because with pgbouncer=true it polls: connect workers directly."
+    busy = "the server or the way there" if ground.engine == "postgresql" else "its disk"
+    return f"An idle worker begins only {begins}: is this machine or {busy} busy?"
 
 
 def _about_loss(ground: Ground, figures: Figures) -> str:
     if ground.engine == "memory":
         return "memory:// forgets everything when the process ends: for tests."
+    if ground.engine == "postgresql":
+        return _about_servers(ground.synchronous)
     if ground.synchronous == "normal":
         return (
             "synchronous=normal: a power cut may lose the last acknowledged jobs, a crash of the process does not; "
@@ -193,3 +201,14 @@ def _about_loss(ground: Ground, figures: Figures) -> str:
             "Then a power cut loses jobs."
         )
     return "synchronous=full: what was acknowledged survives a power cut, if the disk keeps its word on fsync."
+
+
+def _about_servers(synchronous: str | None) -> str:
+    if synchronous == "fsync=off":
+        return "fsync is off on this server: a power cut may cost the whole database. Set it on."
+    if synchronous == "off":
+        return "synchronous_commit is off: a crash of the server loses acknowledged jobs. Set it on for this user."
+    return (
+        f"synchronous_commit={synchronous}: what was acknowledged survives a power cut of the server, if its disk "
+        "keeps its word on fsync."
+    )

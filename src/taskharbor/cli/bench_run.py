@@ -13,7 +13,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from taskharbor.cli.bench_store import Ground, fsync_ms
+from taskharbor.cli.bench_store import Ground
 from taskharbor.errors import DriverUnavailable
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.step import Step
@@ -26,7 +26,7 @@ STUCK_AFTER = 60.0
 
 # What each part takes of the whole time.
 SHARES = {
-    "fsync": 0.04,
+    "the engine": 0.04,
     "enqueue, one after another": 0.2,
     f"enqueue, {PRODUCERS} at a time": 0.15,
     "enqueue_many": 0.15,
@@ -48,6 +48,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     latency_p99: float
     two_processes: bool
     fsync: float | None = None
+    commit: float | None = None
 
 
 class Bench:
@@ -151,10 +152,10 @@ async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
     bench = Bench(ground.url)
     async with bench.harbor.open():
         room = begin()
-        before = None if ground.folder is None else fsync_ms(ground.folder, room / 2)
+        before = None if ground.limit is None else await ground.limit(room / 2)
         single = await bench.single(begin())
-        # Disks have moods: what one enqueue costs is compared with the fsyncs on both sides of it.
-        fsync = None if ground.folder is None or before is None else (before + fsync_ms(ground.folder, room / 2)) / 2
+        # Disks have moods: what one enqueue costs is compared with what the engine takes on both sides of it.
+        limit = None if ground.limit is None or before is None else (before + await ground.limit(room / 2)) / 2
         concurrent = await bench.concurrent(begin())
         room = begin()
         bulk = await bench.bulk(room, BULK if room >= 1 else BULK // 10)
@@ -169,7 +170,8 @@ async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
         latency_p50=median(taken),
         latency_p99=taken[min(len(taken) - 1, len(taken) * 99 // 100)],
         two_processes=ground.engine != "memory",
-        fsync=fsync,
+        fsync=limit if ground.engine == "sqlite" else None,
+        commit=limit if ground.engine == "postgresql" else None,
     )
 
 

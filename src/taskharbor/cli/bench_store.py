@@ -6,8 +6,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -23,16 +24,17 @@ MOST_FSYNCS = 200
 
 
 class Ground(Struct, frozen=True):
-    """Where to measure: a URL of its own, and the folder behind it if there is one."""
+    """Where to measure: a URL of its own. `limit` measures for so many seconds what the engine itself takes for a
+    promise, in milliseconds: SQLite's disk for an fsync, PostgreSQL for a commit."""
 
     url: str
     engine: str
     synchronous: str | None = None
-    folder: Path | None = None
+    limit: Callable[[float], Awaitable[float]] | None = None
 
 
-@contextmanager
-def throwaway(url: str) -> Generator[Ground]:
+@asynccontextmanager
+async def throwaway(url: str) -> AsyncGenerator[Ground]:
     """A store like the one that the URL names, gone at the end. The named one is neither opened nor made."""
     Harbor(url)  # says what is wrong with it, if anything
     parts = urlsplit(url)
@@ -41,16 +43,18 @@ def throwaway(url: str) -> Generator[Ground]:
     elif parts.scheme == "sqlite":
         with _folder_beside(_file(parts)) as folder:
             query = f"?{parts.query}" if parts.query else ""
-            options = dict(parse_qsl(parts.query))
-            yield Ground(
-                f"sqlite:///{quote(str(folder / 'bench.db'))}{query}",
-                "sqlite",
-                options.get("synchronous", "full").lower(),
-                folder,
-            )
+            own = f"sqlite:///{quote(str(folder / 'bench.db'))}{query}"
+            synchronous = dict(parse_qsl(parts.query)).get("synchronous", "full").lower()
+            yield Ground(own, "sqlite", synchronous, partial(fsync_ms, folder))
+    elif parts.scheme in ("postgresql", "postgres"):
+        from taskharbor.cli.bench_server import commit_ms, keeps_its_word, own_schema
+
+        async with own_schema(url) as harbor:
+            yield Ground(harbor.url, "postgresql", await keeps_its_word(harbor), partial(commit_ms, harbor))
     else:
         raise CapabilityMissing(
-            f"bench cannot make a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db) or memory://"
+            f"bench cannot make a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db), a "
+            "database (postgresql://…) or memory://"
         )
 
 
@@ -80,7 +84,7 @@ def _folder_beside(file: Path) -> Generator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fsync_ms(folder: Path, seconds: float) -> float:
+async def fsync_ms(folder: Path, seconds: float) -> float:
     """How long the disk takes to promise 4 KiB, in milliseconds: the mean of some tries."""
     file = folder / "fsync"
     taken: list[float] = []

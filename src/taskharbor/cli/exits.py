@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from taskharbor.core.urls import without_passwords
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, HarborError, InvalidJob
 
 FINE, BAD, USAGE, UNREACHABLE = 0, 1, 2, 3
@@ -21,8 +22,8 @@ def exit_code(error: HarborError) -> int:
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
-    click.echo(f"taskharbor: {' '.join(message.split())}", err=True)
+    """One line on stderr, with no password in it, whoever wrote it."""
+    click.echo(f"taskharbor: {without_passwords(' '.join(message.split()))}", err=True)
 
 
 class Commands(click.Group):

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from taskharbor import config
+from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError, DriverUnavailable
 from taskharbor.harbor import Harbor
 
@@ -100,6 +101,10 @@ def ask(harbor: Harbor, question: Callable[[Harbor], Awaitable[T]]) -> T:
 
 def load(spec: str) -> Harbor:
     """The harbor that `module:harbor` names. `module` alone will do if it has just one."""
+    if "://" in spec or "@" in spec:
+        raise ConfigError(
+            f"{redacted(spec)!r} names no application: write module:harbor, such as shop:harbor; a store goes to --url"
+        )
     name, _, attribute = spec.partition(":")
     if not name:
         raise ConfigError(f"{spec!r} names no application: write module:harbor, such as shop:harbor")

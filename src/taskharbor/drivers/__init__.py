@@ -6,11 +6,11 @@ is left over is refused here. One whose schema somebody has to bring up to date 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from taskharbor.core.urls import redacted as redacted
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 
@@ -59,24 +59,16 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
         reason = "write odd characters as %XX" if "netloc" in str(error) else error
         raise ConfigError(f"{redacted(url)!r} is not a URL: {reason}") from None
     if "://" not in url or not parts.scheme:
-        raise ConfigError(f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db or memory://")
+        raise ConfigError(
+            f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db, postgresql://user@host/jobs "
+            "or memory://"
+        )
     if parts.fragment:
         raise ConfigError(f"{redacted(url)!r} has a fragment: write a # in a name as %23")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     if len(dict(pairs)) < len(pairs):
         raise ConfigError(f"{redacted(url)!r} names an option twice")
     return parts, dict(pairs)
-
-
-def redacted(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    url = re.sub(r"(?i)(password=)[^&]*", r"\1***", url)
-    before, at, after = url.rpartition("@")
-    if not at or "://" not in before:
-        return url
-    scheme, _, login = before.partition("://")
-    user, colon, _ = login.partition(":")
-    return f"{scheme}://{user}{':***' if colon else ''}@{after}"
 
 
 def _connector(scheme: str) -> Connect:

@@ -28,8 +28,8 @@ class Bell:
                 with suppress(RuntimeError):  # its loop has closed: nobody waits there any more
                     loop.call_soon_threadsafe(_wake, future)
 
-    async def wait(self, timeout: float) -> None:
-        """Return at the next ring or after `timeout` seconds."""
+    async def wait(self, timeout: float) -> bool:
+        """Return at the next ring or after `timeout` seconds; whether it rang."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.add(future)
@@ -37,10 +37,11 @@ class Bell:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
-            pass
+            return False
         finally:
             with self._lock:
                 self._waiting.discard(future)
+        return True
 
     @property
     def awaited(self) -> bool:

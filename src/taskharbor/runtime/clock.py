@@ -7,10 +7,10 @@ off by an hour still agree on leases and delays.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from taskharbor.driver import ServerClock
 
@@ -24,18 +24,29 @@ host_clock: Clock = partial(datetime.now, UTC)
 """The host's time."""
 
 
+class Measured(NamedTuple):
+    """What an engine's clock said, and when that was on this host."""
+
+    said: datetime
+    at: float
+    monotonic: Callable[[], float]
+
+    def age(self) -> float:
+        """In seconds."""
+        return self.monotonic() - self.at
+
+
 class EngineClock:
-    """The time of an engine, as measured last."""
+    """The time of an engine, as measured last. Threads read it while another measures: it changes in one step."""
 
     def __init__(self, engine: ServerClock) -> None:
         self._engine = engine
-        self._at: datetime | None = None
-        self._measured = 0.0
-        self._monotonic: Callable[[], float] = time.monotonic
+        self._last: Measured | None = None
 
     def stale(self) -> bool:
         """Whether it is time to ask again."""
-        return self._at is None or self._monotonic() - self._measured > REMEASURE_AFTER
+        last = self._last
+        return last is None or last.age() > REMEASURE_AFTER
 
     async def measure(self) -> None:
         """Ask the engine; its answer is taken to stem from the middle of the round trip."""
@@ -46,11 +57,12 @@ class EngineClock:
             answered = await self._engine.server_now()
             trip = monotonic() - before
             measured.append((trip, answered, before + trip / 2))
-        _, self._at, self._measured = min(measured)
-        self._monotonic = monotonic
+        _, said, at = min(measured)
+        self._last = Measured(said, at, monotonic)
 
     def __call__(self) -> datetime:
         """The engine's time by now."""
-        if self._at is None:
+        last = self._last
+        if last is None:
             raise RuntimeError("the engine's clock was not measured yet")
-        return self._at + timedelta(seconds=self._monotonic() - self._measured)
+        return last.said + timedelta(seconds=last.age())

@@ -15,8 +15,9 @@ from taskharbor.runtime.session import Session
 
 logger = logging.getLogger("taskharbor.worker")
 SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
-# With jitter at most 3.75 s: a worker is back at work within 5 s of its store (X2), and needs some of them to connect.
-LONGEST_BACKOFF = 3.0
+# With jitter at most 1.9 s: a worker is back at work within 5 s of its store (X2), and an attempt to connect that began
+# before may take 3 of them to give up.
+LONGEST_BACKOFF = 1.5
 
 
 def pause(failures: int, chance: Random) -> float:

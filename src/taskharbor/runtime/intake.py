@@ -1,7 +1,8 @@
 """Single enqueues on their way to the store: those of one turn of an event loop go together.
 
 A web server's requests enqueue at the same time but know nothing of each other. Nobody waits for the others: a turn
-ends at once, and an enqueue that comes alone goes alone. Each keeps its own answer.
+ends at once, and where nobody else was met the last time and nothing is under way, an enqueue goes straight away. Each
+keeps its own answer.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from weakref import WeakSet
 
 from taskharbor.driver import Driver, Group, GroupResult
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable
+
+MANY = 20
 
 Waiting = list[tuple[Group, "asyncio.Future[GroupResult]"]]
 
@@ -25,16 +29,27 @@ class Intake:
         self._timeout = timeout
         self._waiting: dict[asyncio.AbstractEventLoop, Waiting] = {}
         self._sending: set[asyncio.Task[None]] = set()
+        self._lonely: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._alone: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
     async def store(self, group: Group) -> GroupResult:
         """Store a group with whatever else comes now."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
+            if loop in self._lonely and loop not in self._alone:
+                return await self._go_alone(loop, group)
             return await self._lead(loop, group)
         future: asyncio.Future[GroupResult] = loop.create_future()
         waiting.append((group, future))
         return await future
+
+    async def _go_alone(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
+        self._alone.add(loop)
+        try:
+            return (await self._stored([group]))[0]
+        finally:
+            self._alone.discard(loop)
 
     async def _lead(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
         """Let others join until the turn is over. In company the call belongs to none of them: one may be cancelled."""
@@ -46,9 +61,18 @@ class Intake:
             raise
         del self._waiting[loop]
         if not waiting:
-            return (await self._stored([group]))[0]
+            self._lonely.add(loop)
+            return await self._go_alone(loop, group)
+        self._lonely.discard(loop)
         future: asyncio.Future[GroupResult] = loop.create_future()
-        self._send([(group, future), *waiting])
+        company = [(group, future), *waiting]
+        if (
+            len(company) >= MANY and not self._sending
+        ):  # in two halves: while the store has one, the other's callers go on
+            half = len(company) // 2
+            self._send(company[:half])
+            company = company[half:]
+        self._send(company)
         return await future
 
     def _send(self, waiting: Waiting) -> None:

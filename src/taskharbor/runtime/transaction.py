@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from taskharbor.core.decide import later, succeed
 from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
+from taskharbor.core.states import DONE
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Extended, Inspect, OwnTransaction, Report, Within, at_once, capability, offered
 from taskharbor.errors import BlockingCallInLoop, CapabilityMissing, DriverUnavailable, LeaseError, LeaseLost
@@ -61,8 +62,8 @@ class Block:
 @asynccontextmanager
 async def _awaited(held: Held) -> AsyncGenerator[Any]:
     driver = await held.client.session.driver()
-    async with _within(driver).transaction() as tx:
-        with _alone(held):
+    with _alone(held):
+        async with _within(driver).transaction() as tx:
             yield tx.handle
             await to_its_end(_finish(driver, tx, held))
 
@@ -71,7 +72,7 @@ async def _awaited(held: Held) -> AsyncGenerator[Any]:
 def _blocking(held: Held) -> Generator[Any]:
     session = held.client.session
     driver = session.portal.run(session.driver)
-    with _within(driver).transaction_blocking() as tx, _alone(held):
+    with _alone(held), _within(driver).transaction_blocking() as tx:
         yield tx.handle
         _finish_blocking(driver, tx, held)
 
@@ -172,7 +173,7 @@ async def _is_settled(driver: Driver, held: Held) -> bool:
             (job,) = await capability(driver, Inspect).get([held.job.id])
     except (Exception, asyncio.CancelledError):
         return False
-    return job is not None and job.settled_token == held.token
+    return job is not None and job.state is DONE and job.settled_token == held.token
 
 
 def _silence(error: Exception) -> Exception:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from functools import partial
+from typing import Any
 
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
@@ -29,16 +29,17 @@ class Upkeep:
         self._session = session
         self._observer = observer
         self._describe = describe
+        self._failing: set[str] = set()
 
     async def run(self) -> None:
         """Sweep every second; prune, report and count every ten."""
         ticks = 0
         while True:
-            await self._safely(self.sweep)
+            await self._safely("sweep", self.sweep())
             if ticks % TICKS_PER_ROUND == 0:
-                await self._safely(self.report)
-                await self._safely(self.prune)
-                await self._safely(self.flush_tallies)
+                await self._safely("report", self.report())
+                await self._safely("prune", self.prune())
+                await self._safely("flush_tallies", self.flush_tallies())
             ticks += 1
             await asyncio.sleep(TICK * (0.75 + self._session.chance.random() / 2))
 
@@ -82,17 +83,22 @@ class Upkeep:
 
     async def farewell(self, worker_id: str) -> None:
         """The last duties of a worker that stops."""
-        await self._safely(self.flush_tallies)
-        await self._safely(partial(self._forget, worker_id))
+        await self._safely("flush_tallies", self.flush_tallies())
+        await self._safely("farewell", self._forget(worker_id))
 
     async def _forget(self, worker_id: str) -> None:
         registry = offered(await self._session.driver(), Registry)
         if registry is not None:
             await registry.forget_worker(worker_id)
 
-    async def _safely(self, duty: Callable[[], Awaitable[None]]) -> None:
+    async def _safely(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        """Do a duty; of failures in a row, the first is told."""
         try:
             async with asyncio.timeout(self._session.settings.store_timeout):
-                await duty()
+                await duty
         except Exception as error:
-            logger.warning("upkeep.failed: %s: %s: %s", getattr(duty, "__name__", duty), type(error).__name__, error)
+            if name not in self._failing:
+                self._failing.add(name)
+                logger.warning("upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
+        else:
+            self._failing.discard(name)

@@ -23,7 +23,7 @@ from taskharbor.core.decide import admit, decide, token_of
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.driver import WorkerRecord
-from taskharbor.errors import DriverClosed, DriverForked
+from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.doze import Doze
@@ -247,7 +247,7 @@ class Worker:
 
     async def _work(self) -> None:
         doze = Doze(self._session, self._lines.names, self._stopping)
-        failures = 0
+        failures, welcome = 0, False
         while not self._stopping.is_set():
             room, ids = self._room()
             if room == 0:
@@ -255,11 +255,13 @@ class Worker:
                 continue
             try:
                 jobs = await self._reserve(room, ids)
-                failures = 0
+                failures, welcome = 0, True
             except (DriverClosed, DriverForked) as error:
                 logger.error("worker.stopped: %s", error)
                 raise
             except Exception as error:
+                if isinstance(error, ConfigError) and not welcome:  # such as a user who may not work here: it stays so
+                    raise
                 failures += 1
                 logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
                 await doze.back_off(failures)

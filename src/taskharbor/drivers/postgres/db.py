@@ -5,6 +5,7 @@ The verbs are written against `Db`, so that they work the same in both.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 else:
     Connection = asyncpg.Connection
 
+UNDONE_WITHIN = 5.0
 # A row, by position.
 Row = Sequence[Any]
 
@@ -62,6 +64,26 @@ class OwnDb:
     async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write many rows of a table at once."""
         await self.connection.copy_records_to_table(table, schema_name=self._schema, columns=columns, records=rows)
+
+
+class GuestDb(OwnDb):
+    """A connection of the caller's. It lives on, so what is cut short is undone; if that fails the connection ends, for
+    a server answers the commit of a transaction that went wrong as if all were well, and writes nothing."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        transaction = self.connection.transaction()
+        await transaction.start()
+        try:
+            yield
+        except BaseException:
+            try:
+                async with asyncio.timeout(UNDONE_WITHIN):
+                    await asyncio.shield(transaction.rollback())
+            except BaseException:
+                self.connection.terminate()
+            raise
+        await transaction.commit()
 
 
 async def value(db: Db, name: str, *values: object) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+import os
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import TypeVar
-
-import asyncpg
+from weakref import WeakSet
 
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
@@ -33,19 +34,18 @@ from taskharbor.driver import (
 )
 from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
+from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import failure
 from taskharbor.drivers.postgres.listen import Listener, Teller
 from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
+from taskharbor.drivers.postgres.steps import Step, Steps
 from taskharbor.drivers.postgres.within import Home, guest
 from taskharbor.errors import HarborError, LeaseError
 
 R = TypeVar("R")
-Step = Callable[[Db], Awaitable[R]]
-CROSSED: tuple[type[Exception], ...] = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-TRIES = 5
-END_POLL = 0.25
+FIRST_LOOK, LAST_LOOK = 0.01, 0.25
 
 
 class PostgresDriver:
@@ -57,14 +57,28 @@ class PostgresDriver:
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        self._pool = Pool(login)
-        self._lent, self._lent_blocking = Pool(login, transactions.PER_LOOP), transactions.BlockingPool(login)
-        self._work, self._ends = Bell(), Bell()
-        self._work_channel, self._end_channel = f"{login.schema}_work", f"{login.schema}_ended"
-        channels = (self._work_channel, self._end_channel)
-        self._listener = None if login.pooled else Listener(login, channels, self._ring)
-        self._teller = Teller(lambda channel: self._read(lambda db: db.rows("notify", channel)))
+        self._pool, self._lent = Pool(login), Pool(login, transactions.PER_LOOP, lends=True)
+        self._callers, self._workers = Steps(self._pool), Steps(self._pool, works=True)
+        self._lent_blocking = transactions.BlockingPool(login)
+        self._bookmarks = Bookmarks()
+        self._work_channel = f"{login.schema}_work"
+        self._listener = None if login.pooled else Listener(login, self._work_channel, self._ring)
+        self._begin()
         self._home = Home(login.database or "", login.schema, self._work_channel)
+
+    def _begin(self) -> None:
+        self._work, self._ends = Bell(), Bell()
+        self._teller = Teller(lambda channel: self._callers.read(lambda db: db.rows("notify", channel)))
+        _drivers.add(self)
+
+    def renew(self) -> None:
+        """In a forked child: what threads and loops of the parent hold is theirs (P1)."""
+        self._pool.renew()
+        self._lent.renew()
+        self._begin()
+
+    def _ring(self) -> None:
+        self._work.ring()
 
     @classmethod
     async def open(cls, login: Login, *, migrates: bool = False) -> PostgresDriver:
@@ -78,45 +92,17 @@ class PostgresDriver:
                 driver._home = await transactions.home(db, login, driver._work_channel)
         except BaseException as error:
             await driver.close()
-            if isinstance(error, Exception):
-                raise failure(error, login) from error
+            if isinstance(error, Exception) and (ours := failure(error, login)) is not error:
+                raise ours from error
             raise
         return driver
-
-    # steps
-
-    async def _read(self, step: Step[R]) -> R:
-        async with self._pool.connection() as db:
-            if self._login.pooled:
-                async with db.transaction():
-                    return await step(db)
-            return await step(db)
-
-    async def _write(self, step: Step[R], *, whole: bool = True) -> R:
-        """Do a step in a transaction, again if it met another one crosswise. Without `whole` it sees to that itself."""
-        for attempt in range(TRIES):
-            try:
-                async with self._pool.connection() as db:
-                    if not whole and not self._login.pooled:
-                        return await step(db)
-                    async with db.transaction():
-                        return await step(db)
-            except HarborError as error:
-                if not isinstance(error.__cause__, CROSSED) or attempt == TRIES - 1:
-                    raise
-        raise AssertionError("unreachable")
-
-    # telling
-
-    def _ring(self, channel: str) -> None:
-        (self._work if channel == self._work_channel else self._ends).ring()
 
     # Driver
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
         with self._teller.about(self._work_channel) as tell:
             whole = not enqueue.is_one_step(groups)
-            results = await self._write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
+            results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
         self._work.ring()
         return results
 
@@ -131,19 +117,32 @@ class PostgresDriver:
     ) -> list[JobRecord]:
         self._pool.check()
         check_duration(lease_for)
-        return await self._write(
-            lambda db: reserve.reserve(db, queues, now, lease_for, limit, worker, ids), whole=False
-        )
+        if limit <= 0 or (not queues and ids is None):
+            return []
+        to = reserve.claim(now, lease_for, worker)
+        if ids is not None:
+            return await self._workers.write(lambda db: reserve.reserve_ids(db, to, ids, limit), whole=False)
+        marks = self._bookmarks
+        if marks.going_on(queues):
+            jobs = await self._workers.write(lambda db: reserve.reserve_on(db, to, queues, limit, marks), whole=False)
+            if jobs:  # if they are too few, the next call looks at everything: these must not be lost with it
+                return jobs
+        return await self._workers.write(lambda db: reserve.reserve(db, to, queues, limit, marks), whole=False)
 
     async def extend_lease(
         self, reports: Sequence[Report], now: datetime, lease_for: timedelta
     ) -> list[Extended | LeaseError]:
         self._pool.check()
         check_duration(lease_for)
-        return await self._write(lambda db: reserve.extend(db, reports, now, lease_for), whole=False)
+        return await self._workers.write(lambda db: reserve.extend(db, reports, now, lease_for), whole=False)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        verdicts = await self._write(lambda db: settle.settle(db, transitions, now), whole=False)
+        stirred: list[bool] = []
+        verdicts = await self._workers.write(
+            lambda db: settle.settle(db, transitions, now, lambda: stirred.append(True)), whole=False
+        )
+        if stirred:
+            self._teller.owe(self._work_channel)
         self._work.ring()
         self._ends.ring()
         return verdicts
@@ -177,28 +176,28 @@ class PostgresDriver:
     # Inspect
 
     async def get(self, ids: Sequence[str]) -> list[JobRecord | None]:
-        return await self._read(lambda db: inspection.get(db, ids))
+        return await self._callers.read(lambda db: inspection.get(db, ids))
 
     async def find_key(self, key: str, now: datetime) -> str | None:
-        return await self._read(lambda db: inspection.find_key(db, key, now))
+        return await self._callers.read(lambda db: inspection.find_key(db, key, now))
 
     async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
-        return await self._read(lambda db: inspection.query(db, where, now, limit, after))
+        return await self._callers.read(lambda db: inspection.query(db, where, now, limit, after))
 
     async def counts(self, now: datetime) -> list[QueueCounts]:
-        return await self._read(lambda db: inspection.counts(db, now))
+        return await self._callers.read(lambda db: inspection.counts(db, now))
 
     async def parents(self, id: str) -> list[Parent]:
-        return await self._read(lambda db: inspection.parents(db, id))
+        return await self._callers.read(lambda db: inspection.parents(db, id))
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        results = await self._write(lambda db: manage.cancel(db, ids, now, keep_until))
+        results = await self._callers.write(lambda db: manage.cancel(db, ids, now, keep_until))
         self._work.ring()
         self._ends.ring()
         return results
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
-        return await self._write(lambda db: manage.delete(db, ids))
+        return await self._callers.write(lambda db: manage.delete(db, ids))
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         return await self._told(lambda db: manage.replay(db, replays, now))
@@ -219,19 +218,19 @@ class PostgresDriver:
             return result
 
         with self._teller.about(self._work_channel) as tell:
-            result = await self._write(and_tell)
+            result = await self._callers.write(and_tell)
         self._work.ring()
         return result
 
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
-        swept = await self._write(lambda db: manage.sweep(db, now, keep_until, limit))
+        swept = await self._workers.write(lambda db: manage.sweep(db, now, keep_until, limit))
         if swept:
             self._work.ring()
             self._ends.ring()
         return swept
 
     async def prune(self, now: datetime, limit: int) -> int:
-        return await self._write(lambda db: manage.prune(db, now, limit))
+        return await self._workers.write(lambda db: manage.prune(db, now, limit))
 
     # WaitForWork
 
@@ -242,19 +241,26 @@ class PostgresDriver:
         await self._work.wait(timeout)
 
     async def wait_for_end(self, id: str, timeout: float) -> None:
+        """Ends are told inside this process; those of others are looked for, ever more slowly: nobody knows who waits,
+        and to tell every process of every end would cost more than a few looks."""
         self._pool.check()
-        await self._ends.wait(min(timeout, END_POLL))
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + timeout, FIRST_LOOK
+        while (left := until - loop.time()) > 0 and not await self._ends.wait(min(left, pause)):
+            if await self._callers.read(lambda db: inspection.is_over(db, id)):
+                return
+            pause = min(pause * 1.5, LAST_LOOK)
 
     async def next_due(self, queues: Sequence[str]) -> datetime | None:
-        return await self._read(lambda db: inspection.next_due(db, queues))
+        return await self._workers.read(lambda db: inspection.next_due(db, queues))
 
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        await self._write(lambda db: records.put_schedule(db, schedule))
+        await self._callers.write(lambda db: records.put_schedule(db, schedule))
 
     async def schedules(self) -> list[Schedule]:
-        return await self._read(records.schedules)
+        return await self._callers.read(records.schedules)
 
     async def advance(
         self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
@@ -265,33 +271,45 @@ class PostgresDriver:
         return moved
 
     async def pause_schedule(self, name: str, paused: bool) -> bool:
-        return await self._write(lambda db: records.pause_schedule(db, name, paused))
+        return await self._callers.write(lambda db: records.pause_schedule(db, name, paused))
 
     async def remove_schedule(self, name: str) -> bool:
-        return await self._write(lambda db: records.remove_schedule(db, name))
+        return await self._callers.write(lambda db: records.remove_schedule(db, name))
 
     # Registry
 
     async def beat(self, worker: WorkerRecord) -> None:
-        await self._write(lambda db: records.beat(db, worker), whole=False)
+        await self._workers.write(lambda db: records.beat(db, worker), whole=False)
 
     async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
-        return await self._read(lambda db: records.workers(db, seen_since))
+        return await self._callers.read(lambda db: records.workers(db, seen_since))
 
     async def forget_worker(self, id: str) -> None:
-        await self._write(lambda db: records.forget_worker(db, id), whole=False)
+        await self._workers.write(lambda db: records.forget_worker(db, id), whole=False)
 
     # Counters
 
     async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
-        await self._write(lambda db: records.count(db, tallies, forget_before))
+        await self._workers.write(lambda db: records.count(db, tallies, forget_before))
 
     async def tallies(self, since: datetime) -> list[Tally]:
-        return await self._read(lambda db: records.tallies(db, since))
+        return await self._callers.read(lambda db: records.tallies(db, since))
 
     # ServerClock
 
     async def server_now(self) -> datetime:
-        async with self._pool.connection() as db, db.transaction() if self._login.pooled else nullcontext():
+        async with self._pool.connection(works=True) as db, db.transaction() if self._login.pooled else nullcontext():
             now: datetime = await db.connection.fetchval("SELECT clock_timestamp()")
             return now
+
+
+_drivers: WeakSet[PostgresDriver] = WeakSet()
+
+
+def _in_child() -> None:
+    for driver in list(_drivers):
+        driver.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -7,9 +7,10 @@ is stored step by step in a transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, repeat
 
 import asyncpg
 
@@ -17,18 +18,20 @@ from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import digest
 from taskharbor.driver import Enqueued, Group, GroupResult
-from taskharbor.drivers.postgres.db import Db, OwnDb
-from taskharbor.drivers.postgres.rows import NEW_COLUMNS, STATES, new_row
+from taskharbor.drivers.postgres.db import Db, OwnDb, value
+from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, STATES, new_row
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
 TRIES = 5
-LIVE_COLUMNS = ("seq", "priority", "queue", "state", "due_at", "run_at", "expires_at")
+CROSSED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 Known = tuple[str, bytes]
 
 
 async def enqueue(db: Db, groups: Sequence[Group], now: datetime, tell: str | None) -> list[GroupResult]:
     """Store each group all or none; `tell` is the channel to notify."""
+    if len(groups) == 1 and _kind(groups[0]) is Kind.PLAIN:
+        return [await _one(db, groups[0].jobs[0], now, tell)]
     results: dict[int, GroupResult] = {}
     for kind, run in groupby(enumerate(groups), key=lambda place_and_group: _kind(place_and_group[1])):
         if kind is Kind.GROUP:
@@ -60,9 +63,17 @@ def is_one_step(groups: Sequence[Group]) -> bool:
     return len(groups) == 1 or (len(kinds) == 1 and Kind.GROUP not in kinds)
 
 
+async def _one(db: Db, job: NewJob, now: datetime, tell: str | None) -> GroupResult:
+    row = new_row(job)
+    if row.count(None) < RARE:
+        return (await _plain(db, {0: job}, now, tell))[0]
+    new = await db.rows("enqueue_one", *row[:-RARE], now, tell)
+    return (Enqueued(job.id, True),) if new else JobExists(f"job {job.id} exists")
+
+
 async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | None) -> dict[int, GroupResult]:
-    stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values(), now), tell)}
     results: dict[int, GroupResult] = {}
+    stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values()), now, tell)}
     for place, job in jobs.items():
         results[place] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
         stored.discard(job.id)  # the same id twice is stored once
@@ -79,9 +90,7 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | Non
             if place not in results and job.idempotency_key not in first and job.id not in ids:
                 first[job.idempotency_key or ""] = place
                 ids.add(job.id)
-        chosen = [jobs[place] for place in first.values()]
-        digests = [_digest([job]) for job in chosen]
-        stored = {row[0] for row in await db.rows("enqueue_keyed", *_columns(chosen, now), digests, now, tell)}
+        stored = await _store_keyed(db, [jobs[place] for place in first.values()], now, tell)
         for place in first.values():
             if jobs[place].id in stored:
                 results[place] = (Enqueued(jobs[place].id, True),)
@@ -91,6 +100,22 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | Non
         if len(results) == len(jobs):
             return results
     raise DriverError("idempotency keys change hands faster than they can be read")
+
+
+async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, tell: str | None) -> set[str]:
+    """The ids of those that were stored. None are if one met somebody else: the others of an earlier round are stored
+    for good, so it is the round that is tried again, and not the whole call."""
+    is_alone = isinstance(db, OwnDb) and not db.connection.is_in_transaction()  # then a statement is a step of its own
+    try:
+        async with nullcontext() if is_alone else db.transaction():
+            digests = [_digest([job]) for job in jobs]
+            return {row[0] for row in await db.rows("enqueue_keyed", *_columns(jobs), now, digests, tell)}
+    except asyncpg.UniqueViolationError:  # somebody stored one of the ids just now
+        return set()
+    except CROSSED:
+        if not is_alone:
+            raise
+        return set()
 
 
 async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, GroupResult]:
@@ -162,36 +187,69 @@ async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDe
 async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
     """Store jobs whose ids are free; one whose key is known resolves to what the key stands for."""
     results: dict[str, Enqueued] = {}
-    owners = await _take_keys(db, jobs, now)
+    taken, owners = await _take_keys(db, jobs, now)
     fresh: list[NewJob] = []
     for job in jobs:
-        owner = owners.get(job.idempotency_key or "")
-        if owner is None or owner[0] == job.id:
+        key = job.idempotency_key or ""
+        if key not in owners or (key in taken and owners[key][0] == job.id):
             fresh.append(job)
             results[job.id] = Enqueued(job.id, True)
         else:
-            results[job.id] = Enqueued(owner[0], False, owner[1] == _digest([job]))
+            owner, content = owners[key]
+            results[job.id] = Enqueued(owner, False, content == _digest([job]))
     if fresh:
         await _insert(db, fresh, now, await _connect(db, fresh))
     return tuple(results[job.id] for job in jobs)
 
 
-async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> dict[str, Known]:
-    """Whom the keys of these jobs stand for, now that those that were free are theirs."""
+async def add(db: Db, jobs: Sequence[NewJob], now: datetime) -> None:
+    """Store jobs inside a transaction, without those whose key or id is known (D9), if only since this moment."""
+    first: dict[str, NewJob] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    asked = list(first.values())
+    if all(job.idempotency_key is None and not job.depends_on for job in asked):
+        if asked:
+            await db.rows("enqueue", *_columns(asked), now, None)
+        return
+    for _ in range(TRIES):
+        with suppress(asyncpg.UniqueViolationError):  # somebody stored one of the ids just now
+            async with db.transaction():
+                await store(db, await _fresh(db, asked, now), now)
+                return
+    raise DriverError("ids are taken faster than they can be read")
+
+
+async def _fresh(db: Db, jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
+    """Those whose ids and keys nobody has, of several with one key the first."""
+    taken = {row[0] for row in await db.rows("states", [job.id for job in jobs])}
+    known = set(await living_keys(db, [job.idempotency_key for job in jobs if job.idempotency_key], now))
+    fresh: list[NewJob] = []
+    for job in jobs:
+        if job.id not in taken and job.idempotency_key not in known:
+            fresh.append(job)
+            if job.idempotency_key is not None:
+                known.add(job.idempotency_key)
+    return fresh
+
+
+async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set[str], dict[str, Known]]:
+    """The keys of these jobs that were free and are theirs now, and whom each of all their keys stands for."""
     first: dict[str, NewJob] = {}
     for job in jobs:
         if job.idempotency_key is not None:
             first.setdefault(job.idempotency_key, job)
     if not first:
-        return {}
-    asked = list(first.values())
-    values = [job.id for job in asked], [_digest([job]) for job in asked], [job.key_expires_at for job in asked]
+        return set(), {}
+    taken: set[str] = set()
     for _ in range(TRIES):
-        taken = {row[0] for row in await db.rows("key_put", list(first), *values, now)}
-        owners = {key: (first[key].id, _digest([first[key]])) for key in taken}
-        owners |= await living_keys(db, [key for key in first if key not in taken], now)
+        asked = [job for key, job in first.items() if key not in taken]
+        values = [job.id for job in asked], [_digest([job]) for job in asked], [job.key_expires_at for job in asked]
+        taken |= {row[0] for row in await db.rows("key_put", [job.idempotency_key for job in asked], *values, now)}
+        owners = await living_keys(db, [key for key in first if key not in taken], now)
+        owners |= {key: (first[key].id, _digest([first[key]])) for key in taken}
         if len(owners) == len(first):
-            return owners
+            return taken, owners
     raise DriverError("idempotency keys change hands faster than they can be read")
 
 
@@ -222,23 +280,20 @@ async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int
     if len(jobs) >= COPY_FROM and isinstance(db, OwnDb) and not any(unmet):
         await _copy(db, jobs, now)
     else:
-        await db.rows("enqueue_group", *_columns(jobs, now), unmet)
+        await db.rows("enqueue_group", *_columns(jobs), now, unmet)
 
 
 async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime) -> None:
-    numbers = [row[0] for row in await db.rows("enqueue_numbers", len(jobs))]
-    await db.copy(
-        "job", ("seq", *NEW_COLUMNS), [(seq, *new_row(job, now)) for seq, job in zip(numbers, jobs, strict=True)]
-    )
-    line = [
-        (seq, job.priority, job.queue, "ready", job.run_at or now, job.run_at, job.expires_at)
-        for seq, job in zip(numbers, jobs, strict=True)
-    ]
-    await db.copy("live", LIVE_COLUMNS, line)
+    numbers: list[int] = await value(db, "enqueue_numbers", len(jobs))
+    given = {name: column for name, column in zip(NEW_COLUMNS, _columns(jobs), strict=True) if column}
+    await db.copy("job", ("seq", "created_at", *given), zip(numbers, repeat(now), *given.values(), strict=False))
+    await db.rows("enqueue_line", numbers)
 
 
-def _columns(jobs: Iterable[NewJob], now: datetime) -> list[list[object]]:
-    return [list(column) for column in zip(*(new_row(job, now) for job in jobs), strict=True)]
+def _columns(jobs: Iterable[NewJob]) -> list[list[object]]:
+    """The values of NEW_COLUMNS; of one that nobody uses, none."""
+    columns = zip(*map(new_row, jobs), strict=True)
+    return [[] if column[0] is None and column.count(None) == len(column) else list(column) for column in columns]
 
 
 async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, Known]:

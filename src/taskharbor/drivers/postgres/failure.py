@@ -29,7 +29,6 @@ AWAY: tuple[type[BaseException], ...] = (
 REFUSED: tuple[type[BaseException], ...] = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidPasswordError,
-    asyncpg.InvalidCatalogNameError,
 )
 NO_SCHEMA: tuple[type[BaseException], ...] = (
     asyncpg.UndefinedTableError,
@@ -60,6 +59,8 @@ def failure(error: Exception, login: Login, *, asked: bool = False) -> Exception
         return unsafe
     if isinstance(error, REFUSED):
         return ConfigError(f"{where} does not let us in: check user, password and database in the URL ({error})")
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return ConfigError(f"{where}: there is no such database: check its name in the URL, or create it ({error})")
     if isinstance(error, NO_SCHEMA):
         return SchemaMismatch(
             f"{where} has no TaskHarbor schema {login.schema!r} of this version: run `taskharbor migrate` ({error})"
@@ -67,12 +68,17 @@ def failure(error: Exception, login: Login, *, asked: bool = False) -> Exception
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return ConfigError(f"{where}: {login.user} may not do this: see the roles in docs/postgres.md ({error})")
     if isinstance(error, AWAY):
-        reason = str(error) or type(error).__name__
-        unknown = "; the operation may still take effect" if asked else ""
-        return DriverUnavailable(f"{where} does not answer{unknown}: is it running and reachable? ({reason})")
+        return away(error, login, asked=asked)
     if isinstance(error, asyncpg.PostgresError):
         return DriverError(f"{where}: {type(error).__name__}: {error}")
     return error
+
+
+def away(error: Exception, login: Login, *, asked: bool) -> DriverUnavailable:
+    """The server is not there, or does not answer."""
+    unknown = "; the operation may still take effect" if asked else ""
+    reason = str(error) or type(error).__name__
+    return DriverUnavailable(f"{login.where} does not answer{unknown}: is it running and reachable? ({reason})")
 
 
 def _unsafe(error: Exception, login: Login) -> ConfigError | None:

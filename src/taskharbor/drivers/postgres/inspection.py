@@ -8,6 +8,7 @@ from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
+from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.postgres.db import Db, value
 from taskharbor.drivers.postgres.rows import STATES, record
@@ -27,25 +28,39 @@ async def find_key(db: Db, key: str, now: datetime) -> str | None:
     return found[0][1] if found else None
 
 
+async def is_over(db: Db, id: str) -> bool:
+    """Whether nothing more will become of a job."""
+    return not await db.rows("is_live", id)
+
+
 async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
     """Matching records, the newest first."""
     before = None if after is None else await value(db, "query_after", after)
+    name, *more = _best(where, now)
     rows = await db.rows(
-        "query_workflow" if where.workflow_id is not None else "query",
-        now,
+        name,
         max(limit, 0),
         BEYOND_ALL if before is None else before,
-        [state.value for state in where.states] or None,
         like(where.queue),
         like(where.task),
         where.error,
         like(where.reason),
         where.tag,
-        where.workflow_id,
         where.since,
         where.until,
+        *more,
     )
     return [record(row) for row in rows]
+
+
+def _best(where: Filter, now: datetime) -> tuple[str, *tuple[object, ...]]:
+    """The statement that reads the fewest rows, and what it wants to know beside the rest."""
+    states = [state.value for state in where.states]
+    if where.workflow_id is not None:
+        return "query_workflow", now, states or None, where.workflow_id
+    if set(where.states) == {Shown.DLQ} or (not states and where.reason is not None):  # nobody else has a reason
+        return ("query_dead",)
+    return "query", now, states or None
 
 
 def like(pattern: str | None) -> str | None:
@@ -75,6 +90,6 @@ async def parents(db: Db, id: str) -> list[Parent]:
 
 
 async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:
-    """When the next job of the queues is due, or a lease runs out."""
+    """When the next job of the queues is due, or its lease runs out."""
     found: datetime | None = await value(db, "next_due", list(queues))
     return found

@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from taskharbor.drivers.postgres.db import Connection
 from taskharbor.drivers.postgres.failure import failure
@@ -23,15 +22,15 @@ from taskharbor.errors import DriverError, HarborError
 logger = logging.getLogger("taskharbor.postgres")
 ASK_EVERY, ANSWER_WITHIN, FAREWELL_WITHIN = 5.0, 5.0, 0.5
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-MOMENT = 0.01
+MOMENT, COURTESY = 0.01, 0.003
 
 
 class Listener:
-    """Calls `ring(channel)` after notifications, and after any time in which some may have been missed."""
+    """Calls `ring` after notifications, and after any time in which some may have been missed."""
 
-    def __init__(self, login: Login, channels: tuple[str, ...], ring: Callable[[str], None]) -> None:
+    def __init__(self, login: Login, channel: str, ring: Callable[[], None]) -> None:
         self._login = login
-        self._channels = channels
+        self._channel = channel
         self._ring = ring
         self._closed = False
         self._begin()
@@ -89,8 +88,7 @@ class Listener:
         connection.add_termination_listener(lambda _: gone.set())
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                for channel in self._channels:
-                    await connection.add_listener(channel, self._heard)
+                await connection.add_listener(self._channel, self._heard)
             self._begun()
             while not gone.is_set():
                 with suppress(TimeoutError):
@@ -109,7 +107,7 @@ class Listener:
         """Whether the session is there, and listens still."""
         async with asyncio.timeout(ANSWER_WITHIN):
             heard = await connection.fetchval("SELECT count(*) FROM pg_listening_channels()")
-        if heard != len(self._channels):
+        if heard != 1:
             raise DriverError("the session forgot to LISTEN: behind a pooler, add pgbouncer=true to the URL")
 
     async def _leave(self, connection: Connection) -> None:
@@ -120,22 +118,22 @@ class Listener:
         if self._failures:
             logger.info("store.available: %s: listening again", self._login.where)
         self._failures = 0
-        for channel in self._channels:  # what was told before this was not heard
-            self._ring(channel)
+        self._ring()  # what was told before this was not heard
 
     def _failed(self, error: Exception) -> None:
         if not self._failures:  # the poll goes on; one line will do
             logger.warning("store.unavailable: not listening, trying again: %s", failure(error, self._login))
         self._failures += 1
 
-    def _heard(self, connection: Any, pid: int, channel: str, payload: object) -> None:
-        self._ring(channel)
+    def _heard(self, *told: object) -> None:
+        self._ring()
 
 
 class Teller:
     """Tells of commits by `notify(channel)`: with the commit itself, or at the end of the moment that began with one.
 
-    What is told later is told after its commit, so the last commit of a burst is never told too early.
+    What is told later is told after its commit, so the last commit of a burst is never told too early. The next commit
+    after a moment tells for all before it; only if none comes within a short while, somebody has to do it on its own.
     """
 
     def __init__(self, notify: Callable[[str], Awaitable[object]]) -> None:
@@ -148,13 +146,19 @@ class Teller:
     @contextmanager
     def about(self, channel: str) -> Generator[str | None]:
         """Around a commit: the channel if the commit is to tell it, None if somebody does so afterwards."""
+        owed = channel in self._owed
         if self._is_quiet(channel):
-            yield channel
+            try:
+                yield channel
+            except BaseException:
+                if owed:  # by those before it
+                    self.owe(channel)
+                raise
             return
         try:
             yield None
         finally:  # also after an error, because it may have been committed
-            self._owe(channel)
+            self.owe(channel)
 
     def _is_quiet(self, channel: str) -> bool:
         """Whether nobody told it just now; from now on somebody did."""
@@ -163,9 +167,11 @@ class Teller:
             if time < self._told.get(channel, -MOMENT) + MOMENT:
                 return False
             self._told[channel] = time
+            self._owed.discard(channel)
             return True
 
-    def _owe(self, channel: str) -> None:
+    def owe(self, channel: str) -> None:
+        """See to it that a commit is told that was just made."""
         with self._lock:
             self._owed.add(channel)
             payer = self._payers.get(channel)
@@ -176,8 +182,8 @@ class Teller:
         loop = asyncio.get_running_loop()
         try:
             while self._is_owed(channel):
-                await asyncio.sleep(self._told[channel] + MOMENT - loop.time())
-                await self._tell(channel)
+                left = self._told.get(channel, 0.0) + MOMENT + COURTESY - loop.time()
+                await (asyncio.sleep(left) if left > 0 else self._tell(channel))
         finally:
             with self._lock:
                 self._retire(channel)

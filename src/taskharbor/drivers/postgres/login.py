@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Mapping
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
 import asyncpg
 from msgspec import Struct
 
+from taskharbor.drivers.postgres import libpq
 from taskharbor.drivers.postgres.sql import DEFAULT_SCHEMA, quoted
 from taskharbor.errors import ConfigError
 
@@ -18,8 +21,27 @@ if TYPE_CHECKING:
     import psycopg
 
 TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
-CONNECT_WITHIN = 10.0
+# One attempt. Those who wait for a server that was away try again, and are to be back at work within 5 s of it (X2).
+CONNECT_WITHIN = 3.0
 MOST_PORTS = 65_535
+# A handler's own statement may take as long as it takes, but not on a line that leads nowhere.
+ALIVE: dict[str, Any] = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+LENT = {"application_name": "taskharbor"}
+# Statements are planned once, by their indexes: a plan that was made while a table was small must do when it is not.
+SESSION = {
+    **LENT,
+    "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 
 
 class Login(Struct, frozen=True, kw_only=True):
@@ -33,7 +55,7 @@ class Login(Struct, frozen=True, kw_only=True):
     schema: str = DEFAULT_SCHEMA
     pooled: bool = False
     tls: ssl.SSLContext | None = None
-    libpq: Mapping[str, Any] = {}  # the same about encryption, for clients that go by names
+    tls_words: Mapping[str, str] = {}  # the same for libpq
 
     def __repr__(self) -> str:
         return f"<Login {self.where}>"
@@ -42,7 +64,7 @@ class Login(Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """The server as messages name it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        at = self.host if self.is_socket else f"{host}:{self.port}"
+        at = f"{self.host}/.s.PGSQL.{self.port}" if self.is_socket else f"{host}:{self.port}"
         return f"PostgreSQL at {at} (database {self.database or self.user or 'default'})"
 
     @property
@@ -50,8 +72,8 @@ class Login(Struct, frozen=True, kw_only=True):
         """Whether the server is reached by a unix socket."""
         return self.host.startswith("/")
 
-    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
-        """A new connection."""
+    async def connect(self, *, lent: bool = False) -> asyncpg.Connection[asyncpg.Record]:
+        """A new connection; one that is lent to handlers plans their statements as they are used to."""
         return await asyncpg.connect(
             host=self.host,
             port=self.port,
@@ -63,7 +85,7 @@ class Login(Struct, frozen=True, kw_only=True):
             timeout=CONNECT_WITHIN,
             statement_cache_size=0 if self.pooled else 256,
             max_cached_statement_lifetime=0,
-            server_settings={} if self.pooled else {"application_name": "taskharbor"},
+            server_settings={} if self.pooled else LENT if lent else SESSION,
         )
 
     def connect_blocking(self) -> psycopg.Connection[Any]:
@@ -80,7 +102,8 @@ class Login(Struct, frozen=True, kw_only=True):
             prepare_threshold=None if self.pooled else 5,
             autocommit=True,
             gssencmode="disable",
-            **self.libpq,
+            **ALIVE,
+            **libpq.found(self.tls_words),
         )
 
 
@@ -91,6 +114,7 @@ def login(url: SplitResult, options: dict[str, str]) -> Login:
     host = _host(url, options)
     schema = options.pop("namespace", DEFAULT_SCHEMA)
     quoted(schema)
+    tls, words = _encryption(host, options)
     return Login(
         host=host,
         port=_port(url, options),
@@ -99,8 +123,8 @@ def login(url: SplitResult, options: dict[str, str]) -> Login:
         database=unquote(url.path[1:]) or None,
         schema=schema,
         pooled=switch(options, "pgbouncer"),
-        libpq=_libpq(host, options),
-        tls=_tls(host, options),
+        tls=tls,
+        tls_words=words,
     )
 
 
@@ -146,8 +170,8 @@ def _part(name: str, given: str | None, options: dict[str, str]) -> str | None:
     return unquote(given) if given else asked or None
 
 
-def _tls(host: str, options: dict[str, str]) -> ssl.SSLContext | None:
-    """The line's encryption: checked by default, unless the server is on this machine."""
+def _encryption(host: str, options: dict[str, str]) -> tuple[ssl.SSLContext | None, dict[str, str]]:
+    """The line's encryption, for asyncpg and for libpq: checked by default, unless the server is on this machine."""
     root, own, key = (options.pop(name, None) or None for name in ("sslrootcert", "sslcert", "sslkey"))
     unsaid = "disable" if is_local(host) and root is None and own is None else "verify-full"
     mode = options.pop("sslmode", unsaid)
@@ -158,32 +182,32 @@ def _tls(host: str, options: dict[str, str]) -> ssl.SSLContext | None:
     if key is not None and own is None:
         raise ConfigError("sslkey in the URL needs sslcert beside it")
     if mode == "disable" or host.startswith("/"):
-        return None
-    return _context(mode, root, own, key)
-
-
-def _libpq(host: str, options: dict[str, str]) -> dict[str, str]:
-    """The options that `_tls` takes and what it makes of them, as psycopg wants to hear it."""
-    found = {name: options[name] for name in ("sslrootcert", "sslcert", "sslkey") if options.get(name)}
-    found["sslmode"] = options.get("sslmode", "disable" if is_local(host) and not found else "verify-full")
-    if found["sslmode"] == "verify-full":
-        found.setdefault("sslrootcert", "system")
-    return found
+        return None, {"sslmode": "disable"}
+    return _context(mode, root, own, key), libpq.words(mode, root, own, key)
 
 
 def _context(mode: str, root: str | None, own: str | None, key: str | None) -> ssl.SSLContext:
     named = {"sslrootcert": root, "sslcert": own, "sslkey": key}
     try:
-        context = ssl.create_default_context(cafile=None if root == "system" else root)
+        context = ssl.create_default_context(cafile=None if root == libpq.SYSTEM else root)
         if own is not None:
             context.load_cert_chain(own, key, password=_no_password)
+            _check_private(key or own)
     except OSError as error:
         files = ", ".join(f"{name}={file}" for name, file in named.items() if file is not None)
         raise ConfigError(f"the certificates in the URL cannot be used ({error}): check {files}") from error
     context.check_hostname = mode == "verify-full"
+    context.verify_flags &= ~ssl.VERIFY_X509_PARTIAL_CHAIN  # what newer Pythons accept and libpq does not
     if mode == "require" and root is None:  # with one it is checked, as libpq does
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _check_private(key: str) -> None:
+    """As libpq does: a key is for its owner, or root's and for a group."""
+    info = Path(key).stat()
+    if os.name == "posix" and info.st_mode & (0o037 if info.st_uid == 0 else 0o077):
+        raise ConfigError(f"others can read or change the key in {key}: chmod 600 it")
 
 
 def _no_password() -> str:

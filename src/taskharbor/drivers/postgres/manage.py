@@ -8,20 +8,23 @@ from datetime import datetime
 from taskharbor.core.evolve import Replay
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import digest
+from taskharbor.core.line import SINCE_EVER
 from taskharbor.core.states import TERMINAL, State
 from taskharbor.driver import Cancellation, Deletion, Replaying, Reschedule
 from taskharbor.drivers.postgres.db import Db, Row
-from taskharbor.drivers.postgres.dependants import withdraw
+from taskharbor.drivers.postgres.dependants import LOOKS, hold, nowhere, withdraw
 from taskharbor.drivers.postgres.enqueue import living_keys
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import STATES
 
+UNFINISHED = ("ready", "waiting", "inflight")
 # Keys cost little to forget, but a step stays bounded.
 KEYS_PER_PRUNE = 10_000
 
 
 async def cancel(db: Db, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
     """Withdraw jobs in line, or ask the holders of inflight ones to stop (T3)."""
+    await hold(db, set(ids))
     return [await _cancel(db, id, now, keep_until) for id in ids]
 
 
@@ -34,14 +37,18 @@ async def _cancel(db: Db, id: str, now: datetime, keep_until: datetime) -> Cance
     if state is State.INFLIGHT:
         await db.rows("cancel_request", id, now)
         return "requested"
-    await withdraw(db, [id], now, keep_until)
+    await withdraw(db, [id], ("ready", "waiting"), now, keep_until)
     return "cancelled"
 
 
 async def _held_state(db: Db, id: str) -> State | None:
     """The state of a job, which stays so until the transaction ends."""
-    found = await db.rows("state_held", id) or await db.rows("states", [id])
-    return STATES[found[0][1]] if found else None
+    for _ in range(LOOKS):
+        if found := await db.rows("state_held", id):
+            return STATES[found[0][1]]
+        if not await db.rows("states", [id]):
+            return None
+    raise nowhere(id)
 
 
 async def delete(db: Db, ids: Sequence[str]) -> list[Deletion]:
@@ -68,8 +75,8 @@ async def _forget(db: Db, removed: Sequence[Row]) -> None:
     workflows = {row[1] for row in removed if row[1] is not None}
     if ids:
         await db.rows("delete_edges", ids)
-    if workflows:
-        await db.rows("key_free_workflow", sorted(workflows))
+    if workflows and (keyed := {row[0] for row in await db.rows("key_hold_workflow", sorted(workflows))}):
+        await db.rows("key_free_workflow", sorted(keyed))
 
 
 async def replay(db: Db, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
@@ -118,7 +125,7 @@ async def sweep(db: Db, now: datetime, keep_until: datetime, limit: int) -> int:
         # One that ends takes waiting dependants along, so there may be fewer to cancel than were found.
         while swept < limit:
             found = [row[0] for row in await db.rows(candidates, now, limit - swept)]
-            gone = await withdraw(db, found, now, keep_until) if found else []
+            gone = await withdraw(db, found, UNFINISHED, now, keep_until) if found else []
             if not gone:
                 break
             swept += len(gone)
@@ -127,8 +134,17 @@ async def sweep(db: Db, now: datetime, keep_until: datetime, limit: int) -> int:
 
 async def prune(db: Db, now: datetime, limit: int) -> int:
     """Forget what was kept long enough (X8), and keys that ran out."""
-    found = [row[0] for row in await db.rows("prune", now, max(limit, 0))]
-    removed: Sequence[Row] = await db.rows("delete", found) if found else []
+    found: list[str] = []
+    place: Row = (SINCE_EVER, 0)
+    while len(found) < limit:  # members of unfinished workflows are kept, and do not stand in the way of the others
+        rows = await db.rows("prune", now, *place, limit)
+        if not rows:
+            break
+        workflows = {row[1] for row in rows if row[1] is not None}
+        kept = {row[0] for row in await db.rows("unfinished", sorted(workflows))} if workflows else set[str]()
+        found += [row[0] for row in rows if row[1] not in kept]
+        place = rows[-1][2:]
+    removed: Sequence[Row] = await db.rows("delete", found[:limit]) if found else []
     await _forget(db, removed)
     await db.rows("key_prune", now, KEYS_PER_PRUNE)
     return len(removed)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from weakref import WeakKeyDictionary, WeakSet
+from contextlib import suppress
+from types import TracebackType
+from weakref import WeakKeyDictionary
 
 from taskharbor.drivers.postgres.db import Connection, OwnDb
 from taskharbor.drivers.postgres.failure import failure, is_harmless
@@ -21,25 +21,32 @@ from taskharbor.drivers.postgres.login import Login
 from taskharbor.errors import DriverClosed
 
 PER_LOOP = 4
-# Beyond the patience of every caller: what stays without an answer for so long loses its connection, whoever waits.
+# Beyond the patience of every caller: what stays without an answer for so long loses its connection, whoever waits. But
+# not connections that are lent to handlers, who may take their time.
 ANSWER_WITHIN = 60.0
 
 
 class Lot:
     """The connections of one loop."""
 
-    def __init__(self, slots: int) -> None:
-        self.idle: list[Connection] = []
-        self.slots = asyncio.Semaphore(slots)
+    def __init__(self, loop: asyncio.AbstractEventLoop, slots: int) -> None:
+        self.idle: list[OwnDb] = []
+        self.callers, self.workers = (
+            asyncio.Semaphore(slots),
+            asyncio.Semaphore(slots),
+        )  # no handler holds its worker up
         self.open: set[Connection] = set()
+        self._loop = loop
+        self._asked: dict[OwnDb, float] = {}
+        self._watch: asyncio.TimerHandle | None = None
 
-    def take(self) -> Connection | None:
+    def take(self) -> OwnDb | None:
         """One that is free, the most recently used first."""
         while self.idle:
-            connection = self.idle.pop()
-            if not connection.is_closed():
-                return connection
-            self.open.discard(connection)
+            db = self.idle.pop()
+            if not db.connection.is_closed():
+                return db
+            self.open.discard(db.connection)
         return None
 
     def drop(self, connection: Connection) -> None:
@@ -50,69 +57,75 @@ class Lot:
     def clear(self) -> None:
         """Throw all away."""
         self.idle.clear()
+        if self._watch is not None:
+            self._watch.cancel()
         while self.open:
             self.open.pop().terminate()
+
+    def asks(self, db: OwnDb) -> None:
+        """From now on an answer is awaited. One timer watches over all: timers cost more than looks."""
+        self._asked[db] = self._loop.time()
+        if self._watch is None:
+            self._watch = self._loop.call_later(ANSWER_WITHIN, self._look)
+
+    def answered(self, db: OwnDb) -> None:
+        """It has come, or nobody waits for it any more."""
+        self._asked.pop(db, None)
+
+    def _look(self) -> None:
+        self._watch = None
+        for db, since in list(self._asked.items()):
+            if since + ANSWER_WITHIN <= self._loop.time():
+                self.answered(db)
+                db.connection.terminate()
+        if self._asked:
+            self._watch = self._loop.call_at(min(self._asked.values()) + ANSWER_WITHIN, self._look)
 
 
 class Pool:
     """Hands out connections. `login` says where and as whom."""
 
-    def __init__(self, login: Login, per_loop: int = PER_LOOP) -> None:
+    def __init__(self, login: Login, per_loop: int = PER_LOOP, *, lends: bool = False) -> None:
         self.login = login
+        self.lends = lends
         self._per_loop = per_loop
         self._lots: WeakKeyDictionary[asyncio.AbstractEventLoop, Lot] = WeakKeyDictionary()
         self._tenants: dict[int, AsyncGenerator[None]] = {}
         self._lock = threading.Lock()
         self._closed = False
-        _pools.add(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it hands out nothing any more."""
+        return self._closed
 
     def check(self) -> None:
         """Raise unless the pool can be used."""
         if self._closed:
             raise DriverClosed("this postgres driver was closed")
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[OwnDb]:
-        """A connection for one step."""
-        self.check()
-        lot = await self._lot()
-        async with lot.slots:
-            try:
-                connection = lot.take()
-                if connection is None:
-                    connection = await self._connect(lot)
-            except Exception as error:
-                raise failure(error, self.login) from error
-            limit = asyncio.get_running_loop().call_later(ANSWER_WITHIN, connection.terminate)
-            try:
-                yield OwnDb(connection, self.login.schema)
-            except BaseException as error:
-                if is_harmless(error, connection):
-                    lot.idle.append(connection)
-                else:
-                    lot.drop(connection)
-                if isinstance(error, Exception):
-                    raise failure(error, self.login, asked=True) from error
-                raise
-            finally:
-                limit.cancel()
-            if self._closed or connection.is_closed():
-                lot.drop(connection)
-            else:
-                lot.idle.append(connection)
+    def connection(self, *, works: bool = False) -> Taken:
+        """A connection for one step, `async with`; what `works` waits only for its like."""
+        return Taken(self, works)
 
-    async def _connect(self, lot: Lot) -> Connection:
-        connection = await self.login.connect()
+    async def connect(self, lot: Lot) -> OwnDb:
+        """A new one."""
+        connection = await self.login.connect(lent=self.lends)
         lot.open.add(connection)
-        return connection
+        return OwnDb(connection, self.login.schema)
 
-    async def _lot(self) -> Lot:
+    async def lot(self) -> Lot:
+        """That of the running loop."""
         loop = asyncio.get_running_loop()
+        lot = self._lots.get(loop)
+        return lot if lot is not None else await self._new_lot(loop)
+
+    async def _new_lot(self, loop: asyncio.AbstractEventLoop) -> Lot:
         with self._lock:
             lot = self._lots.get(loop)
             if lot is not None:
                 return lot
-            lot = self._lots[loop] = Lot(self._per_loop)
+            lot = self._lots[loop] = Lot(loop, self._per_loop)
         tenant = self._tenants[id(loop)] = self._tenancy(loop, lot)
         await anext(tenant)
         return lot
@@ -141,9 +154,9 @@ class Pool:
             lots = list(self._lots.items())
         for loop, lot in lots:
             if loop is here:
-                for connection in list(lot.idle):
+                for db in list(lot.idle):
                     with suppress(Exception):
-                        await connection.close(timeout=1)
+                        await db.connection.close(timeout=1)
                 lot.clear()
             elif not loop.is_closed():
                 with suppress(RuntimeError):
@@ -152,17 +165,46 @@ class Pool:
             await tenant.aclose()
 
 
-_pools: WeakSet[Pool] = WeakSet()
+class Taken:
+    """A connection while a step uses it; afterwards it is free again, or thrown away. Not a generator: it is in the way
+    of everything."""
+
+    __slots__ = ("_db", "_lot", "_pool", "_slot", "_works")
+
+    def __init__(self, pool: Pool, works: bool) -> None:
+        self._pool = pool
+        self._works = works
+
+    async def __aenter__(self) -> OwnDb:
+        pool = self._pool
+        pool.check()
+        lot = self._lot = await pool.lot()
+        slot = self._slot = lot.workers if self._works else lot.callers
+        await slot.acquire()
+        try:
+            db = self._db = lot.take() or await pool.connect(lot)
+        except BaseException as error:
+            slot.release()
+            if isinstance(error, Exception) and (ours := failure(error, pool.login)) is not error:
+                raise ours from error
+            raise
+        if not pool.lends:
+            lot.asks(db)
+        return db
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pool, lot, db = self._pool, self._lot, self._db
+        lot.answered(db)
+        self._slot.release()
+        if pool.is_closed or db.connection.is_closed() or not (error is None or is_harmless(error, db.connection)):
+            lot.drop(db.connection)
+        else:
+            lot.idle.append(db)
+        if isinstance(error, Exception) and (ours := failure(error, pool.login, asked=True)) is not error:
+            raise ours from error
 
 
 def _lose(things: list[object]) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))
-
-
-def _in_child() -> None:
-    for pool in list(_pools):
-        pool.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

@@ -1,12 +1,13 @@
 """Statements on a psycopg 3 connection, one that is awaited or one that blocks.
 
-psycopg is no dependency: whoever has such a connection has it installed.
+psycopg is no dependency of the driver: whoever has such a connection has it installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -15,6 +16,17 @@ from taskharbor.drivers.postgres.db import Row
 
 if TYPE_CHECKING:
     import psycopg
+
+
+INSTALL = 'pip install "taskharbor[psycopg]"'
+
+
+def has_psycopg() -> bool:
+    """Whether there is one of 3.2 or newer."""
+    try:
+        return hasattr(import_module("psycopg"), "RawCursor")
+    except ImportError:
+        return False
 
 
 class AsyncPsycopgDb:

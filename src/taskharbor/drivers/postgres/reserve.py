@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from secrets import token_urlsafe
+from typing import NamedTuple
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import refusal
 from taskharbor.core.line import shares
 from taskharbor.driver import Extended, Report
-from taskharbor.drivers.postgres.db import Db
+from taskharbor.drivers.postgres.bookmarks import Bookmarks
+from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import claimed, json_or_none, split_token
 from taskharbor.errors import LeaseError, StoreCorrupt
 
 
-async def reserve(
-    db: Db,
-    queues: Sequence[str],
-    now: datetime,
-    lease_for: timedelta,
-    limit: int,
-    worker: str,
-    ids: Sequence[str] | None,
-) -> list[JobRecord]:
-    """Claim due jobs of the queues, best first, or exactly `ids`."""
-    if limit <= 0 or (not queues and ids is None):
-        return []
-    tokens, expires_at = f"{token_urlsafe(12)}.", now + lease_for
-    if ids is None:
-        share = shares(queues, limit)
-        rows = await db.rows("reserve", list(share), list(share.values()), limit, now, expires_at, worker, tokens)
-    else:
-        rows = await db.rows("reserve_ids", list(dict.fromkeys(ids)), limit, now, expires_at, worker, tokens)
-    return [claimed(row, tokens, now, expires_at, worker) for row in sorted(rows, key=_place)]
+class Claim(NamedTuple):
+    """What the claims of one call have in common: the first parameters of each statement."""
+
+    now: datetime
+    expires_at: datetime
+    worker: str
+    tokens: str
 
 
-def _place(row: Sequence[int]) -> int:
-    return row[0]
+def claim(now: datetime, lease_for: timedelta, worker: str) -> Claim:
+    """A new one."""
+    return Claim(now, now + lease_for, worker, f"{token_urlsafe(12)}.")
+
+
+async def reserve(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
+    """Claim due jobs of the queues, best first."""
+    share = shares(queues, limit)
+    asked = asyncio.get_running_loop().time()
+    rows = await _rows(db, "reserve", *to, limit, list(share), list(share.values()))
+    bookmarks.note(queues, rows, limit, asked)
+    return _claimed(rows, to)
+
+
+async def reserve_on(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
+    """Claim what comes next behind the bookmarks; there may be more elsewhere."""
+    marks = bookmarks.going_on(queues)
+    share = shares([queue for queue in queues if queue in marks], limit)
+    lines = [(queue, *marks[queue], some) for queue, some in share.items()]
+    rows = await _rows(db, "reserve_on", *to, *map(list, zip(*lines, strict=True)))
+    bookmarks.note(queues, rows, limit)
+    return _claimed(rows, to)
+
+
+async def reserve_ids(db: Db, to: Claim, ids: Sequence[str], limit: int) -> list[JobRecord]:
+    """Claim exactly these, as far as they can be."""
+    return _claimed(await _rows(db, "reserve_ids", *to, limit, list(dict.fromkeys(ids))), to)
+
+
+async def _rows(db: Db, name: str, *values: object) -> list[Row]:
+    return sorted(await db.rows(name, *values), key=_place)
+
+
+def _place(row: Row) -> int:
+    place: int = row[0]
+    return place
+
+
+def _claimed(rows: Sequence[Row], to: Claim) -> list[JobRecord]:
+    return [claimed(row, to.tokens, to.now, to.expires_at, to.worker) for row in rows]
 
 
 async def extend(db: Db, reports: Sequence[Report], now: datetime, lease_for: timedelta) -> list[Extended | LeaseError]:

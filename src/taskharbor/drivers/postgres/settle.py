@@ -6,16 +6,17 @@ that end, one for all that go back in line, then what hangs on them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 
-from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.dependants import tell, with_dependants
-from taskharbor.drivers.postgres.enqueue import living_keys, store
+from taskharbor.drivers.postgres.dependants import LOOKS, hold, tell, with_dependants
+from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import json_or_none, split_token, text_or_none
 from taskharbor.errors import StoreCorrupt
@@ -23,8 +24,11 @@ from taskharbor.errors import StoreCorrupt
 Given = tuple[int, str, Transition]
 
 
-async def settle(db: Db, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-    """Write outcomes; what a statement did not touch is told why. The first of several for one job counts."""
+async def settle(
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object] = lambda: None
+) -> list[Verdict]:
+    """Write outcomes; what a statement did not touch is told why. The first of several for one job counts. `stir` is
+    called if there may be work now that was not in line before."""
     verdicts: dict[int, Verdict] = {}
     left = dict(enumerate(transitions))
     while left:
@@ -32,22 +36,42 @@ async def settle(db: Db, transitions: Sequence[Transition], now: datetime) -> li
         for place, to in left.items():
             step.setdefault(to.id, place)
         chosen = [left.pop(place) for place in step.values()]
-        done = await _settle_once(db, chosen, now)
-        for place, to in zip(step.values(), chosen, strict=True):
-            verdicts[place] = "ok" if to.id in done else await _refused(db, to, now)
+        found = await _settle_or_refuse(db, chosen, now, stir)
+        verdicts |= {place: found[id] for id, place in step.items()}
     return [verdicts[place] for place in range(len(transitions))]
 
 
-async def _settle_once(db: Db, transitions: Sequence[Transition], now: datetime) -> set[str]:
+async def _settle_or_refuse(
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]
+) -> dict[str, Verdict]:
+    """What became of each; of a job there is one. A lease that is in order by the time it is looked at was renewed just
+    now, by a heartbeat that overtook us: then it can be settled."""
+    verdicts: dict[str, Verdict] = {}
+    left = transitions
+    for _ in range(LOOKS):
+        done = await _settle_once(db, left, now, stir)
+        verdicts.update((id, "ok") for id in done)
+        left = [to for to in left if to.id not in done]
+        jobs = await get(db, [to.id for to in left]) if left else []
+        verdicts.update((to.id, settle_verdict(job, to.id, to.token, now)) for to, job in zip(left, jobs, strict=True))
+        left = [to for to in left if verdicts[to.id] == "ok"]
+        if not left:
+            return verdicts
+    raise StoreCorrupt(f"the lease on job {left[0].id} is in order, but it could not be settled")
+
+
+async def _settle_once(
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]
+) -> set[str]:
     """The ids of those that were written; each job appears once."""
     done: set[str] = set()
     if all(map(_is_plain, transitions)):
         done = await _finish(db, transitions, now)
         transitions = [to for to in transitions if to.id not in done]
-        if not transitions or not await with_dependants(db, [to.id for to in transitions]):
+        if not transitions:
             return done
     async with db.transaction():
-        return done | await _settle_all(db, transitions, now)
+        return done | await _settle_all(db, transitions, now, stir)
 
 
 def _is_plain(to: Transition) -> bool:
@@ -62,44 +86,44 @@ def _is_plain(to: Transition) -> bool:
 
 
 def _given(transitions: Sequence[Transition]) -> list[Given]:
-    """The rows that the tokens name."""
+    """The rows that the tokens name, in the order in which everybody takes them: one that went another way and a
+    heartbeat would wait for each other."""
     found: list[Given] = []
     for to in transitions:
         tokens, seq, id = split_token(to.token)
         if id == to.id:
             found.append((seq, tokens, to))
-    return found
+    return sorted(found, key=itemgetter(0))
 
 
 async def _finish(db: Db, acks: Sequence[Transition], now: datetime) -> set[str]:
-    """Write plain successes that nobody waits for, by a statement for each time they are kept until."""
-    by_time: dict[datetime, list[Given]] = {}
-    for it in _given(acks):
-        by_time.setdefault(it[2].keep_until, []).append(it)
-    done: set[str] = set()
-    for keep_until, given in by_time.items():
-        ids = [it[2].id for it in given]
-        rows = await db.rows("settle_done", [it[0] for it in given], [it[1] for it in given], now, keep_until, ids)
-        ended = {row[0] for row in rows}
-        done |= {to.id for seq, _, to in given if seq in ended}
-    return done
+    """Write plain successes of jobs that nobody waits for, by one statement."""
+    given = _given(acks)
+    if not given:
+        return set()
+    seqs, tokens, outcomes = zip(*given, strict=True)
+    kept, ids = [to.keep_until for to in outcomes], [to.id for to in outcomes]
+    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, ids, now)}
+    return {to.id for seq, _, to in given if seq in ended}
 
 
-async def _settle_all(db: Db, transitions: Sequence[Transition], now: datetime) -> set[str]:
+async def _settle_all(db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]) -> set[str]:
     given = _given(transitions)
-    came_to = await _put_back(db, [it for it in given if isinstance(it[2], PutBack)], now)
+    back = [it for it in given if isinstance(it[2], PutBack)]
+    if back:  # by another statement than those that end
+        await hold(db, [it[2].id for it in given])
+    came_to = await _put_back(db, back, now)
     ends = [it for it in given if it[2].id not in came_to]  # put-backs that were asked to cancel are among them
     came_to |= await _end(db, ends, now)
     written = [to for to in transitions if to.id in came_to]
-    await _add(db, written, now)
+    await add(db, [job for to in written for job in to.new_jobs], now)
     ended = {id: state for id, state in came_to.items() if state is not State.READY}
     needed: set[str] = await with_dependants(db, list(ended)) if ended else set()
-    by_time: dict[datetime, dict[str, State]] = {}
-    for to in written:
-        if to.id in needed:
-            by_time.setdefault(to.keep_until, {})[to.id] = ended[to.id]
-    for keep_until, some in by_time.items():
-        await tell(db, some, now, keep_until)
+    told = [to for to in written if to.id in needed]
+    if told or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
+        stir()
+    for keep_until, some in groupby(told, key=lambda to: to.keep_until):
+        await tell(db, {to.id: ended[to.id] for to in some}, now, keep_until)
     return set(came_to)
 
 
@@ -143,6 +167,7 @@ async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State
         [to.keep_until for to in outcomes],
         [to.result if isinstance(to, Ack) else None for to in outcomes],
         [to.reason if isinstance(to, Fail) else None for to in outcomes],
+        [isinstance(to, PutBack) for to in outcomes],
         now,
     )
     ended = {row[0] for row in rows}
@@ -161,28 +186,3 @@ def _end_of(to: Transition) -> State:
             return DLQ
         case Cancel() | PutBack():
             return CANCELLED
-
-
-async def _add(db: Db, written: Sequence[Transition], now: datetime) -> None:
-    """Enqueue with the settle; one whose key or id is known is skipped (D9)."""
-    new = [job for to in written for job in to.new_jobs]
-    if not new:
-        return
-    taken = {row[0] for row in await db.rows("states", [job.id for job in new])}
-    known = set(await living_keys(db, [job.idempotency_key for job in new if job.idempotency_key], now))
-    fresh: dict[str, NewJob] = {}
-    for job in new:
-        if job.id not in taken and job.idempotency_key not in known:
-            fresh.setdefault(job.id, job)
-            if job.idempotency_key is not None:
-                known.add(job.idempotency_key)
-    if fresh:
-        await store(db, list(fresh.values()), now)
-
-
-async def _refused(db: Db, to: Transition, now: datetime) -> Verdict:
-    [job] = await get(db, [to.id])
-    verdict = settle_verdict(job, to.id, to.token, now)
-    if verdict == "ok":
-        raise StoreCorrupt(f"the lease on job {to.id} is in order, but it could not be settled")
-    return verdict

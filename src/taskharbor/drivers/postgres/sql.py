@@ -1,5 +1,7 @@
 """The SQL of this driver: one static statement per file under `sql/`, the steps of the schema under `migrations/`.
 
+A line `\\i name.sql` stands for that file, as psql has it.
+
 The files call the schema `harbor`; its real name is the namespace of a store, so tables are found without any state in
 the session, also through a pooler and in somebody else's transaction.
 """
@@ -16,7 +18,8 @@ from msgspec import Struct
 from taskharbor.errors import ConfigError
 
 DEFAULT_SCHEMA = "taskharbor"
-LONGEST_NAME = 63 - len("_ended")  # channels are named after the schema
+LONGEST_NAME = 57  # of 63: the channel is named after the schema
+INCLUDE = re.compile(r"^\\i (\w+)\.sql\n", re.MULTILINE)
 OURS = re.compile(r"(?P<text>')?\bharbor\.")
 
 
@@ -47,7 +50,8 @@ def quoted(schema: str) -> str:
 @cache
 def statements(schema: str) -> Mapping[str, str]:
     """Every statement by its name, for one schema."""
-    return {name: within(text, schema) for name, text in _read("sql").items()}
+    texts = _read("sql")
+    return {name: within(INCLUDE.sub(lambda it: texts[it[1]], text), schema) for name, text in texts.items()}
 
 
 def migrations(schema: str) -> list[Script]:

@@ -17,10 +17,11 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres.db import Db, OwnDb
-from taskharbor.drivers.postgres.failure import failure
-from taskharbor.drivers.postgres.login import Login
-from taskharbor.drivers.postgres.pool import Pool
-from taskharbor.drivers.postgres.psycopg_db import BlockingPsycopgDb
+from taskharbor.drivers.postgres.deadline import Line, Watch, connected
+from taskharbor.drivers.postgres.failure import away, failure
+from taskharbor.drivers.postgres.login import CONNECT_WITHIN, Login
+from taskharbor.drivers.postgres.pool import ANSWER_WITHIN, Pool
+from taskharbor.drivers.postgres.psycopg_db import INSTALL, BlockingPsycopgDb, has_psycopg
 from taskharbor.drivers.postgres.within import Home, enqueue_in, settle_in
 from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, HarborError, MissingExtra
 
@@ -31,7 +32,13 @@ PER_LOOP = 16
 KEPT = 4
 TIDY_WITHIN = 5.0
 # What a stranger may have left behind in the session.
-RESET = b"SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL"
+RESET = (
+    b"SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; "
+    b"DISCARD SEQUENCES; SELECT pg_advisory_unlock_all()"
+)
+ENDED = "the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block"
+# The states that `failure.AWAY` names by their errors.
+AWAY_STATES = ("08", "53", "57", "25006")
 
 
 async def home(db: Db, login: Login, channel: str) -> Home:
@@ -56,29 +63,26 @@ class Awaited:
 
     async def begin(self) -> None:
         """Begin."""
-        await self._transaction.start()
+        with self._step():
+            await self._transaction.start()
         self._open = True
 
     async def db(self) -> Db:
         """The connection, if the transaction is still open."""
         if not self._open or not self.handle.is_in_transaction():
-            raise DriverError("the transaction was ended inside its block: leave COMMIT and ROLLBACK to the block")
+            raise DriverError(ENDED)
         return self._db
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
         return await enqueue_in(self, groups, now)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        try:
+        with self._step():
             return await settle_in(self, transitions, now)
-        except Exception as error:
-            raise failure(error, self._login) from error
 
     async def commit(self) -> None:
-        try:
+        with self._step(asked=True):
             await self._transaction.commit()
-        except Exception as error:
-            raise failure(error, self._login) from error
         self._open = False
         self._committed()
 
@@ -87,6 +91,19 @@ class Awaited:
         if self._open:
             self._open = False
             await self._transaction.rollback()
+
+    @contextmanager
+    def _step(self, *, asked: bool = False) -> Generator[None]:
+        """What we do ourselves ends in time, and in our words; a handler's own statements may take what they take."""
+        limit = asyncio.get_running_loop().call_later(ANSWER_WITHIN, self.handle.terminate)
+        try:
+            yield
+        except Exception as error:
+            if (ours := failure(error, self._login, asked=asked)) is error:
+                raise
+            raise ours from error
+        finally:
+            limit.cancel()
 
 
 @asynccontextmanager
@@ -118,37 +135,37 @@ class Blocking:
 
     blocks = True
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], home: Home, login: Login, committed: Callable[[], object]
-    ) -> None:
-        self.handle = connection
+    def __init__(self, line: Line, home: Home, login: Login, committed: Callable[[], object]) -> None:
+        self.handle = line.connection
         self._committed = committed
         self.home = home
+        self._line = line
         self._login = login
-        self._transaction = connection.transaction()
+        self._transaction = self.handle.transaction()
         self._open = False
 
     def begin(self) -> None:
-        """Begin. psycopg keeps anybody from ending it but us."""
-        self._transaction.__enter__()
+        """Begin."""
+        with self._step(ANSWER_WITHIN):
+            self._transaction.__enter__()
         self._open = True
 
     async def db(self) -> Db:
-        """The connection."""
+        """The connection, if the transaction is still open."""
+        if not is_in_transaction(self.handle):
+            raise DriverError(ENDED)
         return BlockingPsycopgDb(self.handle, self.home.sql)
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
         return await enqueue_in(self, groups, now)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        with in_our_words(self._login):
+        with self._step(ANSWER_WITHIN):
             return await settle_in(self, transitions, now)
 
     async def commit(self) -> None:
         self._open = False
-        if self.handle.closed:  # which psycopg's block would leave in silence
-            raise DriverUnavailable(f"{self._login.where}: the connection is closed, nothing was committed")
-        with in_our_words(self._login):
+        with self._step(ANSWER_WITHIN, asked=True):
             self._transaction.__exit__(None, None, None)
         self._committed()
 
@@ -158,7 +175,16 @@ class Blocking:
 
         if self._open:
             self._open = False
-            self._transaction.__exit__(Rollback, Rollback(), None)
+            with suppress(HarborError), self._step(TIDY_WITHIN):  # what cannot be tidied up goes with its connection
+                self._transaction.__exit__(Rollback, Rollback(), None)
+
+    @contextmanager
+    def _step(self, within: float, *, asked: bool = False) -> Generator[None]:
+        """In time and in our words, as in `Awaited`."""
+        if self.handle.closed:  # which psycopg's block would leave in silence
+            raise DriverUnavailable(f"{self._login.where}: the connection is closed, nothing was committed")
+        with in_our_words(self._login, asked=asked), self._line.answered(within):
+            yield
 
 
 class BlockingPool:
@@ -166,7 +192,8 @@ class BlockingPool:
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        self._idle: list[psycopg.Connection[Any]] = []
+        self._idle: list[Line] = []
+        self._watch = Watch()
         self._lock = threading.Lock()
         self._closed = False
         self._inherited: list[object] = []
@@ -175,8 +202,8 @@ class BlockingPool:
     @contextmanager
     def transaction(self, home: Home, committed: Callable[[], object]) -> Generator[Blocking]:
         """A transaction for a block."""
-        with self._connection() as connection:
-            tx = Blocking(connection, home, self._login, committed)
+        with self._line() as line:
+            tx = Blocking(line, home, self._login, committed)
             tx.begin()
             try:
                 yield tx
@@ -184,73 +211,82 @@ class BlockingPool:
                 tx.end()
 
     @contextmanager
-    def _connection(self) -> Generator[psycopg.Connection[Any]]:
+    def _line(self) -> Generator[Line]:
         """A connection for a block; kept for the next one if it is certain to be as new."""
-        connection = self._take()
-        keeps = False
+        line = self._take()
         try:
-            yield connection
-            keeps = not connection.broken
-        except Exception:
-            keeps = not connection.broken
-            raise
+            yield line
         finally:
-            if keeps:
-                self._give_back(connection)
-            else:
-                connection.close()
+            if line.connection.closed or is_in_transaction(line.connection) or not self._give_back(line):
+                line.close()
 
-    def _take(self) -> psycopg.Connection[Any]:
+    def _take(self) -> Line:
         if self._pid != os.getpid():  # a fork: these are the parent's
             self._inherited.append(self._idle)
-            self._idle, self._lock, self._pid = [], threading.Lock(), os.getpid()
+            self._idle, self._lock, self._watch, self._pid = [], threading.Lock(), Watch(), os.getpid()
         with self._lock:
             if self._closed:
                 raise DriverClosed("this postgres driver was closed")
-            if self._idle:
-                return self._idle.pop()
-        try:
-            with in_our_words(self._login):
-                return self._login.connect_blocking()
-        except ImportError:
+            while self._idle:
+                line = self._idle.pop()
+                if line.is_quiet:
+                    return line
+                line.close()
+        if not has_psycopg():
             raise MissingExtra(
-                'a transaction in a `def` handler needs psycopg 3: pip install "psycopg[binary]", or make the handler '
-                "an `async def`"
-            ) from None
+                f"a transaction in a `def` handler needs psycopg 3.2 or newer: {INSTALL}, or make the handler an "
+                "`async def`"
+            )
+        with in_our_words(self._login):
+            return Line(connected(self._login.connect_blocking, CONNECT_WITHIN), self._watch)
 
-    def _give_back(self, connection: psycopg.Connection[Any]) -> None:
+    def _give_back(self, line: Line) -> bool:
+        """Keep a connection, if it can be tidied up and there is room for it."""
         from psycopg import Cursor
         from psycopg.rows import tuple_row
 
         with suppress(Exception):
             if not self._login.pooled:
-                connection.execute(RESET)
-            connection.row_factory, connection.cursor_factory = tuple_row, Cursor
+                with line.answered(TIDY_WITHIN):
+                    line.connection.execute(RESET)
+            line.connection.row_factory, line.connection.cursor_factory = tuple_row, Cursor
             with self._lock:
                 if not self._closed and len(self._idle) < KEPT:
-                    self._idle.append(connection)
-                    return
-        connection.close()
+                    self._idle.append(line)
+                    return True
+        return False
 
     def close(self) -> None:
         """Let go of all that nobody uses; the others are closed after use."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        for line in idle:
+            line.close()
+
+
+def is_in_transaction(connection: psycopg.Connection[Any]) -> bool:
+    """Whether one is open, or nobody knows."""
+    from psycopg.pq import TransactionStatus
+
+    return connection.info.transaction_status != TransactionStatus.IDLE
 
 
 @contextmanager
-def in_our_words(login: Login) -> Generator[None]:
-    """psycopg's errors as ours."""
+def in_our_words(login: Login, *, asked: bool = False) -> Generator[None]:
+    """psycopg's errors as ours. `asked` is whether the server had been told what to do."""
     import psycopg
 
     try:
         yield
     except HarborError:
         raise
-    except psycopg.OperationalError as error:
-        raise DriverUnavailable(f"{login.where} does not answer: is it running and reachable? ({error})") from error
+    except TimeoutError as error:
+        raise away(error, login, asked=asked) from error
     except psycopg.Error as error:
+        is_away = isinstance(error, psycopg.OperationalError)
+        if error.sqlstate is not None:
+            is_away = error.sqlstate.startswith(AWAY_STATES)
+        if is_away:
+            raise away(error, login, asked=asked) from error
         raise DriverError(f"{login.where}: {type(error).__name__}: {error}") from error

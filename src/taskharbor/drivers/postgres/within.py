@@ -18,10 +18,10 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres import enqueue, settle
-from taskharbor.drivers.postgres.db import Connection, Db, OwnDb
-from taskharbor.drivers.postgres.psycopg_db import AsyncPsycopgDb, BlockingPsycopgDb
+from taskharbor.drivers.postgres.db import Connection, Db, GuestDb
+from taskharbor.drivers.postgres.psycopg_db import INSTALL, AsyncPsycopgDb, BlockingPsycopgDb, has_psycopg
 from taskharbor.drivers.postgres.sql import statements
-from taskharbor.errors import InvalidJob
+from taskharbor.errors import InvalidJob, MissingExtra
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,9 +64,10 @@ async def enqueue_in(tx: Joined, groups: Sequence[Group], now: datetime) -> list
 async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes if the transaction commits."""
     db = await tx.db()
+    stirred: list[bool] = []
     async with db.transaction():
-        verdicts = await settle.settle(db, transitions, now)
-        if any(to.new_jobs for to in transitions):
+        verdicts = await settle.settle(db, transitions, now, lambda: stirred.append(True))
+        if stirred:
             await db.rows("notify", tx.home.channel)
         return verdicts
 
@@ -133,7 +134,7 @@ def _named(handle: object) -> str:
 
 def _hint(origins: set[str]) -> str:
     if "psycopg2" in origins:
-        return "; psycopg2 is not psycopg 3: pip install psycopg"
+        return f"; psycopg2 is not psycopg 3: {INSTALL}"
     if {"asyncpg", "psycopg_pool"} & origins:
         return "; a pool is not a connection: take one out of it"
     return ""
@@ -145,7 +146,7 @@ def _hint(origins: set[str]) -> str:
 async def _asyncpg(handle: Connection, home: Home) -> Db:
     if not handle.is_in_transaction():
         raise InvalidJob("tx= has no open transaction: enqueue inside `async with connection.transaction():`")
-    return OwnDb(handle, home.schema)
+    return GuestDb(handle, home.schema)
 
 
 # psycopg 3
@@ -154,6 +155,8 @@ async def _asyncpg(handle: Connection, home: Home) -> Db:
 def _psycopg_kind(handle: object) -> Kind | None:
     import psycopg
 
+    if not has_psycopg():
+        raise MissingExtra(f"tx= is of psycopg {psycopg.__version__}, 3.2 or newer is needed: {INSTALL}")
     if isinstance(handle, psycopg.AsyncConnection):
         return Kind(False, _async_psycopg)
     return Kind(True, _blocking_psycopg) if isinstance(handle, psycopg.Connection) else None

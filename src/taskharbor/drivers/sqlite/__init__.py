@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import SplitResult, unquote
 
+from taskharbor.core.urls import redacted
 from taskharbor.drivers.sqlite.driver import SqliteDriver
 from taskharbor.errors import ConfigError
 
@@ -29,7 +30,8 @@ async def connect(url: SplitResult, options: dict[str, str]) -> SqliteDriver:
 def file_of(url: SplitResult) -> Path:
     """The path in a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`."""
     if url.netloc:
-        raise ConfigError(f"sqlite:// takes no host: write sqlite:///{url.netloc} for a file in the working folder")
+        name = redacted(url.netloc)
+        raise ConfigError(f"sqlite:// takes no host: write sqlite:///{name} for a file in the working folder")
     name = unquote(url.path[1:])
     if name in ("", ":memory:"):
         raise ConfigError(

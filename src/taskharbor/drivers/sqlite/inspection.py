@@ -109,7 +109,7 @@ def parents(db: Connection, id: str) -> list[Parent]:
 
 
 def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
-    """When the next job of the queues is due, or a lease runs out. A time that no calendar has says nothing."""
+    """When the next job of the queues is due, or its lease runs out. A time that no calendar has says nothing."""
     try:
         return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(queues).decode(),)).get)
     except OverflowError:

@@ -8,18 +8,24 @@ empty store.
         def new_store(self, tmp_path: Path) -> NewStore:
             numbers = count()
             return lambda: Harness(url=f"mine:///{tmp_path}/{next(numbers)}")
+
+A driver with `Within` binds `WithinKit` beside it, and `OwnTransactionKit` if it begins transactions for handlers. Its
+harness then has an `application`.
 """
 
 from typing import ClassVar
 
-from taskharbor.errors import MissingExtra
+from taskharbor.driver import Within, offered
+from taskharbor.errors import CapabilityMissing, MissingExtra
 
 try:
     import pytest
 except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
-_MODULES = "beside flows groups keys leases looking order parallel records replay reserve scene settle states upkeep"
+_MODULES = (
+    "beside flows groups keys leases looking order parallel records replay reserve scene settle states upkeep within"
+)
 # Failing asserts of the kit shall show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
@@ -34,12 +40,23 @@ from taskharbor.testing.kit.parallel import Apart, Parallel  # noqa: E402
 from taskharbor.testing.kit.records import Records  # noqa: E402
 from taskharbor.testing.kit.replay import Replays  # noqa: E402
 from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
-from taskharbor.testing.kit.scene import Harness, NewStore, Probe  # noqa: E402
+from taskharbor.testing.kit.scene import Application, Hand, Harness, NewStore, Probe, Scene  # noqa: E402
 from taskharbor.testing.kit.settle import Settle  # noqa: E402
 from taskharbor.testing.kit.states import States  # noqa: E402
 from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
+from taskharbor.testing.kit.within import OwnTransactionKit, WithinKit  # noqa: E402
 
-__all__ = ["DriverKit", "EphemeralKit", "Harness", "NewStore", "Probe"]
+__all__ = [
+    "Application",
+    "DriverKit",
+    "EphemeralKit",
+    "Hand",
+    "Harness",
+    "NewStore",
+    "OwnTransactionKit",
+    "Probe",
+    "WithinKit",
+]
 
 
 class EphemeralKit(
@@ -79,3 +96,18 @@ class EphemeralKit(
 
 class DriverKit(EphemeralKit, Apart):
     """Every case of the kit. The subclass gives the fixture `new_store`."""
+
+    async def test_D14_transactions_are_proven_where_there_are_any(self, s: Scene) -> None:  # noqa: N802
+        """D14, D13: by the cases for them; a driver that begins none says so."""
+        within = offered(s.driver, Within)
+        assert isinstance(self, WithinKit) == (within is not None)
+        assert isinstance(self, OwnTransactionKit) == (within is not None and _begins(within))
+
+
+def _begins(within: Within) -> bool:
+    """Whether there are transactions for handlers."""
+    try:
+        within.transaction()
+    except CapabilityMissing:
+        return False
+    return True

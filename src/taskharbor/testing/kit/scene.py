@@ -10,7 +10,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from taskharbor.driver import (
     Report,
     Schedules,
     WaitForWork,
+    Within,
 )
 from taskharbor.drivers import from_url
 from taskharbor.errors import LeaseError
@@ -62,13 +63,46 @@ class Probe(Protocol):
         ...
 
 
+class Hand(Protocol):
+    """A transaction of an application's own, open, with the handle that `Within.within` takes."""
+
+    @property
+    def handle(self) -> object:
+        """What the application works with."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit."""
+        ...
+
+    async def rollback(self) -> None:
+        """Roll back."""
+        ...
+
+
+class Application(Protocol):
+    """A program that has a table of its own beside the jobs, for the cases of `Within`."""
+
+    def begin(self) -> AbstractAsyncContextManager[Hand]:
+        """A transaction for the block; what was not committed is rolled back at its end."""
+        ...
+
+    async def write(self, handle: object, text: str) -> None:
+        """Add a row through a handle, its own or one that the driver lent; never waits for the loop if that blocks."""
+        ...
+
+    def rows(self) -> list[str]:
+        """The rows that are committed, in order."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Harness:
     """How the kit gets at a driver. Give `open`, `url` or both; each test needs an empty store.
 
     `open` returns a new handle on the same store. With a `url` that `drivers.from_url` knows, other processes can open
     the store too, and the cases with several processes run. `due_resolution` is D11's declared coarseness of due times;
-    `lacks` names the protocols that the driver openly does without (D13).
+    `lacks` names the protocols that the driver openly does without (D13); one with `Within` needs an `application`.
     """
 
     open: Callable[[], Awaitable[Driver]] | None = None
@@ -76,6 +110,7 @@ class Harness:
     probe: Probe | None = None
     due_resolution: timedelta = timedelta(0)
     lacks: tuple[type, ...] = ()
+    application: Application | None = None
 
     async def opened(self) -> Driver:
         """A new handle on the store."""
@@ -188,6 +223,18 @@ class Scene:
         self._needs(WaitForWork)
         assert isinstance(self.driver, WaitForWork)
         return self.driver
+
+    @property
+    def within(self) -> Within:
+        """The driver as a guest and a host of transactions."""
+        assert isinstance(self.driver, Within)
+        return self.driver
+
+    @property
+    def application(self) -> Application:
+        """The program beside the jobs."""
+        assert self.harness.application is not None, "the cases of Within need a Harness with an `application`"
+        return self.harness.application
 
     def _needs(self, protocol: type) -> None:
         if protocol in self.harness.lacks:

@@ -8,13 +8,15 @@ import traceback
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from taskharbor.core.urls import redacted, without_passwords
 from taskharbor.errors import HarborError
 from taskharbor.testing.simulation.run import STANDARD, explain, simulate
-from taskharbor.testing.simulation.stores import opened
+from taskharbor.testing.simulation.stores import SERVERS, kind, opened
 from taskharbor.testing.simulation.sweep import Outcome, kept, named, remember, sweep, try_seed
 
 SHOWN = 3
@@ -30,22 +32,28 @@ def main(arguments: list[str] | None = None) -> int:
             pass
     except (ImportError, AttributeError, ValueError, HarborError) as error:
         print(  # noqa: T201
-            f"cannot run {given.scenario} on {given.driver}: {error}\n"
+            f"cannot run {given.scenario} on {redacted(given.driver)}: {error}\n"
             "write a scenario as package.module:function, a driver as memory, sqlite or the URL of an engine for tests",
             file=sys.stderr,
         )
         return WRONG
     try:
         if given.again is not None:
-            return _again(given.again)
+            return _again(given.again, given.driver)
         return _show(given) if given.seed is not None else _Sweep(given).run()
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """What argparse says, which repeats what was given."""
+        super().error(without_passwords(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "python -m taskharbor.testing.simulation",
         description="Run a scenario on virtual time from many seeds, with every fault, and check its history.",
         epilog="exit codes: 0 all promises held, 1 one was broken, 2 wrong usage",
@@ -91,13 +99,18 @@ def _show(given: argparse.Namespace) -> int:
     return FINE if result.report.fine else BROKEN
 
 
-def _again(folder: Path) -> int:
+def _again(folder: Path, given: str) -> int:
     failed = 0
     for regression in kept(folder):
-        outcome = try_seed(regression.scenario, regression.seed, regression.driver)
-        failed += bool(outcome.failure)
-        verdict = "fails again" if outcome.failure else "holds"
-        print(f"{regression.scenario} seed {regression.seed} on {regression.driver}: {verdict}")  # noqa: T201
+        driver = given if kind(given) == kind(regression.driver) else regression.driver
+        if driver in SERVERS:
+            verdict = f"not tried: name a server with --driver {driver}://…"
+            failed += 1
+        else:
+            outcome = try_seed(regression.scenario, regression.seed, driver)
+            failed += bool(outcome.failure)
+            verdict = "fails again" if outcome.failure else "holds"
+        print(f"{regression.scenario} seed {regression.seed} on {redacted(driver)}: {verdict}")  # noqa: T201
     return BROKEN if failed else FINE
 
 
@@ -113,18 +126,18 @@ class _Sweep:
 
     def run(self) -> int:
         """All seeds, then the sums."""
-        given = self._given
+        given, shown = self._given, redacted(self._given.driver)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         outcomes = sweep(given.scenario, given.seeds, given.driver, given.processes)
         with (
             closing(outcomes),
             Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=self._console) as it,
         ):
-            bar = it.add_task(f"seeds on {given.driver}", total=len(given.seeds))
+            bar = it.add_task(f"seeds on {shown}", total=len(given.seeds))
             for outcome in outcomes:
                 self._take(outcome)
                 failed = f", [red]{len(self._failed)} failed[/]" if self._failed else ""
-                it.update(bar, advance=1, description=f"seeds on {given.driver}{failed}")
+                it.update(bar, advance=1, description=f"seeds on {shown}{failed}")
         return self._sum_up()
 
     def _take(self, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from taskharbor.core.urls import redacted
 from taskharbor.testing.check import Counts, Report, check
 from taskharbor.testing.history import Called, Event, Final
 from taskharbor.testing.simulation.cluster import Cluster
@@ -26,7 +27,7 @@ TOLD = 40
 
 
 class Result(Struct, frozen=True):
-    """One run: its history, and what the checker says to it."""
+    """One run: its history, and what the checker says to it. `driver` is without a password."""
 
     scenario: str
     seed: int
@@ -103,12 +104,12 @@ def simulate(
         try:
             runner.run(_play(scenario, store, seed, weather, limit, events))
         except Exception as error:
-            result = Result(name, seed, driver, weather, events, Report([], [], Counts()))
+            result = Result(name, seed, redacted(driver), weather, events, Report([], [], Counts()))
             error.add_note("\n".join([*result.trace().splitlines()[-TOLD:], f"replay: {result.replay}"]))
             raise
         finally:
             loop.end()
-    return Result(name, seed, driver, weather, events, check(events))
+    return Result(name, seed, redacted(driver), weather, events, check(events))
 
 
 def assert_holds(scenario: Scenario, seed: int, **options: Any) -> Result:

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from secrets import token_hex
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from taskharbor.core.urls import with_options
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url, parse
 from taskharbor.drivers.memory import MemoryDriver
@@ -38,6 +38,11 @@ async def _awaited(call: Call) -> Any:
     return await call()
 
 
+def kind(driver: str) -> str:
+    """A driver's engine: what may be written down of a URL."""
+    return driver.partition("://")[0]
+
+
 @contextmanager
 def opened(driver: str, chance: Random) -> Generator[Driver]:
     """A new, empty store: `memory`, `sqlite`, or the URL of any engine; on PostgreSQL, in a schema of its own."""
@@ -57,12 +62,9 @@ def _own(driver: str, folder: Path) -> str:
     """The URL of a store that nobody else sees."""
     if driver == "sqlite":  # which need not survive a power cut
         return f"sqlite:///{folder / 'jobs.db'}?synchronous=normal"
-    parts = urlsplit(driver)
-    if parts.scheme not in SERVERS:
+    if kind(driver) not in SERVERS:
         return driver
-    kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in ("namespace", "migrate")]
-    options = [*kept, ("namespace", f"simulation_{token_hex(8)}"), ("migrate", "true")]
-    return parts._replace(query=urlencode(options, safe="/", quote_via=quote)).geturl()
+    return with_options(driver, namespace=f"simulation_{token_hex(8)}", migrate="true")
 
 
 async def _ended(driver: Driver, url: str) -> None:

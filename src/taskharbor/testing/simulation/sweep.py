@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from taskharbor.core.urls import redacted
 from taskharbor.testing.simulation.run import Result, Scenario, explain, simulate
+from taskharbor.testing.simulation.stores import kind
 
 
 class Outcome(Struct, frozen=True):
@@ -30,7 +32,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Regression(Struct, frozen=True):
-    """A seed that failed once, kept so that it is tried for ever after."""
+    """A seed that failed once, kept so that it is tried for ever after. Of a URL, `driver` is the engine only."""
 
     scenario: str
     seed: int
@@ -52,7 +54,7 @@ def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
     try:
         result = simulate(named(scenario), seed, driver=driver)
     except Exception as error:
-        failure = f"seed {seed} on {driver}: {''.join(traceback.format_exception(error))}"
+        failure = f"seed {seed} on {redacted(driver)}: {''.join(traceback.format_exception(error))}"
         return Outcome(seed, 0, 0, failure, (type(error).__name__,))
     return Outcome(seed, result.operations, result.report.counts.executions, _failure(result), _violated(result))
 
@@ -92,7 +94,8 @@ def kept(folder: Path) -> list[Regression]:
 def remember(outcome: Outcome, scenario: str, driver: str, folder: Path) -> Path:
     """Keep a failed seed as a regression file."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{scenario.rpartition(':')[2]}-{driver}-{outcome.seed}.json"
-    regression = Regression(scenario, outcome.seed, driver, outcome.violated)
+    engine = kind(driver)
+    path = folder / f"{scenario.rpartition(':')[2]}-{engine}-{outcome.seed}.json"
+    regression = Regression(scenario, outcome.seed, engine, outcome.violated)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(regression)) + b"\n")
     return path

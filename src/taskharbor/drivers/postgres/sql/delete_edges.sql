@@ -1,2 +1,5 @@
 -- $1 ids
-DELETE FROM harbor.edge WHERE child = ANY ($1::text[]) OR parent = ANY ($1::text[])
+WITH of_children AS (
+    DELETE FROM harbor.edge WHERE child = ANY ($1::text[])
+)
+DELETE FROM harbor.edge WHERE parent = ANY ($1::text[])

@@ -1,2 +1,2 @@
 -- Numbers for so many rows. $1 how many
-SELECT nextval('harbor.job_seq_seq') FROM generate_series(1, $1)
+SELECT array_agg(nextval('harbor.job_seq_seq')) FROM generate_series(1, $1)

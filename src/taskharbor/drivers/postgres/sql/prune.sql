@@ -1,10 +1,11 @@
--- What was kept long enough and is needed by nothing unfinished (X8). $1 now $2 limit
-SELECT job.id FROM harbor.ended JOIN harbor.job USING (seq)
-WHERE ended.keep_until <= $1
-    AND NOT EXISTS (
-        SELECT FROM harbor.edge JOIN harbor.job AS child ON child.id = edge.child LEFT JOIN harbor.live ON live.seq = child.seq
-        WHERE edge.parent = job.id AND (NOT edge.satisfied OR live.seq IS NOT NULL))
-    AND (job.workflow_id IS NULL OR NOT EXISTS (
-        SELECT FROM harbor.job AS member JOIN harbor.live ON live.seq = member.seq WHERE member.workflow_id = job.workflow_id))
-ORDER BY ended.keep_until, ended.seq LIMIT $2
+-- What comes next, behind a place, of what was kept long enough and is needed by no unfinished dependant (X8).
+-- $1 now $2 $3 the place, by time and number $4 limit
+SELECT job.id, job.workflow_id, ended.keep_until, ended.seq FROM harbor.ended JOIN harbor.job USING (seq)
+-- By LATERAL and LIMIT it is looked up for one after the other, until there are enough, instead of joined as a whole.
+LEFT JOIN LATERAL (
+    SELECT true AS found
+    FROM harbor.edge JOIN harbor.job AS child ON child.id = edge.child LEFT JOIN harbor.live ON live.seq = child.seq
+    WHERE edge.parent = job.id AND (NOT edge.satisfied OR live.seq IS NOT NULL) LIMIT 1) AS needed ON true
+WHERE ended.keep_until <= $1 AND (ended.keep_until, ended.seq) > ($2, $3) AND NOT coalesce(needed.found, false)
+ORDER BY ended.keep_until, ended.seq LIMIT $4
 FOR UPDATE OF ended SKIP LOCKED

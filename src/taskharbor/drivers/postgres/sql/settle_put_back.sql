@@ -7,6 +7,6 @@ UPDATE harbor.live SET state = 'ready', token = NULL, lease_expires_at = NULL, w
 FROM unnest($1::bigint[], $2::text[], $3::integer[], $4::integer[], $5::integer[], $6::text[], $7::timestamptz[],
     $8::text[], $9::timestamptz[])
     AS given (seq, token, attempts, crashes, put_backs, error, failed_at, failures, run_at)
-WHERE live.seq = given.seq AND live.token = given.token AND live.state = 'inflight' AND live.lease_expires_at > $10
+WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $10
     AND live.cancel_requested_at IS NULL
 RETURNING live.seq

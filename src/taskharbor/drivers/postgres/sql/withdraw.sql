@@ -1,8 +1,10 @@
 -- Cancel jobs that nobody runs; those that were. $1 ids $2 states they may be in $3 now $4 keep_until
-WITH gone AS (
-    DELETE FROM harbor.live USING harbor.job
-    WHERE job.id = ANY ($1::text[]) AND live.seq = job.seq AND live.state = ANY ($2::text[])
-    RETURNING live.*, job.id
+WITH given AS MATERIALIZED (
+    SELECT seq, id FROM harbor.job WHERE id = ANY ($1::text[])
+),
+gone AS (
+    DELETE FROM harbor.live USING given WHERE live.seq = given.seq AND $2::text[] @> ARRAY[live.state]
+    RETURNING live.*, given.id
 ),
 kept AS (
     INSERT INTO harbor.ended (

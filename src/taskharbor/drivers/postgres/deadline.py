@@ -1,0 +1,125 @@
+"""Hard limits for blocking calls, outside of the client library: the line of a server that stays silent is cut.
+
+Whoever waits on it then gets an error, in whatever thread and library he waits. One thread watches over all lines,
+because a timer for every call would take longer than the call.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+class Watch:
+    """Cuts lines whose answer is overdue. Its thread is there while there may be some."""
+
+    def __init__(self) -> None:
+        self._due: dict[Line, float] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._looks_at = 0.0
+
+    def begin(self, line: Line, within: float) -> None:
+        """From now on an answer is awaited."""
+        with self._changed:
+            due = self._due[line] = time.monotonic() + within
+            if self._thread is None:
+                self._looks_at = due
+                self._thread = threading.Thread(target=self._look, name="taskharbor deadlines", daemon=True)
+                self._thread.start()
+            elif due < self._looks_at:
+                self._changed.notify()
+
+    def end(self, line: Line) -> None:
+        """It has come, or nobody waits for it any more."""
+        with self._changed:
+            self._due.pop(line, None)
+
+    def _look(self) -> None:
+        with self._changed:
+            while self._due:
+                now = time.monotonic()
+                for line in [line for line, due in self._due.items() if due <= now]:
+                    del self._due[line]
+                    line.cut()
+                self._looks_at = min(self._due.values(), default=now)
+                self._changed.wait(self._looks_at - now)
+            self._thread = None
+
+
+class Line:
+    """A connection, with its socket under a number of our own: theirs may be closed and given to another meanwhile."""
+
+    def __init__(self, connection: psycopg.Connection[Any], watch: Watch) -> None:
+        self.connection = connection
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self._watch = watch
+        self._is_cut = False
+
+    @contextmanager
+    def answered(self, within: float) -> Generator[None]:
+        """What is done inside ends within so many seconds, by a `TimeoutError` at the latest."""
+        self._watch.begin(self, within)
+        try:
+            yield
+        except Exception as error:
+            if self._is_cut:
+                raise TimeoutError(f"no answer within {within:g} s") from error
+            raise
+        finally:
+            self._watch.end(self)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the server has said nothing to an idle session: it could only be a farewell."""
+        if self.connection.closed:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            return not selector.select(0)
+
+    def cut(self) -> None:
+        """End it, on both sides."""
+        self._is_cut = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.connection.close()
+        self._socket.close()
+
+
+def connected(connect: Callable[[], psycopg.Connection[Any]], within: float) -> psycopg.Connection[Any]:
+    """A new connection within so many seconds, or a `TimeoutError`. One that comes too late is closed."""
+    made: Future[psycopg.Connection[Any]] = Future()
+
+    def make() -> None:
+        try:
+            connection = connect()
+        except BaseException as error:
+            if made.set_running_or_notify_cancel():
+                made.set_exception(error)
+            return
+        if made.set_running_or_notify_cancel():
+            made.set_result(connection)
+        else:
+            connection.close()
+
+    threading.Thread(target=make, name="taskharbor connect", daemon=True).start()
+    try:
+        return made.result(within)
+    except TimeoutError as error:
+        if made.cancel():
+            raise TimeoutError(f"no answer within {within:g} s") from error
+        return made.result()

@@ -1,0 +1,13 @@
+UPDATE harbor.live SET state = 'inflight', version = live.version + 1, token = $4, lease_expires_at = $2, worker = $3,
+    claimed_at = $1, started_at = NULL, progress = NULL, crashes = live.crashes + (live.state = 'inflight')::integer,
+    run_at = CASE WHEN live.state = 'inflight' THEN NULL ELSE live.run_at END
+FROM chosen JOIN harbor.job USING (seq)
+WHERE live.seq = chosen.seq
+RETURNING chosen.place, live.seq, job.id, job.type, job.queue, job.payload, job.priority, job.max_attempts,
+    job.max_crashes, job.created_at, live.due_at, live.run_at,
+    CASE WHEN live.version > 1 OR num_nonnulls(live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at,
+        job.headers, job.tags, job.workflow_id, job.original_id, live.last_error, live.failed_at, live.failures,
+        live.settled_token, live.cancel_requested_at) > 0
+    THEN ROW (live.version, live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
+        job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
+        live.failures, live.cancel_requested_at, job.original_id, job.replays, live.settled_token) END

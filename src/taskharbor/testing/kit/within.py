@@ -1,0 +1,402 @@
+"""D13, `Within`: what is done in a transaction happens with everything else in it, or not at all.
+
+Nothing is written past a transaction that is open: an engine may have one writer at a time.
+"""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from taskharbor.core.job import NewJob
+from taskharbor.core.lease import Verdict
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Enqueued, Extended, Group, GroupResult, OwnTransaction, Report, Transaction, at_once
+from taskharbor.errors import DriverClosed, InvalidJob, JobExists, JobNotInflight, LeaseError, UnknownDependency
+from taskharbor.testing.kit.beside import WAKE, woken
+from taskharbor.testing.kit.records import FULL
+from taskharbor.testing.kit.scene import (
+    AFTER,
+    SETTLES,
+    Cases,
+    Hand,
+    Scene,
+    ack,
+    at,
+    child,
+    every_settle,
+    fail,
+    group,
+    job,
+    put_back,
+    token_of,
+)
+
+R = TypeVar("R")
+MANY = 40
+every_way = pytest.mark.parametrize("way", ["awaited", "blocking"])
+
+
+class Inside:
+    """A transaction that is open, with the words that cases use."""
+
+    def __init__(self, s: Scene, tx: Transaction) -> None:
+        self.s = s
+        self.tx = tx
+
+    async def enqueue(self, *groups: Group) -> list[GroupResult]:
+        """Enqueue groups as they are."""
+        return await self._done(self.tx.enqueue(groups, self.s.now))
+
+    async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
+        """Enqueue jobs as one group, which must be accepted."""
+        [result] = await self.enqueue(group(*jobs, **options))
+        assert isinstance(result, tuple), repr(result)
+        return result
+
+    async def settle(self, *transitions: Transition) -> list[Verdict]:
+        """Settle as it is."""
+        return await self._done(self.tx.settle(transitions, self.s.now))
+
+    async def write(self, text: str) -> None:
+        """Write a row of the application's."""
+        await self.s.application.write(self.tx.handle, text)
+
+    async def _done(self, work: Coroutine[Any, Any, R]) -> R:
+        """What blocks must not wait for the loop."""
+        return at_once(work) if self.tx.blocks else await work
+
+
+class Joined(Inside):
+    """The application's own transaction."""
+
+    def __init__(self, s: Scene, hand: Hand) -> None:
+        super().__init__(s, s.within.within(hand.handle))
+        assert self.tx.handle is hand.handle
+        self.commit, self.rollback = hand.commit, hand.rollback
+
+
+class Lent(Inside):
+    """A transaction that the driver began."""
+
+    def __init__(self, s: Scene, tx: OwnTransaction) -> None:
+        super().__init__(s, tx)
+        self._own = tx
+
+    async def commit(self) -> None:
+        """Commit."""
+        await self._done(self._own.commit())
+
+
+@asynccontextmanager
+async def joined(s: Scene) -> AsyncGenerator[Joined]:
+    """The driver in a transaction of the application's."""
+    async with s.application.begin() as hand:
+        yield Joined(s, hand)
+
+
+@asynccontextmanager
+async def lent(s: Scene, way: str) -> AsyncGenerator[Lent]:
+    """The application in a transaction of the driver's."""
+    if way == "awaited":
+        async with s.within.transaction() as tx:
+            assert not tx.blocks
+            yield Lent(s, tx)
+    else:
+        with s.within.transaction_blocking() as tx:
+            assert tx.blocks
+            yield Lent(s, tx)
+
+
+class WithinKit(Cases):
+    """`within`: the driver as a guest in the application's own transaction."""
+
+    async def test_D13_a_job_is_there_once_the_transaction_commits(self, s: Scene) -> None:
+        """D13, G2: invisible before, to everybody else; whole after, with the rest of the transaction; and it runs."""
+        other = await s.another()
+        async with joined(s) as tx:
+            await tx.write("order 1")
+            assert await tx.add(job("a"), job("b")) == (Enqueued("a", True), Enqueued("b", True))
+            assert (await s.all(), await other.all(), s.application.rows()) == ([], [], [])
+            await tx.commit()
+        assert s.application.rows() == ["order 1"]
+        assert await other.states("a", "b") == ["ready", "ready"]
+        assert await other.order() == ["a", "b"]
+
+    async def test_D13_a_rollback_leaves_no_trace(self, s: Scene) -> None:
+        """D13, I2, K1: of jobs, edges and keys, a flow's included; everything can be enqueued afterwards as if new."""
+        flow: dict[str, Any] = {"key": "flow", "key_expires_at": at(99), "workflow_id": "w"}
+        members = job("p", workflow_id="w"), child("c", "p", workflow_id="w")
+        await s.add(job("old"))
+        async with s.nothing_changes(), joined(s) as tx:
+            await tx.write("order 1")
+            await tx.add(job("a", idempotency_key="k", key_expires_at=at(99)))
+            await tx.add(*members, **flow)
+            await tx.rollback()
+        assert s.application.rows() == []
+        assert await s.look.find_key("k", s.now) is None
+        assert await s.add(job("a", idempotency_key="k")) == (Enqueued("a", True),)
+        assert await s.add(*members, **flow) == (Enqueued("p", True), Enqueued("c", True))
+
+    async def test_D13_a_transaction_that_nobody_commits_leaves_no_trace(self, s: Scene) -> None:
+        """D13: an exception takes the jobs with it."""
+        async with s.nothing_changes():
+            with suppress(ZeroDivisionError):
+                async with joined(s) as tx:
+                    await tx.add(job("a", idempotency_key="k"))
+                    raise ZeroDivisionError
+        assert await s.look.find_key("k", s.now) is None
+
+    async def test_R1_the_record_is_the_same_as_by_a_plain_enqueue(self, s: Scene) -> None:
+        """R1, R3: every option arrives."""
+        await s.add(job("plain", **FULL | {"idempotency_key": "1"}))
+        async with joined(s) as tx:
+            await tx.add(job("joined", **FULL | {"idempotency_key": "2"}))
+            await tx.commit()
+        plain = await s.get("plain")
+        assert await s.get("joined") == replace(plain, id="joined", idempotency_key="2")
+
+    async def test_D11_jobs_of_a_transaction_keep_their_order(self, s: Scene) -> None:
+        """D11, D1: over several calls and as many jobs as a driver may store in another way."""
+        await s.add(job("first"))
+        ids = [f"j{n:04}" for n in range(600)]
+        async with joined(s) as tx:
+            for id in ids[:3]:
+                await tx.add(job(id))
+            await tx.add(*(job(id) for id in ids[3:]))
+            await tx.commit()
+        assert await s.order() == ["first", *ids]
+
+    async def test_I1_a_known_key_resolves_inside_of_a_transaction(self, s: Scene) -> None:
+        """I1, I3: one that was committed before, and one of this very transaction; afterwards it holds for all."""
+        await s.add(job("old", idempotency_key="k", payload=b"1"))
+        async with joined(s) as tx:
+            assert await tx.add(job("a", idempotency_key="k", payload=b"1")) == (Enqueued("old", False),)
+            assert await tx.add(job("b", idempotency_key="k", payload=b"2")) == (Enqueued("old", False, False),)
+            assert await tx.add(job("c", idempotency_key="new"), job("d")) == (Enqueued("c", True), Enqueued("d", True))
+            assert await tx.add(job("e", idempotency_key="new")) == (Enqueued("c", False),)
+            await tx.commit()
+        assert await s.add(job("f", idempotency_key="new")) == (Enqueued("c", False),)
+        assert sorted(record.id for record in await s.all()) == ["c", "d", "old"]
+
+    async def test_I1_a_known_flow_resolves_inside_of_a_transaction(self, s: Scene) -> None:
+        """I1, D1: nothing of the second one is stored."""
+        flow: dict[str, Any] = {"key": "flow", "key_expires_at": at(99)}
+        await s.add(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w", **flow)
+        async with s.nothing_changes(), joined(s) as tx:
+            again = job("p2", workflow_id="w2"), child("c2", "p2", workflow_id="w2")
+            assert not any(one.created for one in await tx.add(*again, workflow_id="w2", **flow))
+            await tx.commit()
+
+    async def test_D1_a_refused_group_leaves_the_transaction_as_it_was(self, s: Scene) -> None:
+        """D1, R2: its neighbours, what came before and what comes after are committed, nothing of the group is."""
+        await s.add(job("old"))
+        async with joined(s) as tx:
+            await tx.write("order 1")
+            taken, fine, nowhere = await tx.enqueue(
+                group(job("a", idempotency_key="k"), job("old")), group(job("b")), group(job("c"), child("d", "nobody"))
+            )
+            assert isinstance(taken, JobExists)
+            assert fine == (Enqueued("b", True),)
+            assert isinstance(nowhere, UnknownDependency)
+            assert await tx.add(job("e", idempotency_key="k")) == (Enqueued("e", True),)
+            await tx.write("order 2")
+            await tx.commit()
+        assert s.application.rows() == ["order 1", "order 2"]
+        assert await s.states("a", "b", "c", "d", "e") == [None, "ready", None, None, "ready"]
+
+    @every_settle
+    async def test_D7_a_settle_goes_with_the_transaction(self, s: Scene, kind: str) -> None:
+        """D7, D9, K2: with its new jobs and what it means for dependants; until the commit everything is as before."""
+        await s.add(job("a"), child("c", "a", policy="collect"))
+        held = await s.claim("a")
+        settle = SETTLES[kind](held, new_jobs=(job("new", queue="x"),))
+        async with s.nothing_changes(), joined(s) as tx:
+            await tx.write("order 1")
+            assert await tx.settle(settle) == ["ok"]
+            await tx.rollback()
+        async with joined(s) as tx:
+            await tx.write("order 2")
+            assert await tx.settle(settle) == ["ok"]
+            assert await s.states("a", "c", "new") == ["inflight", "waiting", None]
+            await tx.commit()
+        assert s.application.rows() == ["order 2"]
+        freed = "waiting" if kind == "put_back" else "ready"
+        assert await s.states("a", "c", "new") == [AFTER[kind], freed, "ready"]
+        assert await s.settle(settle) == ["replayed"]
+
+    async def test_D8_refusals_are_the_same_inside_of_a_transaction(self, s: Scene) -> None:
+        """D8, D7: each item stands alone, and a refused one changes nothing."""
+        done, gone, stolen = await s.held("done"), await s.held("gone", lease=5), await s.held("stolen", lease=5)
+        await s.end(ack(done))
+        s.tick(5)
+        mine = await s.held("mine")
+        await s.claim("stolen")
+        settles: list[Transition] = [
+            ack(done),
+            ack(gone),
+            fail(stolen),
+            put_back(mine, token="?"),
+            ack(mine, id="nobody"),
+            ack(mine),
+        ]
+        async with joined(s) as tx:
+            verdicts = await tx.settle(*settles)
+            await tx.commit()
+        said = ["replayed", "LeaseExpired", "LeaseMismatch", "LeaseMismatch", "JobNotInflight", "ok"]
+        assert [type(each).__name__ if isinstance(each, LeaseError) else each for each in verdicts] == said
+        assert await s.states("done", "gone", "stolen", "mine") == ["done", "inflight", "inflight", "done"]
+
+    async def test_D13_a_commit_wakes_those_who_wait_for_work(self, s: Scene) -> None:
+        """D13: as by a plain enqueue."""
+
+        async def act(number: int) -> None:
+            async with joined(s) as tx:
+                await tx.add(job(f"j{number}"))
+                await tx.commit()
+
+        await woken(lambda: s.waits.wait_for_work(["q"], 600), act)
+
+    async def test_D13_what_is_no_handle_is_refused(self, s: Scene) -> None:
+        """D13, X5: at once, not at the first verb."""
+        for wrong in (object(), None, "BEGIN"):
+            with pytest.raises(InvalidJob):
+                s.within.within(wrong)
+
+    async def test_D10_after_close_nothing_joins_a_transaction(self, s: Scene) -> None:
+        """D10: and the transaction is not the worse for it."""
+        async with s.application.begin() as hand:
+            await s.driver.close()
+            with pytest.raises(DriverClosed):
+                s.within.within(hand.handle)
+            await s.application.write(hand.handle, "order 1")
+            await hand.commit()
+        assert s.application.rows() == ["order 1"]
+
+
+class OwnTransactionKit(WithinKit):
+    """`transaction` and `transaction_blocking`, too: the application's writes and the end of a job are one commit."""
+
+    @every_way
+    async def test_D13_writes_and_a_settle_are_one_commit(self, s: Scene, way: str) -> None:
+        """D13, D9: with whatever else was enqueued in it, also through its handle; invisible before."""
+        await s.add(job("a"), child("c", "a"))
+        held = await s.claim("a")
+        async with lent(s, way) as tx:
+            await tx.write("paid")
+            await tx.add(job("beside"))
+            await Inside(s, s.within.within(tx.tx.handle)).add(job("joined"))
+            assert await tx.settle(ack(held, result=b"42", new_jobs=(job("new"),))) == ["ok"]
+            assert s.application.rows() == []
+            assert await s.states("a", "c", "new", "beside", "joined") == ["inflight", "waiting", None, None, None]
+            await tx.commit()
+            assert s.application.rows() == ["paid"]
+            assert await s.states("a", "c", "new", "beside", "joined") == ["done", "ready", "ready", "ready", "ready"]
+        assert (await s.get("a")).result == b"42"
+
+    @every_way
+    async def test_D13_without_a_commit_nothing_happened(self, s: Scene, way: str) -> None:
+        """D13, G1: whether the block ends or raises; the lease is as good as before."""
+        held = await s.held()
+        for error in (None, ZeroDivisionError):
+            async with s.nothing_changes():
+                with suppress(ZeroDivisionError):
+                    async with lent(s, way) as tx:
+                        await tx.write("paid")
+                        await tx.add(job("b", idempotency_key="k"))
+                        assert await tx.settle(ack(held)) == ["ok"]
+                        if error is not None:
+                            raise error
+        assert s.application.rows() == []
+        assert await s.look.find_key("k", s.now) is None
+        await s.end(ack(held))
+
+    @every_way
+    @pytest.mark.parametrize("stolen", [False, True], ids=["expired", "stolen"])
+    async def test_L5_a_lost_lease_is_refused_and_takes_the_writes_with_it(
+        self, s: Scene, way: str, stolen: bool
+    ) -> None:
+        """L5, D7, D8: nothing of the late holder is committed; the new one ends the job."""
+        held = await s.held(lease=10)
+        s.tick(10)
+        thief = await s.claim("a") if stolen else None
+        async with s.nothing_changes(), lent(s, way) as tx:
+            await tx.write("paid")
+            [refused] = await tx.settle(ack(held, new_jobs=(job("new"),)))
+        assert type(refused).__name__ == ("LeaseMismatch" if stolen else "LeaseExpired")
+        assert s.application.rows() == []
+        await s.end(ack(thief or await s.claim("a")))
+
+    @every_way
+    async def test_D8_a_second_settle_of_one_token_is_replayed(self, s: Scene, way: str) -> None:
+        """D8, X3: in the same transaction, in the next one, and outside of it: an unknown outcome becomes known."""
+        held = await s.held()
+        async with lent(s, way) as tx:
+            await tx.write("paid")
+            assert await tx.settle(ack(held)) == ["ok"]
+            assert await tx.settle(ack(held)) == ["replayed"]
+            await tx.commit()
+        async with s.nothing_changes(), lent(s, way) as tx:
+            await tx.write("paid again")
+            assert await tx.settle(ack(held)) == ["replayed"]
+        assert s.application.rows() == ["paid"]
+        assert await s.settle(ack(held)) == ["replayed"]
+
+    async def test_G3_of_two_transactions_under_one_lease_one_commits(self, s: Scene) -> None:
+        """G3, D7: the other one waits, and hears that it came late."""
+        held = await s.held()
+
+        async def finish(text: str) -> Verdict:
+            async with lent(s, "awaited") as tx:
+                await tx.write(text)
+                [verdict] = await tx.settle(ack(held))
+                if verdict == "ok":
+                    await tx.commit()
+                return verdict
+
+        assert sorted(map(str, await asyncio.gather(finish("a"), finish("b")))) == ["ok", "replayed"]
+        assert len(s.application.rows()) == 1
+
+    @every_way
+    @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+    async def test_D13_until_the_end_nobody_else_gets_at_a_settled_job(self, s: Scene, way: str, commits: bool) -> None:
+        """D13, L5: a renewal finds what became of the job, and a claim beyond its lease does not take it away."""
+        held = await s.held(lease=10)
+        late = await s.another()
+        late.tick(60)
+        async with lent(s, way) as tx:
+            await tx.settle(ack(held))
+            renewing = asyncio.ensure_future(s.extend(Report("a", token_of(held))))
+            claiming = asyncio.ensure_future(late.reserve()) if commits else None
+            await asyncio.sleep(0)
+            if commits:
+                await tx.commit()
+        [answer] = await renewing
+        assert isinstance(answer, JobNotInflight if commits else Extended)
+        assert claiming is None or await claiming == []
+
+    @every_way
+    async def test_D13_transactions_come_and_go(self, s: Scene, way: str) -> None:
+        """D13: more of them than anybody could hold open, and whatever ended one, the next begins anew."""
+        for number in range(MANY):
+            with suppress(ZeroDivisionError):
+                async with asyncio.timeout(WAKE), lent(s, way) as tx:
+                    await tx.add(job(f"j{number:02}"))
+                    if number % 2:
+                        raise ZeroDivisionError
+                    await tx.commit()
+        assert await s.order() == [f"j{number:02}" for number in range(0, MANY, 2)]
+
+    @every_way
+    async def test_D10_after_close_there_are_no_transactions(self, s: Scene, way: str) -> None:
+        """D10: loudly, before anything is written."""
+        await s.driver.close()
+        with pytest.raises(DriverClosed):
+            async with lent(s, way):
+                pass

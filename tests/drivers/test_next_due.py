@@ -1,0 +1,48 @@
+"""What idle workers are woken for, on the engines that look it up by SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.postgres import PostgresServer
+from taskharbor.drivers import from_url
+from taskharbor.testing.kit.scene import T0, at, group, job
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        name = server.new_database()
+        yield server.url(name, migrate="true")
+        server.drop_database(name)
+
+
+def test_nobody_is_woken_for_leases_of_others(url: str) -> None:
+    """D13, D3: one that runs out in a queue that is not asked about, or is paused, gives an idle worker nothing to do;
+    one that has run out already would have it ask without end."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        await driver.enqueue([group(job("a", queue="mine")), group(job("b", queue="other"))], T0)
+        for queue, seconds in (("mine", 30), ("other", 10)):
+            await driver.reserve([queue], T0, timedelta(seconds=seconds), 1, "w")
+        assert await driver.next_due(["mine"]) == at(30)
+        assert await driver.next_due(["mine", "other"]) == at(10)
+        assert await driver.next_due(["third"]) is None
+        await driver.pause("other", True)
+        assert await driver.next_due(["mine", "other"]) == at(30)
+        assert await driver.next_due(["other"]) is None
+        await driver.pause("other", False)
+        assert await driver.next_due(["other"]) == at(10)
+        await driver.close()
+
+    asyncio.run(act())

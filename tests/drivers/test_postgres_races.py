@@ -1,0 +1,558 @@
+"""Two at once on PostgreSQL: one stops half-way, with its transaction open, and the other has to come out right.
+
+Nothing here waits for time to pass. A step is known to have met a lock when the server says whom it waits for, and what
+has to happen between two statements of a step is done there, by a `Db` that knows where to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from servers.postgres import PostgresServer
+from taskharbor.core.evolve import Replay
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Fail, PutBack, Transition
+from taskharbor.driver import Enqueued, Report
+from taskharbor.drivers import from_url
+from taskharbor.drivers.postgres import enqueue, manage, settle
+from taskharbor.drivers.postgres.db import Db, OwnDb, Row
+from taskharbor.drivers.postgres.driver import PostgresDriver
+from taskharbor.errors import JobExists
+from taskharbor.testing.kit.scene import KEEP, T0, at, child, group, job, token_of
+
+SCHEMA = "races"
+TABLES = ("job", "live", "ended", "keys", "edge", "paused")
+LEASE = timedelta(seconds=30)
+
+
+class Stage:
+    """A store, two connections beside it whose transactions a test holds open, and an eye on who waits for whom."""
+
+    def __init__(self, driver: PostgresDriver, other: OwnDb, third: OwnDb, eye: OwnDb) -> None:
+        self.driver, self.other, self.third = driver, other, third
+        self._eye = eye.connection
+
+    async def meets(self, step: asyncio.Future[Any], holder: OwnDb | None = None) -> None:
+        """Return when somebody waits for the transaction of `holder`, or `step` is over without having met it."""
+        pid = (holder or self.other).connection.get_server_pid()
+        while not step.done():
+            if await self._eye.fetchval(WAITS, pid):
+                return
+
+    async def claim(self, *ids: str) -> list[JobRecord]:
+        """Claim these, in this order."""
+        jobs = await self.driver.reserve(["q"], T0, LEASE, 99, "w", ids=ids)
+        assert [it.id for it in jobs] == list(ids)
+        return jobs
+
+    async def state(self, id: str) -> State | None:
+        [found] = await self.driver.get([id])
+        return None if found is None else found.state
+
+    async def keys(self) -> list[str]:
+        """The keys that are stored, whomever they stand for."""
+        return [row[0] for row in await self._eye.fetch(f"SELECT key FROM {SCHEMA}.keys ORDER BY key")]
+
+    async def take(self, id: str) -> bool:
+        """Have `other` hold a live job, as far as nobody else does."""
+        try:
+            async with self.other.transaction():
+                return await self.other.connection.fetchval(TAKE, id) is not None
+        except asyncpg.LockNotAvailableError:
+            return False
+
+
+WAITS = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND $1 = ANY (pg_blocking_pids(pid)))
+"""
+TAKE = f"SELECT seq FROM {SCHEMA}.live JOIN {SCHEMA}.job USING (seq) WHERE id = $1 FOR UPDATE OF live NOWAIT"
+
+
+class Between:
+    """A connection on which something happens right after the first statement of a name; notes what was asked."""
+
+    def __init__(self, db: Db, after: str | None = None, act: Callable[[], Awaitable[object]] | None = None) -> None:
+        self._db, self._after, self._act = db, after, act
+        self.asked: list[str] = []
+
+    async def rows(self, name: str, *values: object) -> Sequence[Row]:
+        found = await self._db.rows(name, *values)
+        self.asked.append(name)
+        if self._act is not None and name == self._after:
+            act, self._act = self._act, None
+            await act()
+        return found
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        return self._db.transaction()
+
+
+@pytest.fixture(scope="module")
+def url(postgres: PostgresServer) -> str:
+    """A store for all, for making one takes longer than a test."""
+    url = postgres.url(postgres.new_database(), namespace=SCHEMA)
+
+    async def make() -> None:
+        await (await from_url(f"{url}&migrate=true")).close()
+
+    asyncio.run(make())
+    return url
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncGenerator[OwnDb]:
+    connection = await asyncpg.connect(url.partition("?")[0])
+    try:
+        yield OwnDb(connection, SCHEMA)
+    finally:
+        await connection.close()
+
+
+Act = Callable[[Stage], Coroutine[Any, Any, None]]
+Play = Callable[[Act], None]
+
+
+@pytest.fixture
+def play(url: str) -> Play:
+    """Plays a scene on an empty store."""
+
+    async def scene(act: Act) -> None:
+        async with asyncio.timeout(60), connected(url) as other, connected(url) as third, connected(url) as eye:
+            await eye.connection.execute(f"TRUNCATE {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}")
+            driver = await from_url(url)
+            assert isinstance(driver, PostgresDriver)
+            try:
+                await act(Stage(driver, other, third, eye))
+            finally:
+                await driver.close()
+
+    return lambda act: asyncio.run(scene(act))
+
+
+async def whole(db: OwnDb, step: Awaitable[Any]) -> Any:
+    """A step in a transaction of its own, as the driver takes it."""
+    async with db.transaction():
+        return await step
+
+
+def ack(held: JobRecord, **options: Any) -> Ack:
+    given: dict[str, Any] = {"id": held.id, "token": token_of(held), "keep_until": KEEP}
+    return Ack(**given | options)
+
+
+def fail(held: JobRecord) -> Fail:
+    return Fail(id=held.id, token=token_of(held), keep_until=KEEP, reason="x")
+
+
+def put_back(held: JobRecord) -> PutBack:
+    return PutBack(id=held.id, token=token_of(held), keep_until=KEEP, run_at=T0)
+
+
+# a child that moves while its parent ends
+
+
+async def a_cancelled_child(s: Stage) -> JobRecord:
+    """`c`, which was cancelled while its parent runs."""
+    await s.driver.enqueue([group(job("p"), child("c", "p"))], T0)
+    assert await s.driver.cancel(["c"], T0, KEEP) == ["cancelled"]
+    return (await s.claim("p"))[0]
+
+
+def test_a_child_that_is_being_replayed_hears_of_its_parents_end(play: Play) -> None:
+    """K2, Q3: its row moves away under the look that would find it, and it must not wait for ever."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_cancelled_child(s)
+        async with s.other.transaction():
+            assert await manage.replay(s.other, [Replay(id="c")], T0) == ["replayed"]
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+def test_a_child_that_was_replayed_between_two_looks_hears_of_its_parents_end(play: Play) -> None:
+    """K2, Q3: the same without anybody waiting for a lock."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_cancelled_child(s)
+        db = Between(s.third, "dependants_release", lambda: s.driver.replay([Replay(id="c")], T0))
+        assert await settle.settle(db, [ack(parent)], T0) == ["ok"]
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+def test_a_child_that_is_gone_holds_nobody_up(play: Play) -> None:
+    """K2: deleted while its parent ends, there is nobody to be told, and the settle stands."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_cancelled_child(s)
+        async with s.other.transaction():
+            assert await s.other.rows("delete", ["c"])
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert (await s.state("p"), await s.state("c")) == (State.DONE, None)
+
+    play(act)
+
+
+def test_a_settle_whose_last_dependant_was_deleted_just_now_is_written(play: Play) -> None:
+    """D7: the statement for jobs that nobody waits for saw one who does; a moment later there is none."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_cancelled_child(s)
+        db = Between(s.third, "settle_done", lambda: s.driver.delete(["c"]))
+        assert await settle.settle(db, [ack(parent)], T0) == ["ok"]
+        assert await s.state("p") is State.DONE
+
+    play(act)
+
+
+OVERTAKEN: dict[str, tuple[Callable[[JobRecord], Transition], str, State]] = {
+    "plain": (lambda held: ack(held), "settle_ended", State.DONE),
+    "with a result": (lambda held: ack(held, result=b"1"), "settle_ended", State.DONE),
+    "put back": (lambda held: put_back(held), "settle_put_back", State.READY),
+}
+
+
+@pytest.mark.parametrize("kind", OVERTAKEN)
+def test_a_settle_that_a_heartbeat_overtakes_is_written(play: Play, kind: str) -> None:
+    """D7, D8, T3: too late when it tried, in order when it asked why not: tried again, and taken neither for damage nor
+    for a job that was asked to stop."""
+
+    async def act(s: Stage) -> None:
+        transition, after, state = OVERTAKEN[kind]
+        await s.driver.enqueue([group(job("a"))], T0)
+        [held] = await s.claim("a")
+        report = Report("a", token_of(held))
+        db = Between(s.third, after, lambda: s.driver.extend_lease([report], at(29), LEASE))
+        assert await settle.settle(db, [transition(held)], at(31)) == ["ok"]
+        assert await s.state("a") is state
+
+    play(act)
+
+
+# a job that moves while somebody decides about it
+
+
+def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
+    """T3, G3: replayed and claimed while cancel looks at it, a job is inflight, and its holder is asked to stop."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"))], T0)
+        await s.driver.settle(list(map(fail, await s.claim("a"))), T0)
+        held: list[JobRecord] = []
+
+        async def claim() -> None:
+            held.extend(await s.claim("a"))
+
+        async with s.other.transaction():
+            await manage.replay(s.other, [Replay(id="a")], T0)
+            db = Between(s.third, "states", claim)
+            cancelling = asyncio.ensure_future(whole(s.third, manage.cancel(db, ["a"], T0, KEEP)))
+            await s.meets(cancelling)
+        assert await cancelling == ["requested"]
+        assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"]
+
+    play(act)
+
+
+async def replay_meanwhile(s: Stage, name: str, step: Callable[[Db], Awaitable[Any]]) -> tuple[Any, Any]:
+    """What a step of `other`, and a replay that comes right after one of its statements, have to say about `a`."""
+    replays: list[asyncio.Future[Any]] = []
+
+    async def replay() -> None:
+        replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
+        await s.meets(replays[0])
+
+    found = await whole(s.other, step(Between(s.other, name, replay)))
+    return found, await replays[0]
+
+
+def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
+    """I1, I2: ended while delete looks at it, a job is held until it is gone, and a replay comes too late."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a", idempotency_key="k"))], T0)
+        [held] = await s.claim("a")
+        async with s.third.transaction():
+            assert await settle.settle(s.third, [fail(held)], T0) == ["ok"]
+            deleting = asyncio.ensure_future(
+                replay_meanwhile(s, "delete_needed", lambda db: manage.delete(db, ["a"])),
+            )
+            await s.meets(deleting, s.third)
+        assert await deleting == (["deleted"], ["missing"])
+        assert (await s.state("a"), await s.keys()) == (None, [])
+
+    play(act)
+
+
+def test_two_replays_are_one(play: Play) -> None:
+    """Q2: of two that replay a job which is cancelled at that moment, one does, and counts."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"))], T0)
+        async with s.third.transaction():
+            assert await manage.cancel(s.third, ["a"], T0, KEEP) == ["cancelled"]
+            again = [Replay(id="a")]
+            replaying = asyncio.ensure_future(replay_meanwhile(s, "get", lambda db: manage.replay(db, again, T0)))
+            await s.meets(replaying, s.third)
+        assert await replaying == (["replayed"], ["not_dead"])
+        [found] = await s.driver.get(["a"])
+        assert found is not None
+        assert (found.state, found.replays) == (State.READY, 1)
+
+    play(act)
+
+
+def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
+    """I2, X8: also if two prune a member each at the same time, so that each sees the other's."""
+
+    async def act(s: Stage) -> None:
+        flow = group(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
+        await s.driver.enqueue([flow], T0)
+        await s.driver.settle([ack(it, keep_until=T0) for it in await s.claim("a", "b")], T0)
+        async with s.other.transaction():
+            assert await manage.prune(s.other, T0, 1) == 1
+            pruning = asyncio.ensure_future(s.driver.prune(T0, 1))
+            await s.meets(pruning)
+        assert await pruning == 1
+        assert await s.keys() == []
+
+    play(act)
+
+
+# an id or a key that is stored by two at once
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "in a transaction"])
+def test_no_key_is_left_without_its_job(play: Play, within: bool) -> None:
+    """R2, D1, I1: an id that somebody stores at this moment exists, also for a job with a key; others are stored."""
+
+    async def act(s: Stage) -> None:
+        groups = [group(job("a", idempotency_key="k")), group(job("b", idempotency_key="l"))]
+        async with s.other.transaction():
+            await enqueue.enqueue(s.other, [group(job("a"))], T0, None)
+            if within:
+                step = whole(s.third, s.driver.within(s.third.connection).enqueue(groups, T0))
+            else:
+                step = s.driver.enqueue(groups, T0)
+            storing = asyncio.ensure_future(step)
+            await s.meets(storing)
+        refused, stored = await storing
+        assert isinstance(refused, JobExists)
+        assert (stored, await s.keys()) == ((Enqueued("b", True),), ["l"])
+
+    play(act)
+
+
+NEW: dict[str, tuple[NewJob, ...]] = {
+    "plain": (job("n"), job("o")),
+    "keyed": (job("n", idempotency_key="k"), job("o", idempotency_key="l")),
+    "with the same key": (job("n", idempotency_key="l"), job("o", idempotency_key="l")),
+    "with a parent": (job("m"), child("n", "m"), job("o", idempotency_key="l")),
+}
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_a_new_job_whose_id_is_stored_just_now_refuses_no_settle(play: Play, kind: str) -> None:
+    """D9: it is skipped, with its key; the others are stored."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"))], T0)
+        [held] = await s.claim("a")
+        async with s.other.transaction():
+            await enqueue.enqueue(s.other, [group(job("n"))], T0, None)
+            settling = asyncio.ensure_future(s.driver.settle([ack(held, new_jobs=NEW[kind])], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert (await s.state("a"), await s.state("o")) == (State.DONE, State.READY)
+        assert await s.keys() == ([] if kind == "plain" else ["l"])
+        assert await s.driver.parents("n") == []
+
+    play(act)
+
+
+def test_a_new_job_whose_key_is_taken_just_now_refuses_no_settle(play: Play) -> None:
+    """D9, I1: it is skipped too."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"))], T0)
+        [held] = await s.claim("a")
+        async with s.other.transaction():
+            await enqueue.enqueue(s.other, [group(job("x", idempotency_key="k"))], T0, None)
+            new = (job("n", idempotency_key="k"), job("o"))
+            settling = asyncio.ensure_future(s.driver.settle([ack(held, new_jobs=new)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert [await s.state(id) for id in "anox"] == [State.DONE, None, State.READY, State.READY]
+
+    play(act)
+
+
+def test_what_a_call_has_stored_it_says_it_created(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1, D1: a key changed hands, which takes a second round; that one meets somebody crosswise, and is repeated. What
+    the first one stored is not taken for somebody else's."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("x", idempotency_key="l"))], T0)
+        plain, rounds = OwnDb.rows, 0
+
+        async def rows(db: OwnDb, name: str, *values: object) -> Sequence[Row]:
+            nonlocal rounds
+            if name != "enqueue_keyed":
+                return await plain(db, name, *values)
+            rounds += 1
+            if rounds == 2:
+                raise asyncpg.DeadlockDetectedError("deadlock detected")
+            found = await plain(db, name, *values)
+            if rounds == 1:
+                await whole(s.third, manage.cancel(s.third, ["x"], T0, KEEP))
+            return found
+
+        monkeypatch.setattr(OwnDb, "rows", rows)
+        groups = [group(job("a", idempotency_key="k")), group(job("b", idempotency_key="l"))]
+        assert await s.driver.enqueue(groups, T0) == [(Enqueued("a", True),), (Enqueued("b", True),)]
+        assert rounds == 3
+
+    play(act)
+
+
+def test_a_job_that_its_own_key_stands_for_is_known_in_a_group_too(play: Play) -> None:
+    """I1, D1: the same id with the same key again resolves to itself; the rest of the group is stored."""
+
+    async def act(s: Stage) -> None:
+        keyed = job("a", idempotency_key="k")
+        await s.driver.enqueue([group(keyed, job("b"))], T0)
+        [answers] = await s.driver.enqueue([group(keyed, job("c"))], T0)
+        assert answers == (Enqueued("a", False), Enqueued("c", True))
+
+    play(act)
+
+
+# the order in which rows are held
+
+
+async def three(s: Stage) -> None:
+    """`z`, `y` and `x`, whose numbers grow and whose names do not."""
+    await s.driver.enqueue([group(job("z"), job("y"), job("x"))], T0)
+
+
+async def settle_plain(s: Stage) -> Transitions:
+    await three(s)
+    return list(map(ack, await s.claim("x", "y", "z")))
+
+
+async def settle_results(s: Stage) -> Transitions:
+    await three(s)
+    return [ack(it, result=b"1") for it in await s.claim("x", "y", "z")]
+
+
+async def settle_mixed(s: Stage) -> Transitions:
+    await three(s)
+    x, y, z = await s.claim("x", "y", "z")
+    return [put_back(x), ack(y), ack(z)]
+
+
+async def settle_put_backs(s: Stage) -> Transitions:
+    await three(s)
+    held = await s.claim("x", "y", "z")
+    await s.driver.cancel(["z"], T0, KEEP)
+    return list(map(put_back, held))
+
+
+async def settle_parent(s: Stage) -> Transitions:
+    await s.driver.enqueue([group(job("p"), child("z", "p"), child("y", "p"), child("x", "p"))], T0)
+    return list(map(ack, await s.claim("p")))
+
+
+async def settle_failing_parent(s: Stage) -> Transitions:
+    children = child("z", "p", policy="cancel"), child("y", "p", policy="collect"), child("x", "p", policy="cancel")
+    await s.driver.enqueue([group(job("p"), *children)], T0)
+    return list(map(fail, await s.claim("p")))
+
+
+Transitions = list[Transition]
+SETTLES = [settle_plain, settle_results, settle_mixed, settle_put_backs, settle_parent, settle_failing_parent]
+
+
+@pytest.mark.parametrize("given", SETTLES)
+def test_a_settle_and_a_heartbeat_never_wait_for_each_other(
+    play: Play, given: Callable[[Stage], Awaitable[Transitions]]
+) -> None:
+    """X2, K2: everybody takes rows in the order of their numbers, whatever order jobs finish in. A settle that has to
+    wait for the first of them holds none of the others."""
+
+    async def act(s: Stage) -> None:
+        transitions = await given(s)
+        async with s.other.transaction():
+            assert await s.take("z")
+            settling = asyncio.ensure_future(s.driver.settle(transitions, T0))
+            await s.meets(settling)
+            assert [await s.take("y"), await s.take("x")] == [True, True]
+        assert set(await settling) == {"ok"}
+
+    play(act)
+
+
+def test_a_cancel_and_a_heartbeat_never_wait_for_each_other(play: Play) -> None:
+    """T3, X2: likewise."""
+
+    async def act(s: Stage) -> None:
+        await three(s)
+        await s.claim("x", "y", "z")
+        async with s.other.transaction():
+            assert await s.take("z")
+            cancelling = asyncio.ensure_future(s.driver.cancel(["x", "y", "z"], T0, KEEP))
+            await s.meets(cancelling)
+            assert [await s.take("y"), await s.take("x")] == [True, True]
+        assert await cancelling == ["requested"] * 3
+
+    play(act)
+
+
+def test_a_delete_and_a_settle_never_wait_for_each_other(play: Play) -> None:
+    """Q2, K2: a job is held before its edges; a settle that waits for a child being deleted holds none of them."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_cancelled_child(s)
+        async with s.other.transaction():
+            assert await s.other.rows("state_held", "c")
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+            edges = f"SELECT parent FROM {SCHEMA}.edge WHERE child = 'c' FOR UPDATE NOWAIT"
+            assert await s.other.connection.fetchval(edges) == "p"
+        assert await settling == ["ok"]
+
+    play(act)
+
+
+# round trips
+
+
+def test_successes_are_one_statement_however_long_each_is_kept(play: Play) -> None:
+    """D9: jobs whose keys outlive them are kept until then, each until a time of its own."""
+
+    async def act(s: Stage) -> None:
+        await three(s)
+        times = {id: KEEP + timedelta(seconds=number) for number, id in enumerate("xyz")}
+        db = Between(s.third)
+        acks = [ack(it, keep_until=times[it.id]) for it in await s.claim(*"xyz")]
+        assert await settle.settle(db, acks, T0) == ["ok"] * 3
+        assert db.asked == ["settle_done"]
+        found = await s.driver.get(list("xyz"))
+        assert {it.id: it.keep_until for it in found if it is not None} == times
+
+    play(act)

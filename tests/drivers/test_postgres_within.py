@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -346,6 +347,36 @@ def test_a_handle_without_a_transaction_is_refused_and_told_how(place: Place) ->
     asyncio.run(act())
 
 
+def test_a_connection_that_was_closed_says_so(place: Place) -> None:
+    async def act(hand: Hand) -> None:
+        connection = await asyncpg.connect(place.server.url(place.database))
+        await connection.close()
+        await refused(place, connection, "that was closed")
+
+    scene(place, HANDS["asyncpg"], act)
+
+
+def test_pipelines_are_refused(place: Place) -> None:
+    """X5: a statement in one has no answer yet."""
+
+    async def act(hand: Hand) -> None:
+        url = place.server.url(place.database)
+        async with await psycopg.AsyncConnection.connect(url) as connection, connection.pipeline():
+            await refused(place, connection, "outside of connection.pipeline()")
+
+    scene(place, HANDS["asyncpg"], act)
+
+
+def test_sqlalchemy_without_greenlet_is_no_mystery(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: its asyncio part cannot be imported then; an engine is refused for what it is."""
+    monkeypatch.setitem(sys.modules, "sqlalchemy.ext.asyncio", None)
+
+    async def act(hand: Hand) -> None:
+        await refused(place, create_engine("postgresql+psycopg://"), "is not a transaction that can be joined")
+
+    scene(place, HANDS["asyncpg"], act)
+
+
 def test_a_handle_to_another_database_is_refused(place: Place) -> None:
     async def act() -> None:
         async with opened(place):
@@ -384,7 +415,7 @@ def test_what_is_no_handle_is_refused_with_a_list_of_what_is(place: Place) -> No
             with pytest.raises(InvalidJob, match="not None"):
                 place.send.using(tx=None)
             async with asyncpg.create_pool(url, min_size=1) as pool:
-                await refused(place, pool, "a pool is not a connection: take one out of it")
+                await refused(place, pool, "a pool or a transaction is not its connection: give that")
             with psycopg.connect(url) as connection, connection.cursor() as cursor:
                 await refused(place, cursor, r"tx=psycopg.Cursor is not a transaction .* a SQLAlchemy 2 Session")
             engine = create_async_engine(dialect(place.server, place.database, "asyncpg"))

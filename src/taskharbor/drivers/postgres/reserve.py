@@ -89,6 +89,7 @@ async def _extend(db: Db, reports: Sequence[Report], now: datetime, until: datet
     """What the leases of these jobs became, of each job one."""
     given = [(split_token(report.token), report) for report in reports]
     fitting = [(part, report) for part, report in given if part[2] == report.id]
+    fitting.sort(key=lambda it: it[0][1])  # as settles do, or the two would wait for each other
     if not fitting:
         return {}
     rows = await db.rows(

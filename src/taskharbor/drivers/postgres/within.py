@@ -136,7 +136,7 @@ def _hint(origins: set[str]) -> str:
     if "psycopg2" in origins:
         return f"; psycopg2 is not psycopg 3: {INSTALL}"
     if {"asyncpg", "psycopg_pool"} & origins:
-        return "; a pool is not a connection: take one out of it"
+        return "; a pool or a transaction is not its connection: give that"
     return ""
 
 
@@ -144,6 +144,8 @@ def _hint(origins: set[str]) -> str:
 
 
 async def _asyncpg(handle: Connection, home: Home) -> Db:
+    if handle.is_closed():
+        raise InvalidJob("tx= is a connection that was closed: open a new one, and enqueue inside its transaction")
     if not handle.is_in_transaction():
         raise InvalidJob("tx= has no open transaction: enqueue inside `async with connection.transaction():`")
     return GuestDb(handle, home.schema)
@@ -174,8 +176,12 @@ async def _blocking_psycopg(handle: psycopg.Connection[Any], home: Home) -> Db:
 
 def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], keyword: str) -> None:
     """Without autocommit a transaction begins by itself, with the first statement."""
-    from psycopg.pq import TransactionStatus
+    from psycopg.pq import PipelineStatus, TransactionStatus
 
+    if handle.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise InvalidJob(
+            "tx= is in pipeline mode, where answers come too late: enqueue outside of connection.pipeline()"
+        )
     if handle.autocommit and handle.info.transaction_status == TransactionStatus.IDLE:
         raise InvalidJob(
             "tx= is in autocommit mode and has no open transaction: enqueue inside "
@@ -194,8 +200,10 @@ def _sqlalchemy_kind(handle: object) -> Kind | None:
         return Kind(True, _session)
     if isinstance(handle, SyncConnection):
         return Kind(True, _connection)
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-
+    try:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    except ImportError:  # without greenlet there are none
+        return None
     if isinstance(handle, AsyncSession | async_scoped_session):
         return Kind(False, _async_session)
     return Kind(False, _async_connection) if isinstance(handle, AsyncConnection) else None

@@ -18,6 +18,7 @@ from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.transition import Ack, PutBack
 from taskharbor.driver import Group
 from taskharbor.drivers import from_url
+from taskharbor.drivers.postgres import pool
 from taskharbor.drivers.postgres.bookmarks import BUSY, LOOK_EVERY, Bookmarks, Mark
 from taskharbor.drivers.postgres.driver import PostgresDriver
 from taskharbor.drivers.postgres.sql import statements
@@ -155,6 +156,26 @@ def test_a_claim_that_finds_too_little_is_followed_by_a_look_at_everything(
             assert ids(await claim(driver, 2, "q", "other")) == line(2 * BUSY, 1)
             assert first[0] in ids(await claim(driver, 2, "q", "other"))
             assert not set(ids(await claim(driver, 2, "q", "other"))) & {*first}
+
+    run(story)
+
+
+def test_a_bookmark_that_ends_while_a_claim_is_on_its_way(url: str) -> None:
+    """D12: another thread finds too few, or the time is up, before the connection is there."""
+
+    async def story() -> None:
+        async with opened(url) as driver:
+            await put(driver, *line(0, 1000))
+            await claim(driver, BUSY)
+            lot = await driver._pool.lot()
+            for _ in range(pool.PER_LOOP):
+                await lot.workers.acquire()
+            waiting = asyncio.ensure_future(claim(driver, 10))
+            await asyncio.sleep(0)
+            driver._bookmarks.note(["q"], [], 1)
+            for _ in range(pool.PER_LOOP):
+                lot.workers.release()
+            assert ids(await waiting) == line(BUSY, 10)
 
     run(story)
 

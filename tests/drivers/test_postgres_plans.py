@@ -123,6 +123,7 @@ SESSIONS: dict[str, Mapping[str, str]] = {
 EXCEPTIONS = {
     # Thousands of edges that the server has not taken note of: it reads them all, and will know better in a minute.
     ("unknown", "delete_edges", FOR_VALUES),
+    ("unknown", "delete_edges", ONCE),
     # Nobody reserves in a session of his own, where plans are made once and everything is open to them.
     *((kind, name, ONCE) for kind in ("analysed", "unknown") for name in ("reserve", "reserve_on", "reserve_ids")),
     # Claims by id compare each with each, or walk over all that is live if they were planned when that was little.

@@ -539,6 +539,22 @@ def test_a_delete_and_a_settle_never_wait_for_each_other(play: Play) -> None:
     play(act)
 
 
+def test_two_that_delete_never_wait_for_each_other(play: Play) -> None:
+    """Q2, X8: edges are taken in one order, whether by their parents or by their children."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p"), child("b", "p")), group(job("q"), child("a", "q"))], T0)
+        async with s.other.transaction():
+            edges = f"SELECT parent FROM {SCHEMA}.edge WHERE child = $1 FOR UPDATE NOWAIT"
+            assert await s.other.connection.fetchval(edges, "a") == "q"
+            deleting = asyncio.ensure_future(s.third.rows("delete_edges", ["a", "p"]))
+            await s.meets(deleting)
+            assert await s.other.connection.fetchval(edges, "b") == "p"
+        await deleting
+
+    play(act)
+
+
 # round trips
 
 

@@ -94,7 +94,7 @@ def test_options() -> None:
     [
         ("postgresql://me:pw@db.example:6543/shop", "PostgreSQL at db.example:6543 (database shop)"),
         ("postgresql://me:pw@[::1]/shop", "PostgreSQL at [::1]:5432 (database shop)"),
-        ("postgresql://me:pw@/?host=/run/pg", "PostgreSQL at /run/pg (database me)"),
+        ("postgresql://me:pw@/?host=/run/pg", "PostgreSQL at /run/pg/.s.PGSQL.5432 (database me)"),
         ("postgresql://localhost", "PostgreSQL at localhost:5432 (database default)"),
     ],
 )

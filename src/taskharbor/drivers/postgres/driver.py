@@ -122,12 +122,14 @@ class PostgresDriver:
         to = reserve.claim(now, lease_for, worker)
         if ids is not None:
             return await self._workers.write(lambda db: reserve.reserve_ids(db, to, ids, limit), whole=False)
-        marks = self._bookmarks
-        if marks.going_on(queues):
-            jobs = await self._workers.write(lambda db: reserve.reserve_on(db, to, queues, limit, marks), whole=False)
+        bookmarks = self._bookmarks
+        if marks := bookmarks.going_on(queues):
+            jobs = await self._workers.write(
+                lambda db: reserve.reserve_on(db, to, queues, limit, bookmarks, marks), whole=False
+            )
             if jobs:  # if they are too few, the next call looks at everything: these must not be lost with it
                 return jobs
-        return await self._workers.write(lambda db: reserve.reserve(db, to, queues, limit, marks), whole=False)
+        return await self._workers.write(lambda db: reserve.reserve(db, to, queues, limit, bookmarks), whole=False)
 
     async def extend_lease(
         self, reports: Sequence[Report], now: datetime, lease_for: timedelta

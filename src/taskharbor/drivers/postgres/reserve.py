@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from secrets import token_urlsafe
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import refusal
 from taskharbor.core.line import shares
 from taskharbor.driver import Extended, Report
-from taskharbor.drivers.postgres.bookmarks import Bookmarks
+from taskharbor.drivers.postgres.bookmarks import Bookmarks, Mark
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import claimed, json_or_none, split_token
@@ -42,9 +42,10 @@ async def reserve(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmark
     return _claimed(rows, to)
 
 
-async def reserve_on(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
-    """Claim what comes next behind the bookmarks; there may be more elsewhere."""
-    marks = bookmarks.going_on(queues)
+async def reserve_on(
+    db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks, marks: Mapping[str, Mark]
+) -> list[JobRecord]:
+    """Claim what comes next behind these marks; there may be more elsewhere."""
     share = shares([queue for queue in queues if queue in marks], limit)
     lines = [(queue, *marks[queue], some) for queue, some in share.items()]
     rows = await _rows(db, "reserve_on", *to, *map(list, zip(*lines, strict=True)))

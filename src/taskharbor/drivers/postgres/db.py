@@ -51,7 +51,11 @@ class OwnDb:
     async def transaction(self) -> AsyncGenerator[None]:
         """A call that is cut short rolls nothing back: its connection is thrown away, and a silent server would keep it
         waiting for ever."""
-        transaction = self.connection.transaction()
+        transaction = self.connection.transaction(
+            isolation=None
+            if self.connection.is_in_transaction()
+            else "read_committed"  # whatever the database's own is
+        )
         await transaction.start()
         try:
             yield

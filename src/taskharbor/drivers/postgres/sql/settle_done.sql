@@ -3,7 +3,7 @@ WITH gone AS (
     DELETE FROM harbor.live
     USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::text[]) AS given (seq, token, keep_until, id)
     WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5
-        AND NOT EXISTS (SELECT FROM harbor.edge WHERE NOT satisfied AND parent = given.id)
+        AND given.id <> ALL (ARRAY (SELECT parent FROM harbor.edge WHERE NOT satisfied AND parent = ANY ($4::text[])))
     RETURNING live.*, given.keep_until
 )
 INSERT INTO harbor.ended (

@@ -19,12 +19,12 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.keys import digest
 from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.postgres.db import Db, OwnDb, value
+from taskharbor.drivers.postgres.failure import CROSSED
 from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, STATES, new_row
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
 TRIES = 5
-CROSSED = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 Known = tuple[str, bytes]
 
 

@@ -36,6 +36,8 @@ NO_SCHEMA: tuple[type[BaseException], ...] = (
     asyncpg.UndefinedColumnError,
     asyncpg.UndefinedObjectError,
 )
+# Two transactions met crosswise: one of them has to be done again.
+CROSSED: tuple[type[Exception], ...] = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 OTHER_NAMES = (62, 64)
 

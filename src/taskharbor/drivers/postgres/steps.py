@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import asyncpg
-
 from taskharbor.drivers.postgres.db import Db
+from taskharbor.drivers.postgres.failure import CROSSED
 from taskharbor.drivers.postgres.pool import Pool
 from taskharbor.errors import HarborError
 
 R = TypeVar("R")
 Step = Callable[[Db], Awaitable[R]]
-CROSSED: tuple[type[Exception], ...] = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 TRIES = 5
 
 

@@ -35,7 +35,7 @@ class Group(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
 
 
-class Enqueued(Struct, frozen=True):
+class Enqueued(Struct, frozen=True, gc=False):
     """What became of one job of a group: its id, or the id that its key already stood for."""
 
     id: str

@@ -126,9 +126,6 @@ EXCEPTIONS = {
     ("unknown", "delete_edges", ONCE),
     # Nobody reserves in a session of his own, where plans are made once and everything is open to them.
     *((kind, name, ONCE) for kind in ("analysed", "unknown") for name in ("reserve", "reserve_on", "reserve_ids")),
-    # Claims by id compare each with each, or walk over all that is live if they were planned when that was little.
-    ("unknown", "reserve_ids", FOR_VALUES),
-    ("grown", "reserve_ids", OURS),
 }
 Connection = psycopg.Connection[Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from taskharbor.core import decide as decisions
-from taskharbor.core import evolve, outcome
+from taskharbor.core import evolve, ids, outcome
 from taskharbor.core.decide import Retention
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.keys import KeyRecord
@@ -320,7 +320,7 @@ def digest_of_payloads_only(digest: Any, asked: Iterable[tuple[str, bytes]]) -> 
     return digest(("", payload) for _, payload in asked)
 
 
-@mutant((steps, "uuid7"), by="every_job_has_an_id_of_its_own")
+@mutant((ids, "uuid7"), by="every_job_has_an_id_of_its_own")
 def ids_by_time_only(uuid7: Any, milliseconds: int, randomness: int) -> Any:
     """Two jobs of one millisecond share an id."""
     return uuid7(milliseconds, 0)

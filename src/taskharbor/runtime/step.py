@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 
 from taskharbor.core.decide import later
-from taskharbor.core.ids import uuid7
+from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
 from taskharbor.runtime.options import JobOptions, moment, seconds
 from taskharbor.runtime.registered import Registered
@@ -44,8 +44,7 @@ class Preparation:
     ) -> None:
         self._settings = settings
         self._now = now
-        self._milliseconds = int(now.timestamp() * 1000)
-        self._bits = chance.getrandbits
+        self._id = Ids(int(now.timestamp() * 1000), chance.getrandbits)
         self._lineage = lineage
         self._patterns: dict[tuple[int, int], NewJob] = {}
 
@@ -55,8 +54,7 @@ class Preparation:
         pattern = self._patterns.get(key)
         if pattern is None:
             pattern = self._patterns[key] = self._pattern(step)
-        given = step.options.get("id")
-        return replace(pattern, id=given or uuid7(self._milliseconds, self._bits(74)), payload=step.payload)
+        return replace(pattern, id=step.options.get("id") or self._id(), payload=step.payload)
 
     def _pattern(self, step: Step[Any]) -> NewJob:
         options, settings, now = step.options, self._settings, self._now

@@ -38,7 +38,8 @@ async def every_job_has_an_id_of_its_own() -> None:
     async def work() -> None: ...
 
     jobs = await world.harbor.aenqueue_many(work.step() for _ in range(50))
-    assert len({job.id for job in jobs}) == 50
+    jobs += [await work.aenqueue() for _ in range(50)]
+    assert len({job.id for job in jobs}) == 100
 
 
 class WithClock(Wrapper):

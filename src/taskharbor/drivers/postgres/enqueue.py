@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from enum import Enum
-from itertools import groupby, repeat
+from itertools import groupby
 
 import asyncpg
 
@@ -24,6 +24,7 @@ from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, STATES, new_row
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
+UNUSED = (None,) * RARE
 TRIES = 5
 Known = tuple[str, bytes]
 
@@ -285,8 +286,11 @@ async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int
 
 async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime) -> None:
     numbers: list[int] = await value(db, "enqueue_numbers", len(jobs))
-    given = {name: column for name, column in zip(NEW_COLUMNS, _columns(jobs), strict=True) if column}
-    await db.copy("job", ("seq", "created_at", *given), zip(numbers, repeat(now), *given.values(), strict=False))
+    rows = list(map(new_row, jobs))
+    used = slice(None, -RARE if all(row[-RARE:] == UNUSED for row in rows) else None)
+    # Rows are put together while the server takes in the ones before them.
+    given = ((number, now, *row[used]) for number, row in zip(numbers, rows, strict=True))
+    await db.copy("job", ("seq", "created_at", *NEW_COLUMNS[used]), given)
     await db.rows("enqueue_line", numbers)
 
 

@@ -35,7 +35,7 @@ PATIENCE = 60.0
 DIRECTIONS: tuple[Direction, Direction] = ("to_server", "to_client")
 BUSY = """
     SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND (state <> 'idle' OR pid = ANY ($1))
 """
 BLOCKED = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
@@ -49,6 +49,7 @@ class World:
     def __init__(self, proxy: Proxy, far: PostgresDriver, near: PostgresDriver, watch: Any) -> None:
         self.proxy, self.far, self.near, self._watch = proxy, far, near, watch
         self._names = count()
+        self._sessions = set[int]()
         self.now = T0
 
     def name(self) -> str:
@@ -56,9 +57,16 @@ class World:
         return f"n{next(self._names):06}"
 
     async def quiet(self) -> None:
-        """Wait until the server has noticed what was cut off, and ended it."""
-        while await self._watch.fetchval(BUSY):  # noqa: ASYNC110
+        """Wait until the server has noticed what was cut off, and ended it: also what it has not yet begun to read."""
+        while await self._watch.fetchval(BUSY, self._sessions - self.sessions()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+    def sessions(self) -> set[int]:
+        """Those of the lines that are open and idle."""
+        connections = [it.connection for lot in self.far._pool._lots.values() for it in lot.idle]
+        open_now = {it.get_server_pid() for it in connections if not it.is_closed()}
+        self._sessions |= open_now
+        return open_now
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
@@ -318,6 +326,7 @@ async def cut(w: World, trial: Trial, place: int, direction: Direction) -> None:
     """One call, cut there."""
     act, afterwards = await trial(w)
     [link] = w.proxy.links
+    w.sessions()
     accepted = w.proxy.accepted
     order = link.cut_after(place, direction)
     answer = await attempted(act)

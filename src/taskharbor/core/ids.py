@@ -32,7 +32,7 @@ class Ids:
         """The next one."""
         if self._head and (tail := self._tail + 1 + self._bits(32)) < _END:
             self._tail = tail
-            return f"{self._head}{tail:012x}"
+            return self._head + "%012x" % tail  # noqa: UP031 (faster, and thousands at a time)
         drawn = uuid7(self._milliseconds, self._bits(74))
         self._head, self._tail = drawn[:-_TAIL], int(drawn[-_TAIL:], 16)
         return drawn

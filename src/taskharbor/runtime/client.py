@@ -153,7 +153,7 @@ class Client:
         for step in steps:
             if len(step.payload) > limit:
                 checked_size(step.payload, limit, f"the arguments of {step.task.name}")
-        return [preparation.job(step) for step in steps]
+        return preparation.jobs(steps)
 
     async def record(self, id: str) -> JobRecord | None:
         """The job as stored."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from msgspec import Struct
+
 from taskharbor.core.codec import decode_value
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State, shown
@@ -16,19 +18,14 @@ if TYPE_CHECKING:
 R = TypeVar("R", covariant=True)
 
 
-class Job(Generic[R]):
+class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
     """A durable request to run a task. `created` is False if its idempotency key already stood for this job."""
 
-    __slots__ = ("_client", "_returns", "created", "id", "same_payload")
-
-    def __init__(
-        self, client: Client, id: str, returns: Any = Any, created: bool = True, same_payload: bool = True
-    ) -> None:
-        self._client = client
-        self._returns = returns
-        self.id = id
-        self.created = created
-        self.same_payload = same_payload
+    _client: Client
+    id: str
+    _returns: Any = Any
+    created: bool = True
+    same_payload: bool = True
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Generic, TypeVar
@@ -34,10 +34,7 @@ class Step(Generic[R]):
 
 
 class Preparation:
-    """Turns steps into jobs to store, all at one moment: an id, and every option resolved (R2, R5).
-
-    Steps of one task mostly share one set of options, which is resolved once.
-    """
+    """Turns steps into jobs to store, all at one moment: an id, and every option resolved (R2, R5)."""
 
     def __init__(
         self, settings: Settings, now: datetime, chance: Random, lineage: Mapping[str, str] | None = None
@@ -46,15 +43,18 @@ class Preparation:
         self._now = now
         self._id = Ids(int(now.timestamp() * 1000), chance.getrandbits)
         self._lineage = lineage
-        self._patterns: dict[tuple[int, int], NewJob] = {}
 
-    def job(self, step: Step[Any]) -> NewJob:
-        """The job to store for a step."""
-        key = id(step.task), id(step.options)
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            pattern = self._patterns[key] = self._pattern(step)
-        return replace(pattern, id=step.options.get("id") or self._id(), payload=step.payload)
+    def jobs(self, steps: Iterable[Step[Any]]) -> list[NewJob]:
+        """The jobs to store for steps; one after the other they mostly share a set of options, resolved once."""
+        jobs: list[NewJob] = []
+        before: Step[Any] | None = None
+        pattern: NewJob | None = None
+        for step in steps:
+            if pattern is None or before is None or step.task is not before.task or step.options is not before.options:
+                pattern = self._pattern(step)
+            jobs.append(replace(pattern, id=pattern.id or self._id(), payload=step.payload))
+            before = step
+        return jobs
 
     def _pattern(self, step: Step[Any]) -> NewJob:
         options, settings, now = step.options, self._settings, self._now
@@ -63,7 +63,7 @@ class Preparation:
         key = options.get("idempotency_key")
         headers = options.get("headers")
         return NewJob(
-            id="",
+            id=options.get("id", ""),
             type=step.task.name,
             queue=options.get("queue", "default"),
             payload=b"",

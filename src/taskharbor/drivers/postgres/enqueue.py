@@ -285,13 +285,12 @@ async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int
 
 
 async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime) -> None:
-    numbers: list[int] = await value(db, "enqueue_numbers", len(jobs))
+    before: int = await value(db, "enqueue_number")
     rows = list(map(new_row, jobs))
     used = slice(None, -RARE if all(row[-RARE:] == UNUSED for row in rows) else None)
     # Rows are put together while the server takes in the ones before them.
-    given = ((number, now, *row[used]) for number, row in zip(numbers, rows, strict=True))
-    await db.copy("job", ("seq", "created_at", *NEW_COLUMNS[used]), given)
-    await db.rows("enqueue_line", numbers)
+    await db.copy("job", ("created_at", *NEW_COLUMNS[used]), ((now, *row[used]) for row in rows))
+    await db.rows("enqueue_line", before, jobs[0].id)
 
 
 def _columns(jobs: Iterable[NewJob]) -> list[list[object]]:

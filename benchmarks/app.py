@@ -30,7 +30,7 @@ def _end_with_parent() -> None:
 
 
 class Port:
-    """A harbor with three tasks."""
+    """A harbor with a few tasks."""
 
     def __init__(self, url: str) -> None:
         self.harbor = Harbor(url)
@@ -47,7 +47,11 @@ class Port:
         async def stamp(sent: float) -> None:
             arrived(sent)
 
-        self.noop, self.plain, self.stamp = noop, plain, stamp
+        @self.harbor.task(name="gather")
+        async def gather(results: list[None]) -> int:
+            return len(results)
+
+        self.noop, self.plain, self.stamp, self.gather = noop, plain, stamp, gather
 
 
 def url_of(engine: str, folder: Path) -> str:

@@ -17,7 +17,7 @@ NAMES = {"full": "SQLite FULL", "normal": "SQLite NORMAL", "memory": "memory"}
 
 def measures(quick: bool) -> list[Measure]:
     """All measures; the quick ones are too small and too few to be quoted."""
-    found = [*_drains(), *_enqueues(), *_backlogs(), *_processes(), *measures_postgres.measures()]
+    found = [*_drains(), *_enqueues(), *_chords(), *_backlogs(), *_processes(), *measures_postgres.measures()]
     return [_smaller(measure) for measure in found] if quick else found
 
 
@@ -148,6 +148,17 @@ def _enqueuing_rivals(engine: str) -> dict[str, Side]:
     if engine == "normal":
         sides["honker"] = _rival("honker", "honker", "rivals.honker_enqueue", 1.4, seconds=1.0)
     return sides
+
+
+def _chords() -> Iterator[Measure]:
+    """What waiting for each other costs: a chord may take 1.5 times as long as its jobs would on their own."""
+    sides = {
+        "ours": _side("TaskHarbor, a chord", "ours.chord", 2, engine="full", jobs=10_000),
+        "plain": _side("TaskHarbor, plain jobs", "ours.plain", 2, engine="full", jobs=10_000),
+    }
+    yield Measure(
+        "chord-full", f"{NAMES['full']}: a chord of 10,000, enqueue included", sides, {"plain": 0.67}, rounds=5
+    )
 
 
 def _backlogs() -> Iterator[Measure]:

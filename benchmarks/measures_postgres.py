@@ -31,6 +31,7 @@ def measures() -> Iterator[AnyMeasure]:
     """All of them."""
     yield from _drains()
     yield from _enqueues()
+    yield from _chords()
     yield from _backlogs()
     yield from _decay()
     yield from _processes()
@@ -102,6 +103,19 @@ def _enqueues() -> Iterator[AnyMeasure]:
             **{it: _rival(it, "rivals_postgres.enqueue_bulk", 5, jobs=BULK[it], times=3) for it in RIVALS},
         },
         {"raw": 0.25, **dict.fromkeys(RIVALS, 1.5)},
+    )
+
+
+def _chords() -> Iterator[AnyMeasure]:
+    yield Measure(
+        "chord-postgres",
+        "PostgreSQL: a chord of 10,000, enqueue included",
+        {
+            "ours": _ours("ours.chord", 2, "TaskHarbor, a chord", jobs=10_000, slots=200),
+            "plain": _ours("ours.plain", 2, "TaskHarbor, plain jobs", jobs=10_000, slots=200),
+        },
+        {"plain": 0.67},
+        rounds=5,
     )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.app import Port, url_of
 from benchmarks.clock import LONGEST, Sample, arepeat, rate
+from taskharbor import chord as chord_of
+from taskharbor import group
 
 SLOTS = 100
 LOOK_EVERY = 0.005
@@ -77,6 +80,37 @@ def drain(folder: Path, engine: str, jobs: int, task: str = "noop", slots: int =
             return rate(done, seconds)
 
     return asyncio.run(main())
+
+
+def chord(folder: Path, engine: str, jobs: int, slots: int = SLOTS) -> Sample:
+    """A chord of no-op members, from the enqueue until its last step is settled."""
+
+    async def enqueue(port: Port) -> None:
+        await chord_of(group(port.noop.step(number) for number in range(jobs)), port.gather).aenqueue()
+
+    return asyncio.run(_whole(folder, engine, jobs + 1, slots, enqueue))
+
+
+def plain(folder: Path, engine: str, jobs: int, slots: int = SLOTS) -> Sample:
+    """As many jobs that know nothing of each other, from the enqueue until the last is settled."""
+
+    async def enqueue(port: Port) -> None:
+        await port.harbor.aenqueue_many([port.noop.step(number) for number in range(jobs + 1)])
+
+    return asyncio.run(_whole(folder, engine, jobs + 1, slots, enqueue))
+
+
+async def _whole(
+    folder: Path, engine: str, jobs: int, slots: int, enqueue: Callable[[Port], Awaitable[None]]
+) -> Sample:
+    port = Port(url_of(engine, folder))
+    async with port.harbor.open(), port.harbor.worker(concurrency=slots) as worker:
+        await port.noop.aenqueue(0)  # everything is open and planned
+        await _finished(worker, 1)
+        begun = time.perf_counter()
+        await enqueue(port)
+        await _finished(worker, jobs + 1)
+        return rate(worker.finished - 1, time.perf_counter() - begun)
 
 
 async def _finished(worker: Any, jobs: int) -> None:

@@ -16,9 +16,9 @@ import taskharbor
 
 SOURCE = Path(taskharbor.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-NAMES = "AsyncTask Harbor Job JobContext LeaseLost Retry RetryAfter Snooze Step Task Unrecoverable"
+NAMES = "AsyncTask FailedStep Flow Graph Harbor Job JobContext JobRecord LeaseLost Retry RetryAfter Run Snooze Step"
 FUNCTIONS = "chain chord current group"
-PUBLIC = f"{NAMES} {FUNCTIONS}".split()
+PUBLIC = f"{NAMES} Task Unrecoverable {FUNCTIONS}".split()
 
 
 def test_importing_it_brings_no_engine_and_no_terminal() -> None:

@@ -14,23 +14,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from taskharbor.core.job import JobRecord
     from taskharbor.core.retry import Retry
     from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
-    from taskharbor.flow import chain, chord, group
+    from taskharbor.flow import FailedStep, Flow, Graph, chain, chord, group
     from taskharbor.harbor import Harbor
     from taskharbor.runtime.context import JobContext, current
     from taskharbor.runtime.handle import Job
+    from taskharbor.runtime.run import Run
     from taskharbor.runtime.step import Step
     from taskharbor.task import AsyncTask, Task
 
 __all__ = [
     "AsyncTask",
+    "FailedStep",
+    "Flow",
+    "Graph",
     "Harbor",
     "Job",
     "JobContext",
+    "JobRecord",
     "LeaseLost",
     "Retry",
     "RetryAfter",
+    "Run",
     "Snooze",
     "Step",
     "Task",
@@ -44,12 +51,17 @@ __all__ = [
 # Where each public name lives: imported when first asked for, so that `import taskharbor` alone costs next to nothing.
 _HOMES = {
     "AsyncTask": "task",
+    "FailedStep": "flow",
+    "Flow": "flow",
+    "Graph": "flow",
     "Harbor": "harbor",
     "Job": "runtime.handle",
     "JobContext": "runtime.context",
+    "JobRecord": "core.job",
     "LeaseLost": "errors",
     "Retry": "core.retry",
     "RetryAfter": "errors",
+    "Run": "runtime.run",
     "Snooze": "errors",
     "Step": "runtime.step",
     "Task": "task",

@@ -128,8 +128,8 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
     oldest_due: datetime | None = None
 
 
-class Parent(Struct, frozen=True):
-    """One dependency of a job, in the order it was given: what the parent came to."""
+class Parent(Struct, frozen=True, gc=False):
+    """One dependency of a job, in the order it was given: what the parent came to. `size` is that of its result."""
 
     id: str
     policy: str
@@ -137,6 +137,27 @@ class Parent(Struct, frozen=True):
     state: State
     result: bytes | None
     error: str | None
+    size: int = 0
+
+
+class WorkflowCounts(Struct, frozen=True, kw_only=True):
+    """How many jobs of a workflow are in which stored state, and since when there are any."""
+
+    id: str
+    created_at: datetime
+    states: dict[State, int]
+
+
+class DeadGroup(Struct, frozen=True, kw_only=True):
+    """Dead jobs that died of the same: how many, the first and the last time, and the last one of them."""
+
+    fingerprint: str
+    task: str
+    error: str | None
+    count: int
+    first_at: datetime
+    last_at: datetime
+    last_id: str
 
 
 class Reschedule(Struct, frozen=True, kw_only=True):
@@ -167,8 +188,21 @@ class Inspect(Protocol):
         """Every queue that has jobs or is paused, by name."""
         ...
 
-    async def parents(self, id: str) -> list[Parent]:
-        """The dependencies of a job with their results, in the order given at enqueue (K3)."""
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        """The dependencies of each job in the order given at enqueue, with their results (K3).
+
+        If the results of one job's are more than `most` bytes in all, it gets none of them, but their sizes.
+        """
+        ...
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        """Workflows by their ids, the greatest first, beginning behind `after`; or those of `ids`, if they exist."""
+        ...
+
+    async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
+        """Dead jobs that match, by what they died of (Q1): the most frequent first."""
         ...
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:

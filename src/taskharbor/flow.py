@@ -1,26 +1,114 @@
-"""Workflows: `chain`, `group`, `chord`. The stores keep dependencies already; the builders come in a later release."""
+"""Workflows: `chain`, `group`, `chord`, and `Graph` for everything else.
+
+flow = chain(fetch.step(url), parse, store)
+flow = chord(group(fetch.step(url) for url in urls), merge)
+run = flow.enqueue()
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar, cast, overload
 
-from taskharbor.errors import CapabilityMissing
+from taskharbor.core.wiring import FailedStep
+from taskharbor.errors import InvalidJob
+from taskharbor.runtime.flow import After, Flow, Graph, Group, OnFailure, Sequel, Tempered, next_step
+from taskharbor.runtime.step import Step
+
+__all__ = ["FailedStep", "Flow", "Graph", "chain", "chord", "group"]
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+Taken = TypeVar("Taken", contravariant=True)
+Given = TypeVar("Given", covariant=True)
 
 
-def chain(*steps: Any) -> NoReturn:
-    """One step after the other, each taking the previous result."""
-    raise _to_come("chain")
+class Takes(Protocol[Taken, Given]):
+    """A task that needs one argument and nothing else."""
+
+    def step(self, given: Taken, /) -> Step[Given]: ...
 
 
-def group(*steps: Any) -> NoReturn:
-    """Steps side by side."""
-    raise _to_come("group")
+@overload
+def chain(first: Flow[A], /, *, on_failure: OnFailure = ...) -> Flow[A]: ...
+@overload
+def chain(first: Flow[A], second: Takes[A, B] | Flow[B], /, *, on_failure: OnFailure = ...) -> Flow[B]: ...
+@overload
+def chain(
+    first: Flow[A], second: Takes[A, B] | Flow[B], third: Takes[B, C] | Flow[C], /, *, on_failure: OnFailure = ...
+) -> Flow[C]: ...
+@overload
+def chain(
+    first: Flow[A],
+    second: Takes[A, B] | Flow[B],
+    third: Takes[B, C] | Flow[C],
+    fourth: Takes[C, D] | Flow[D],
+    /,
+    *,
+    on_failure: OnFailure = ...,
+) -> Flow[D]: ...
+@overload
+def chain(
+    first: Flow[A],
+    second: Takes[A, B] | Flow[B],
+    third: Takes[B, C] | Flow[C],
+    fourth: Takes[C, D] | Flow[D],
+    fifth: Takes[D, E] | Flow[E],
+    /,
+    *,
+    on_failure: OnFailure = ...,
+) -> Flow[E]: ...
+@overload
+def chain(
+    first: Flow[A],
+    second: Takes[A, B] | Flow[B],
+    third: Takes[B, C] | Flow[C],
+    fourth: Takes[C, D] | Flow[D],
+    fifth: Takes[D, E] | Flow[E],
+    sixth: Takes[E, F] | Flow[F],
+    /,
+    *rest: Any,
+    on_failure: OnFailure = ...,
+) -> Flow[Any]: ...
+def chain(first: Flow[Any], /, *rest: Any, on_failure: OnFailure = "hold") -> Flow[Any]:
+    """One after the other: a step or flow, then tasks that take the result before, or flows that take nothing of it.
+
+    `on_failure` says what becomes of the rest when one fails.
+    """
+    flow: Flow[Any] = _checked(first)
+    for each in rest:
+        before: Flow[Any] = flow if on_failure == "hold" else Tempered(flow, on_failure)
+        flow = _behind(before, each)
+    return flow
 
 
-def chord(members: Any, finalizer: Any) -> NoReturn:
-    """A group, then a finalizer that takes the list of its results."""
-    raise _to_come("chord")
+@overload
+def group(members: Iterable[Flow[T]], /) -> Group[T]: ...
+@overload
+def group(*members: Flow[T]) -> Group[T]: ...
+def group(*members: Any) -> Group[Any]:
+    """Side by side: the result is the list of theirs, in this order. Without members it is done at once, with []."""
+    if len(members) == 1 and not isinstance(members[0], Flow):
+        return Group(cast("Iterable[Flow[Any]]", members[0]))
+    return Group(members)
 
 
-def _to_come(name: str) -> CapabilityMissing:
-    return CapabilityMissing(f"{name} is not part of this release; enqueue the next job from the handler instead")
+def chord(members: Flow[A], finalizer: Takes[A, B], /, *, on_failure: OnFailure = "hold") -> Flow[B]:
+    """A group, and then a task that takes the list of its results; with `collect`, FailedSteps may be among them."""
+    return chain(_checked(members), finalizer, on_failure=on_failure)
+
+
+def _behind(before: Flow[Any], following: Any) -> Flow[Any]:
+    flow: Flow[Any] = following
+    return After(before, flow) if isinstance(following, Flow) else Sequel(before, next_step(before, following, (), {}))
+
+
+def _checked(flow: Flow[T]) -> Flow[T]:
+    if not isinstance(flow, Flow):
+        raise InvalidJob(f"a flow begins with a step such as task.step(…), or another flow, not with {flow!r}")
+    return flow

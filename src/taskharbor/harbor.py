@@ -23,6 +23,7 @@ from taskharbor.runtime.clock import Clock
 from taskharbor.runtime.doze import until_open
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
+from taskharbor.runtime.mourning import Hook
 from taskharbor.runtime.naming import name_of, returns_its_result
 from taskharbor.runtime.options import Duration, JobOptions, checked, checked_settings, seconds
 from taskharbor.runtime.portal import Portal, blocking
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
+H = TypeVar("H", bound=Hook)
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], Any])
 
@@ -117,6 +119,7 @@ class Harbor:
         self._tasks: dict[str, Registered] = {}
         self._middleware: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
+        self._on_dead: list[Hook] = []
         self.admin = Admin(self._client)
 
     def __repr__(self) -> str:
@@ -209,6 +212,16 @@ class Harbor:
         self._lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
         return function
 
+    def on_dead(self, function: H) -> H:
+        """Call this function with the record of each job that a worker of this harbor dead-letters.
+
+        Best effort, in the background, for at most 30 s. Whatever it raises is logged and changes nothing.
+        """
+        if not returns_its_result(function):
+            raise ConfigError(f"@harbor.on_dead takes a def or an async def of the dead job's record, not {function!r}")
+        self._on_dead.append(function)
+        return function
+
     # enqueueing
 
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
@@ -228,8 +241,9 @@ class Harbor:
         limit = self._session.settings.payload_limit
         if found is None:
             elsewhere = Registered(check_name("a task's name", task), _elsewhere, self._session.settings.retry, {})
-            return Step(elsewhere, encode_named(arguments, limit), checked(options))
-        return Step(found, found.signature.encode((), arguments, limit), checked({**found.options, **options}))
+            return Step(self._client, elsewhere, encode_named(arguments, limit), checked(options))
+        payload = found.signature.encode((), arguments, limit)
+        return Step(self._client, found, payload, checked({**found.options, **options}))
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
@@ -372,7 +386,7 @@ class Harbor:
             await (until_open(self._session) if waits else self._session.driver())
             for lifespan in self._lifespans:
                 await stack.enter_async_context(_manager(lifespan))
-            yield lambda options: Worker(self._client, self._tasks, self._middleware, options)
+            yield lambda options: Worker(self._client, self._tasks, self._middleware, options, self._on_dead)
 
     def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
         from taskharbor.runtime.worker_options import WorkerOptions

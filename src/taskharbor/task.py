@@ -63,7 +63,13 @@ class _Enqueueable(Generic[P, R]):
             if options := sorted(kwargs.keys() & JobOptions.__annotations__.keys()):
                 error.add_note(f"options go into using(…): {self.name}.using({options[0]}=…)")
             raise
-        return Step(self._registered, payload, self._options)
+        return Step(self._client, self._registered, payload, self._options)
+
+    def following(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
+        """A call of this task whose first argument will be the result of another step, of the type `given`."""
+        signature = self._registered.signature
+        payload = signature.encode_rest(given, args, kwargs, self._client.session.settings.payload_limit)
+        return Step(self._client, self._registered, payload, self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""

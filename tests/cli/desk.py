@@ -45,6 +45,10 @@ def explode(text: str) -> None:
     raise ValueError(text)
 
 @harbor.task
+def merge(results: list[str | None], *, between: str = " ") -> str:
+    return between.join(map(str, results))
+
+@harbor.task
 def hang() -> None:
     log.info("hanging")
     threading.Event().wait()
@@ -169,8 +173,8 @@ class Process:
         self.process.stderr.close()
 
 
-def in_terminal(folder: Path, width: int, *words: str, **environment: str) -> tuple[int, str]:
-    """The exit code of a command in a terminal of this width, and what it writes there."""
+def in_terminal(folder: Path, width: int, *words: str, given: str = "", **environment: str) -> tuple[int, str]:
+    """The exit code of a command in a terminal of this width, and what it writes there; `given` is typed."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
@@ -183,6 +187,7 @@ def in_terminal(folder: Path, width: int, *words: str, **environment: str) -> tu
         stderr=subprocess.STDOUT,
     )
     os.close(follower)
+    os.write(leader, given.encode())
     chunks: list[bytes] = []
     try:
         while chunk := os.read(leader, 65536):

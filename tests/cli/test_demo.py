@@ -40,9 +40,9 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, err) == (0, ""), out
     kept = [line for line in out.splitlines() if line.startswith("✔")]
-    assert len(kept) == 9
+    assert len(kept) == 10
     assert "✘" not in out
-    assert "All 9 promises kept" in out
+    assert "All 10 promises kept" in out
     for text in (
         "kill -9",
         "takes the voyage over: lease version",
@@ -58,7 +58,7 @@ def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     code, text = in_terminal(tmp_path, 80, "demo", TMPDIR=str(tmp_path))
     picture = unpainted(text)
     assert code == 0, picture
-    for words in ("TaskHarbor demo", "long voyage", "killed with -9", "lease version", "All 9 promises kept"):
+    for words in ("TaskHarbor demo", "long voyage", "killed with -9", "lease version", "All 10 promises kept"):
         assert words in picture
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert list(tmp_path.iterdir()) == []

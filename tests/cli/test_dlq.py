@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .desk import Desk
+from .desk import Desk, in_terminal
 
 
 @pytest.fixture
@@ -43,8 +43,9 @@ def test_an_empty_queue(desk: Desk) -> None:
 
 def test_states_make_no_sense_here(dead: Desk) -> None:
     """X5: exit 2 instead of another answer than asked for."""
-    assert "dead jobs only" in dead.bad(2, "dlq", "ls", "state:ready", "--url", dead.url)
-    assert "dead jobs only" in dead.bad(2, "dlq", "replay", "--all", "state:ready", "--url", dead.url)
+    for command in (["ls"], ["groups"], ["replay", "--all"], ["purge"]):
+        assert "dead jobs only" in dead.bad(2, "dlq", *command, "state:ready", "--url", dead.url)
+    assert len(dead.json("dlq", "ls", "state:dlq", "--url", dead.url)) == 3
 
 
 def test_one_dead_job(dead: Desk) -> None:
@@ -53,6 +54,44 @@ def test_one_dead_job(dead: Desk) -> None:
     assert "Failure 2" in dead.good("dlq", "show", "dead-0", "--url", dead.url)
     assert "jobs show done" in dead.bad(1, "dlq", "show", "done", "--url", dead.url)
     assert "there is no job" in dead.bad(1, "dlq", "show", "nobody", "--url", dead.url)
+
+
+def test_groups(dead: Desk) -> None:
+    """Q1: one line for each cause, the most frequent first; its name is a word of the filter."""
+    dead.enqueue("shop.explode", "text=disk full", "--id", "other")
+    dead.drain()
+    first, second = dead.json("dlq", "groups", "--url", dead.url)
+    assert set(first) == {"fingerprint", "task", "error", "count", "first_at", "last_at", "last_id"}
+    assert (first["task"], first["count"], first["last_id"]) == ("shop.explode", 3, "dead-2")
+    assert (second["count"], second["error"]) == (1, "ValueError: disk full")
+    head, *rows = dead.good("dlq", "groups", "--url", dead.url).splitlines()
+    assert head.split() == ["GROUP", "JOBS", "FIRST", "LAST", "TASK", "ERROR"]
+    assert [row.split()[0] for row in rows] == [first["fingerprint"], second["fingerprint"]]
+    (found,) = dead.json("dlq", "ls", f"group:{second['fingerprint']}", "--url", dead.url)
+    assert found["id"] == "other"
+    assert dead.json("dlq", "show", "other", "--url", dead.url)["fingerprint"] == second["fingerprint"]
+    (narrowed,) = dead.json("dlq", "groups", "error:disk", "--url", dead.url)
+    assert narrowed == second
+    result = dead.run("dlq", "groups", "--limit", "1", "--url", dead.url)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
+    assert "--limit" in result.stderr
+
+
+def test_no_groups(desk: Desk) -> None:
+    """Q1: nothing dead is no error."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert desk.good("dlq", "groups", "--url", desk.url) == "The dead-letter queue is empty.\n"
+    assert desk.good("dlq", "groups", "queue:x", "--url", desk.url) == "No dead jobs match.\n"
+    assert desk.json("dlq", "groups", "--url", desk.url) == []
+
+
+def test_replay_of_a_group(dead: Desk) -> None:
+    """Q2: by its name, previewed first."""
+    (group,) = dead.json("dlq", "groups", "--url", dead.url)
+    words = ["dlq", "replay", "--all", f"group:{group['fingerprint']}", "--url", dead.url]
+    assert dead.good(*words, "--dry-run").startswith("Would replay 3 jobs.\n")
+    assert dead.good(*words, "--yes") == "Replayed 3 jobs.\n"
+    assert dead.json("dlq", "groups", "--url", dead.url) == []
 
 
 def test_replay_by_id(dead: Desk) -> None:
@@ -70,6 +109,8 @@ def test_replay_with_other_arguments_and_a_key(dead: Desk) -> None:
     assert dead.json(*words) == [{"id": "dead-0", "outcome": "replayed"}]
     replayed = job(dead, "dead-0")
     assert (replayed["arguments"], replayed["idempotency_key"]) == ({"text": "blank"}, "again")
+    assert dead.json("dlq", "replay", "dead-2", "--key", "short", "--key-ttl", "1h", "--url", dead.url)
+    assert job(dead, "dead-2")["key_expires_at"] < replayed["key_expires_at"]
     wrong = ["dlq", "replay", "dead-1", "--args", '{"sound": "bang"}']
     assert "sound" in dead.bad(2, *wrong, "-A", "shop:harbor")
     assert job(dead, "dead-1")["state"] == "dlq"
@@ -122,6 +163,7 @@ def test_the_limit_bounds_it(dead: Desk) -> None:
         (["--all"], "3 jobs would be replayed: add --yes"),
         (["--all", "--args", "{}"], "for one job"),
         (["dead-0", "dead-1", "--key", "k"], "for one job"),
+        (["dead-0", "--key-ttl", "1h"], "needs a --key"),
         (["dead-0", "--args", "[1]"], "JSON object"),
         (["dead-0", "--args", "{"], "JSON object"),
         (["--all", "colour:red"], "unknown filter word"),
@@ -131,3 +173,54 @@ def test_wrong_usage(dead: Desk, words: list[str], said: str) -> None:
     """X5: exit 2, nothing replayed."""
     assert said in dead.bad(2, "dlq", "replay", *words, "--url", dead.url)
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
+
+
+def test_purge_what_matches(dead: Desk) -> None:
+    """Q2: previewed, confirmed, for good."""
+    words = ["dlq", "purge", "error:shot 1", "--url", dead.url]
+    preview = dead.good(*words, "--dry-run")
+    assert preview.startswith("Would delete 1 job.\n")
+    assert "dead-1" in preview
+    assert dead.json(*words, "--dry-run") == {"matched": 1, "deleted": [], "needed": [], "dry_run": True}
+    assert "1 job would be deleted: add --yes" in dead.bad(2, *words)
+    assert dead.good(*words, "--yes") == "Deleted 1 job.\n"
+    assert "there is no job dead-1" in dead.bad(1, "dlq", "show", "dead-1", "--url", dead.url)
+    answer = dead.json("dlq", "purge", "--all", "--yes", "--url", dead.url)
+    assert (answer["matched"], sorted(answer["deleted"]), answer["needed"]) == (2, ["dead-0", "dead-2"], [])
+    assert dead.good("dlq", "purge", "--all", "--url", dead.url) == "Deleted 0 jobs.\n"
+    assert job(dead, "done")["state"] == "done"
+
+
+def test_purge_by_age(dead: Desk) -> None:
+    """Q2: since they died; the limit bounds it, and it says so."""
+    assert dead.good("dlq", "purge", "--older-than", "1h", "--yes", "--url", dead.url) == "Deleted 0 jobs.\n"
+    result = dead.run("dlq", "purge", "--older-than", "0s", "--limit", "2", "--yes", "--url", dead.url)
+    assert (result.exit_code, result.stdout) == (0, "Deleted 2 jobs.\n")
+    assert "run it again" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--older-than, or --all"),
+        (["colour:red"], "unknown filter word"),
+        (["--older-than", "soon"], "15m"),
+        (["--older-than", "-5"], "older_than must be"),
+    ],
+)
+def test_wrong_usage_of_purge(dead: Desk, words: list[str], said: str) -> None:
+    """X5: exit 2, nothing deleted."""
+    assert said in dead.bad(2, "dlq", "purge", *words, "--url", dead.url)
+    assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
+
+
+@pytest.mark.parametrize("words", [["replay", "--all"], ["purge", "--all"]], ids=" ".join)
+def test_a_terminal_is_asked_first(dead: Desk, words: list[str]) -> None:
+    """Q2: without an answer nothing happens."""
+    code, text = in_terminal(dead.folder, 100, "dlq", *words, "--url", dead.url, given="n\n")
+    assert code == 1
+    assert "3 jobs (shop.explode)?" in text
+    assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
+    code, _ = in_terminal(dead.folder, 100, "dlq", *words, "--url", dead.url, given="y\n")
+    assert code == 0
+    assert dead.json("dlq", "ls", "--url", dead.url) == []

@@ -43,10 +43,16 @@ def test_every_option_explains_itself(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [("jobs", "ls"), ("jobs", "show"), ("dlq", "ls"), ("dlq", "show"), ("stats",), ("health",)], ids=" ".join
+    "path",
+    [
+        *(path for path in ALL if len(path) == 2 and path[0] in ("jobs", "dlq", "workflows")),
+        ("stats",),
+        ("health",),
+    ],
+    ids=" ".join,
 )
 def test_reading_commands_take_json_app_and_url(path: tuple[str, ...]) -> None:
-    """C: every reading command has --json."""
+    """C: every reading command has --json, and what changes jobs has it too."""
     names = {name for option in ALL[path].params for name in option.opts}
     assert {"--json", "--app", "-A", "--url"} <= names
 

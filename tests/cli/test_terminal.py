@@ -11,6 +11,8 @@ from taskharbor.runtime.observe import JobFilter
 
 from .desk import Desk, in_terminal, unpainted
 
+TABLES = [["jobs", "ls"], ["dlq", "ls"], ["dlq", "groups"], ["stats"]]
+
 
 def shown(desk: Desk, width: int, *words: str, **environment: str) -> str:
     """What a command that goes well shows in a terminal of this width."""
@@ -28,7 +30,7 @@ def busy(desk: Desk) -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("words", [["jobs", "ls"], ["dlq", "ls"], ["stats"]], ids=" ".join)
+@pytest.mark.parametrize("words", TABLES, ids=" ".join)
 def test_colours_only_where_wanted(busy: Desk, words: list[str]) -> None:
     """C: NO_COLOR is respected."""
     assert "\x1b[3" in shown(busy, 120, *words)
@@ -38,12 +40,12 @@ def test_colours_only_where_wanted(busy: Desk, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])
-@pytest.mark.parametrize("words", [["jobs", "ls"], ["dlq", "ls"], ["stats"]], ids=" ".join)
+@pytest.mark.parametrize("words", TABLES, ids=" ".join)
 def test_tables_fit_the_terminal(busy: Desk, width: int, words: list[str]) -> None:
     """C: no line is wider than the terminal; from 60 columns on, ids are whole."""
     text = unpainted(shown(busy, width, *words))
     assert max(len(line) for line in text.splitlines()) <= width
-    if width >= 60 and words != ["stats"]:
+    if width >= 60 and words[-1] == "ls":
         assert "00000000-0000-7000-8000-000000000000" in text
 
 

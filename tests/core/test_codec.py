@@ -15,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskharbor.core.codec import Arguments, Signature, decode_value, encode_named, encode_value
+from taskharbor.core.states import State
+from taskharbor.core.wiring import Wiring, filled, wired
+from taskharbor.driver import Parent
 from taskharbor.errors import NotEncodable
 
 from . import handlers
@@ -162,6 +165,47 @@ def test_a_call_is_refused_or_arrives_as_python_itself_would_have_it(
     else:
         decoded_args, decoded_kwargs = there_and_back(handler, args, kwargs)
         assert handler(*decoded_args, **decoded_kwargs) == seen
+
+
+@given(
+    signatures(),
+    st.lists(st.integers(0, 9), max_size=6).map(tuple),
+    st.dictionaries(st.sampled_from(["p0", "p1", "p2", "p3", "p4", "other"]), st.integers(0, 9), max_size=4),
+)
+def test_a_call_whose_first_argument_comes_later_is_the_same_call(
+    signature: inspect.Signature, args: tuple[int, ...], kwargs: dict[str, int]
+) -> None:
+    """K3, P3: with the result of another step in its place, for any signature that has a place for it."""
+    handler, later = handler_of(signature), Signature("task", handler_of(signature))
+    try:
+        seen = handler(7, *args, **kwargs)
+        assert later.first is not None
+    except (TypeError, AssertionError):
+        with pytest.raises(NotEncodable, match=r"^task task"):
+            later.encode_rest(int, args, kwargs)
+    else:
+        payload = wired(later.encode_rest(int, args, kwargs), Wiring(takes=0))
+        parent = Parent("p", "hold", True, State.DONE, b"7", None, 1)
+        decoded_args, decoded_kwargs = later.decode(filled(payload, later.first, [parent]))
+        assert handler(*decoded_args, **decoded_kwargs) == seen
+
+
+def test_what_comes_next_needs_a_place_for_the_result() -> None:
+    """K3, X5: the error names the parameter and the types, and says what to write."""
+
+    def nothing() -> None: ...
+    def by_name(*, x: int) -> None: ...
+    def number(x: int, y: str) -> None: ...
+
+    for handler in (nothing, by_name):
+        with pytest.raises(NotEncodable, match=r"has no first parameter for the result.*write def task\(result, …\)"):
+            Signature("app.task", handler).encode_rest(int, (), {})
+    with pytest.raises(NotEncodable, match=r"takes x: int, but the step before it gives list\[str\]$"):
+        Signature("task", number).encode_rest(list[str], ("y",), {})
+    with pytest.raises(NotEncodable, match="Missing required argument 'y'"):
+        Signature("task", number).encode_rest(int, (), {})
+    with pytest.raises(NotEncodable, match=r"Expected `str`, got `int` - at `arguments.y`"):
+        Signature("task", number).encode_rest(int, (5,), {})
 
 
 def test_an_argument_left_out_before_a_given_one_keeps_its_place() -> None:

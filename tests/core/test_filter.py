@@ -101,7 +101,7 @@ def test_words_spell_a_filter() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("stat:dlq",), "unknown filter word 'stat:dlq': use state:, queue:, task:, error:, reason:, tag:, workflow:,"),
+        (("stat:dlq",), "unknown filter word 'stat:dlq': use state:, queue:, task:, error:, reason:, group:, tag:,"),
         ((":x",), "unknown filter word ':x'"),
         (("state:dead",), "unknown state 'dead': use one of scheduled, ready, waiting, claimed, running, done, dlq,"),
         (("state:",), "unknown state ''"),

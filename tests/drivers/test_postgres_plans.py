@@ -36,10 +36,11 @@ FROM plans.job WHERE job.seq = live.seq AND id LIKE 'held-%';
 
 INSERT INTO plans.ended (
     seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, completed_at, keep_until, state, queue,
-    dlq_reason
+    dlq_reason, fingerprint
 )
 SELECT seq, 1, 0, 0, 0, 0, created_at, created_at, '2030-01-02Z'::timestamptz + seq * interval '1 ms',
-    CASE WHEN seq % 200 = 0 THEN 'dlq' ELSE 'done' END, queue, CASE WHEN seq % 200 = 0 THEN 'x' END
+    CASE WHEN seq % 200 = 0 THEN 'dlq' ELSE 'done' END, queue, CASE WHEN seq % 200 = 0 THEN 'x' END,
+    CASE WHEN seq % 200 = 0 THEN 'cause ' || seq % 7 END
 FROM plans.job WHERE id LIKE 'finished-%';
 
 UPDATE plans.job SET workflow_id = 'w-' || seq / 1000 WHERE seq % 10 = 0 AND id LIKE 'finished-%';
@@ -59,7 +60,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
     none, zeros = [None] * 100, [0] * 100
     outcomes = *[zeros] * 3, *[none] * 3
     jobs = new, ["t"] * 100, ["q"] * 100, [b""] * 100, zeros, *[[]] * 5, new, *[[]] * 4
-    page = 100, 2**63 - 1, *[None] * 7
+    page = 100, 2**63 - 1, *[None] * 8
     return {
         "reserve": (*claim, 100, ["q"], [100]),
         "reserve_on": (*claim, ["q"], [0], [SINCE_EVER], [0], [100]),
@@ -69,16 +70,17 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "enqueue": (*jobs, NOW, None),
         "enqueue_group": (*jobs, NOW, zeros),
         "enqueue_keyed": (*jobs, NOW, [b""] * 100, None),
-        "settle_done": (*leases, [LATER] * 100, held, NOW),
-        "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, none, none, [False] * 100, NOW),
+        "enqueue_waiting": (old, [1] * 100),
+        "settle_done": (*leases, [LATER] * 100, held, NOW, False),
+        "settle_done all": (*leases, [LATER] * 100, held, NOW, True),
+        "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, none, none, [False] * 100, NOW, none),
         "settle_put_back": (*leases, *outcomes, [NOW] * 100, NOW),
         "hold": (held,),
         "dependants": (old,),
-        "dependants_open": (old,),
         "dependants_satisfy": (old, zeros),
         "dependants_release": (due, zeros, NOW),
         "dependants_release_ended": (old, zeros),
-        "parents": ("finished-7",),
+        "parents": (old, 1000),
         "get": (due,),
         "states": (due,),
         "state_held": ("finished-7",),
@@ -106,6 +108,10 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "query_dead": page,
         "query_workflow": (*page, NOW, None, "w-300"),
         "query_after": ("due-7",),
+        "workflows": (10, None, None),
+        "workflows more": (10, "w-300", None),
+        "workflows few": (10, None, ["w-300", "w-301", "nothing"]),
+        "dead_groups": (10, *[None] * 9),
     }
 
 
@@ -231,6 +237,26 @@ def test_dead_jobs_are_listed_by_their_own_index(crowd: Crowd) -> None:
         plan = crowd.explained("query_dead", session)
         assert "ended_dead" in {node.get("Index Name") for node in _nodes(plan)}, session
         assert plan["Actual Rows"] == 100
+
+
+def test_dead_jobs_are_counted_by_their_own_index(crowd: Crowd) -> None:
+    """Q1: a thousand that died of seven causes, and none of the 200,000 that ended well."""
+    for session in crowd.sessions:
+        plan = crowd.explained("dead_groups", session)
+        assert "ended_dead" in {node.get("Index Name") for node in _nodes(plan)}, session
+        assert plan["Actual Rows"] == 7
+
+
+def test_workflows_are_walked_from_one_to_the_next(crowd: Crowd) -> None:
+    """K5: of two hundred workflows of a hundred the members of ten are read, and one entry on the way to each."""
+    for session in crowd.sessions:
+        for name, rows in (("workflows", 19), ("workflows more", 20)):  # done and dead; the newest has one member
+            plan = crowd.explained(name, session)
+            read = [node for node in _nodes(plan) if node.get("Relation Name") == "job"]
+            indexes = {node["Index Name"] for node in _nodes(plan) if "Index Name" in node}
+            assert indexes == {"job_workflow", "live_pkey", "ended_pkey"}, session
+            assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 10 * 100 + 10, session
+            assert plan["Actual Rows"] == rows
 
 
 def test_reserve_walks_the_line(crowd: Crowd) -> None:

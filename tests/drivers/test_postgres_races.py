@@ -7,13 +7,14 @@ has to happen between two statements of a step is done there, by a `Db` that kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from servers.postgres import PostgresServer
 from taskharbor.core.evolve import Replay
@@ -220,8 +221,80 @@ def test_a_settle_whose_last_dependant_was_deleted_just_now_is_written(play: Pla
     play(act)
 
 
+@pytest.mark.parametrize("result", [None, b"1"], ids=["plain", "with results"])
+def test_a_dependant_hears_of_a_whole_batch_at_once(play: Play, result: bytes | None) -> None:
+    """K2: a chord costs as many statements for twenty members as for two, whatever these are kept for."""
+
+    async def act(s: Stage) -> None:
+        members = [f"m{number}" for number in range(20)]
+        await s.driver.enqueue([group(*map(job, members), child("c", *members))], T0)
+        held = await s.claim(*members)
+        acks = [ack(it, keep_until=KEEP + timedelta(seconds=place), result=result) for place, it in enumerate(held)]
+        db, habit = Between(s.third), settle.Habit()
+        for some in (acks[:10], acks[10:]):
+            assert await settle.settle(db, some, T0, habit=habit) == ["ok"] * 10
+        ends = "settle_ended" if result else "settle_done"
+        told = [ends, "dependants", "dependants_release", "dependants_satisfy"]
+        assert db.asked == ([] if result else [ends]) + told * 2  # the second time it is expected
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+def test_a_dependant_is_cancelled_by_the_first_of_a_batch(play: Play) -> None:
+    """K4: and its own dependants with it, all kept for as long as that one says."""
+
+    async def act(s: Stage) -> None:
+        parents = ("p", "q", "r")
+        await s.driver.enqueue(
+            [group(*map(job, parents), child("c", *parents, policy="cancel"), child("d", "c", policy="cancel"))], T0
+        )
+        held = await s.claim(*parents)
+        ends: list[Transition] = [fail(held[0]), fail(held[1]), ack(held[2])]
+        kept = [KEEP + timedelta(seconds=number) for number in (2, 1, 0)]
+        ends = [replace(it, keep_until=until) for it, until in zip(ends, kept, strict=True)]
+        assert await s.driver.settle(ends, T0) == ["ok"] * 3
+        found = [it and (it.state, it.keep_until, it.unmet) for it in await s.driver.get(["c", "d"])]
+        assert found == [(State.CANCELLED, kept[0], 2), (State.CANCELLED, kept[0], 1)]
+
+    play(act)
+
+
+def test_a_large_group_with_dependencies_is_copied(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K2: edges too; and an id that is taken leaves nothing of it behind."""
+    copied: list[str] = []
+    copy = OwnDb.copy
+
+    async def noted(db: OwnDb, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+        copied.append(table)
+        await copy(db, table, columns, rows)
+
+    monkeypatch.setattr(OwnDb, "copy", noted)
+
+    async def act(s: Stage) -> None:
+        members = [f"m{number}" for number in range(enqueue.COPY_FROM)]
+        chord = group(*map(job, members), child("c", *members), child("d", "c"))
+        [stored] = await s.driver.enqueue([chord], T0)
+        assert stored == tuple(Enqueued(it.id, True) for it in chord.jobs)
+        assert copied == ["edge", "job"]
+        found = [it and (it.state, it.unmet, it.due_at) for it in await s.driver.get(["m0", "m99", "c", "d"])]
+        assert found == [
+            (State.READY, 0, T0),
+            (State.READY, 0, T0),
+            (State.WAITING, len(members), T0),
+            (State.WAITING, 1, T0),
+        ]
+        others = [f"n{number}" for number in range(enqueue.COPY_FROM)]
+        [refused] = await s.driver.enqueue([group(*map(job, others), child("m7", *others))], T0)
+        assert isinstance(refused, JobExists)
+        assert await s.driver.get(["n0"]) == [None]
+        assert await s.driver.parents(["m7"], 0) == [[]]
+
+    play(act)
+
+
 OVERTAKEN: dict[str, tuple[Callable[[JobRecord], Transition], str, State]] = {
-    "plain": (lambda held: ack(held), "settle_ended", State.DONE),
+    "plain": (lambda held: ack(held), "settle_done", State.DONE),
     "with a result": (lambda held: ack(held, result=b"1"), "settle_ended", State.DONE),
     "put back": (lambda held: put_back(held), "settle_put_back", State.READY),
 }
@@ -238,8 +311,11 @@ def test_a_settle_that_a_heartbeat_overtakes_is_written(play: Play, kind: str) -
         [held] = await s.claim("a")
         report = Report("a", token_of(held))
         db = Between(s.third, after, lambda: s.driver.extend_lease([report], at(29), LEASE))
-        assert await settle.settle(db, [transition(held)], at(31)) == ["ok"]
+        habit = settle.Habit()
+        habit.waited_for = True  # or there would be a second try before it asks
+        assert await settle.settle(db, [transition(held)], at(31), habit=habit) == ["ok"]
         assert await s.state("a") is state
+        assert not habit.waited_for or kind != "plain"
 
     play(act)
 
@@ -380,7 +456,7 @@ def test_a_new_job_whose_id_is_stored_just_now_refuses_no_settle(play: Play, kin
         assert await settling == ["ok"]
         assert (await s.state("a"), await s.state("o")) == (State.DONE, State.READY)
         assert await s.keys() == ([] if kind == "plain" else ["l"])
-        assert await s.driver.parents("n") == []
+        assert await s.driver.parents(["n"], 9) == [[]]
 
     play(act)
 

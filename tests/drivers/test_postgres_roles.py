@@ -82,6 +82,8 @@ def schemas(postgres16: PostgresServer) -> OwnedSchemas:
 class TestAsTheWorker(DriverKit, OwnTransactionKit):
     """Every case of the kit with the rights of a worker, on the older server."""
 
+    histories = 10
+
     @pytest.fixture
     def new_store(self, schemas: OwnedSchemas) -> Generator[NewStore]:
         yield schemas.new

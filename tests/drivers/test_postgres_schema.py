@@ -224,6 +224,23 @@ class TestRefusing:
             open_it(url)
 
 
+class TestChecks:
+    @pytest.mark.parametrize("state", ["done", "cancelled"])
+    def test_only_the_dead_have_died_of_something(
+        self, postgres: PostgresServer, database: str, url: str, state: str
+    ) -> None:
+        """Q1, T1: a fingerprint beside any other end is an illegal state."""
+        make(url)
+        end = (
+            f"INSERT INTO {namespace(url)}.ended (seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, "
+            "completed_at, keep_until, state, queue, dlq_reason, fingerprint) "
+            "VALUES (1, 1, 0, 0, 0, 0, '2030-01-01Z', '2030-01-01Z', '2030-01-01Z', %s, 'q', %s, 'f')"
+        )
+        with pytest.raises(psycopg.errors.CheckViolation):
+            postgres.execute(end, [state, None], database=database)
+        postgres.execute(end, ["dlq", "x"], database=database)
+
+
 class TestSteps:
     """What a step may be, with steps that this version does not have."""
 

@@ -13,6 +13,7 @@ import pytest
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.states import Shown, State
+from taskharbor.core.transition import Fail
 from taskharbor.driver import Group
 from taskharbor.drivers.sqlite import SqliteDriver, reserve
 from taskharbor.errors import StoreCorrupt
@@ -95,6 +96,9 @@ async def is_dead(driver: SqliteDriver, id: str, change: str, now: datetime) -> 
     assert record.settled_token is None
     assert change.split()[0] in (record.last_error or "")
     assert await driver.query(Filter(states=(Shown.DLQ,)), now, 9) == [record]
+    (group,) = await driver.dead_groups(Filter(), now, 9)
+    assert (group.last_id, group.error, group.first_at) == (id, record.last_error, now)
+    assert record.fingerprint == group.fingerprint != ""
     assert record in await driver.query(Filter(), now, 9)
     (counts,) = await driver.counts(now)
     assert counts.dlq == 1
@@ -233,6 +237,33 @@ class TestLook:
             damage(tmp_path / "jobs.db", "bad", change)
             with pytest.raises(StoreCorrupt, match="job bad is damaged"):
                 await driver.counts(T)
+
+        on(tmp_path / "jobs.db", act)
+
+    @pytest.mark.parametrize(
+        "change", [f"fingerprint = {NO_TEXT}", f"last_error = {NO_TEXT}", "completed_at = 1000000000000000000"]
+    )
+    def test_whoever_looks_at_the_dead_is_told(self, change: str, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, job("a"), job("bad"))
+            for held in await driver.reserve(["q"], T, LEASE, 9, "w"):
+                assert held.lease is not None
+                fail = Fail(id=held.id, token=held.lease.token, keep_until=LATER, reason="failed", fingerprint="f")
+                await driver.settle([fail], T)
+            damage(tmp_path / "jobs.db", "bad", change)
+            for look in (driver.get(["bad"]), driver.query(Filter(), T, 9), driver.dead_groups(Filter(), T, 9)):
+                with pytest.raises(StoreCorrupt, match="job bad is damaged"):
+                    await look
+
+        on(tmp_path / "jobs.db", act)
+
+    @pytest.mark.parametrize("change", [f"workflow_id = {NO_TEXT}", "created_at = 9223372036854775807"])
+    def test_workflows_name_it(self, change: str, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, NewJob(id="bad", type="t", queue="q", payload=b"{}", workflow_id="w"))
+            damage(tmp_path / "jobs.db", "bad", change)
+            with pytest.raises(StoreCorrupt, match="job bad is damaged"):
+                await driver.workflows(9)
 
         on(tmp_path / "jobs.db", act)
 

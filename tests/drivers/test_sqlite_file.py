@@ -15,8 +15,11 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
-from taskharbor.core.job import NewJob
+from taskharbor.core.job import Dependency, JobRecord, NewJob
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack
 from taskharbor.driver import Group
 from taskharbor.drivers import from_url
 from taskharbor.drivers.sqlite import SqliteDriver, sql
@@ -289,6 +292,11 @@ class TestSql:
             (sql.load("prune"), (1, 9), "job_ended (keep_until>? AND keep_until<?)"),
             (sql.load("sweep_expired"), (1, 9), "job_expiring (expires_at>? AND expires_at<?)"),
             (sql.load("sweep_stopping"), (1, 9), "job_lease (lease_expires_at<?)"),
+            (sql.load("dead_groups"), (9, *[None] * 9), "job_aside (state=?)"),
+            (sql.load("workflows"), (9, None, None), "COVERING INDEX job_workflow (workflow_id<?)"),
+            (sql.load("workflows"), (9, None, None), "SEARCH job USING INDEX job_workflow (workflow_id=?)"),
+            (sql.load("parents"), ("a", 9), "edge USING PRIMARY KEY (child=?)"),
+            (sql.load("dependants"), ("[]",), "edge_open (parent=?)"),
         ],
     )
     def test_reserve_and_upkeep_seek_in_their_index(
@@ -305,6 +313,30 @@ class TestSql:
         assert any(plan in step for step in steps), steps
         assert not any(step.startswith("SCAN job") for step in steps), steps
 
+    def test_a_dependant_is_written_once_for_a_batch(self, tmp_path: Path) -> None:
+        """K2: a chord's finalizer is no row that every member writes to."""
+        written: list[str] = []
+
+        def note(_: apsw.Cursor, text: str, __: object) -> bool:
+            written.append(text)
+            return True
+
+        async def act(driver: SqliteDriver) -> JobRecord | None:
+            members = [job(f"{number}") for number in range(20)]
+            edges = tuple(Dependency(it.id) for it in members)
+            await driver.enqueue([Group(jobs=(*members, replace(job("c"), depends_on=edges)))], T)
+            held = await driver.reserve(["q"], T, timedelta(seconds=9), 99, "w")
+            acks = [Ack(id=it.id, token=it.lease.token, keep_until=T) for it in held if it.lease is not None]
+            await driver._read(lambda db: setattr(db, "exec_trace", note))
+            assert await driver.settle(acks, T) == ["ok"] * 20
+            await driver._read(lambda db: setattr(db, "exec_trace", None))
+            return (await driver.get(["c"]))[0]
+
+        child = opened(f"sqlite:///{tmp_path}/jobs.db", act)
+        assert (child.state, child.unmet) == (State.READY, 0)
+        for name in ("settle_done", "dependants", "dependants_release"):
+            assert written.count(sql.load(name)) == 1, name
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -320,7 +352,10 @@ class TestSql:
             "state = 'done', lined = 0, completed_at = 1",
             "state = 'dlq', lined = 0, completed_at = 1, keep_until = 1",
             "state = 'cancelled', lined = 0, completed_at = 1, keep_until = 1, result = x'00'",
+            "state = 'done', lined = 0, completed_at = 1, keep_until = 1, fingerprint = 'f'",
+            "state = 'cancelled', lined = 0, completed_at = 1, keep_until = 1, fingerprint = 'f'",
             "keep_until = 1",
+            "fingerprint = 'f'",
             "result = x'00'",
             "priority = 101",
             "attempts = -1",

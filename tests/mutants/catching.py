@@ -11,7 +11,7 @@ import pytest
 from taskharbor.errors import HarborError
 from taskharbor.testing import Deadlock
 
-from . import cores, enqueues, flows, leases, lines, management, settles, sqlite, workers
+from . import cores, enqueues, flows, leases, lines, management, settles, sqlite, weaving, workers
 from .kit import CASES, in_file, in_memory
 from .mutant import Mutant
 from .scenes import SCENES
@@ -26,6 +26,7 @@ ROLLS = (
     sqlite.SQLITE,
     cores.CORES,
     workers.WORKERS,
+    weaving.WEAVING,
 )
 MUTANTS = [mutant for roll in ROLLS for mutant in roll.mutants]
 

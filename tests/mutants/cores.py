@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,12 +10,16 @@ from msgspec.structs import replace
 
 from taskharbor.core import decide as decisions
 from taskharbor.core import evolve, ids, outcome
+from taskharbor.core import wiring as wirings
 from taskharbor.core.decide import Retention
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.outcome import Failed
 from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.states import State
 from taskharbor.core.transition import Fail, PutBack, Transition
+from taskharbor.core.wiring import Given
+from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
 from taskharbor.runtime import executor as executors
@@ -233,6 +237,30 @@ def signals_are_plain_errors(from_error: Any, error: BaseException, retry: Retry
     return from_error(ValueError(str(error)), retry, traceback)
 
 
+# what a step of a flow is given
+
+
+@mutant((wirings, "_value"), by="a_failed_step_stands_in_for_its_result")
+def failed_result_is_null(value: Any, results: Iterator[Given]) -> bytes:
+    """A finalizer that collects failures cannot tell them from empty results."""
+    given = next(results)
+    return b"null" if given.state is not State.DONE else value(iter([given]))
+
+
+@mutant((executors, "filled"), by="a_step_whose_parents_are_gone_is_not_run")
+def missing_result_is_null(filled: Any, payload: bytes, parameter: str, given: Sequence[Parent]) -> Any:
+    """A step whose parents are gone runs with nothing in their places."""
+    missing = wirings.wiring_of(payload).edges - len(given)
+    nothing = Parent("", "hold", True, State.DONE, None, None)
+    return filled(payload, parameter, [*given, *[nothing] * missing])
+
+
+@mutant((executors, "filled"), by="more_results_than_a_step_can_take_bury_it")
+def limit_of_results_ignored(filled: Any, payload: bytes, parameter: str, given: Sequence[Parent]) -> Any:
+    """A step is given whatever is left of results that are too many."""
+    return filled(payload, parameter, [replace(parent, size=0) for parent in given])
+
+
 # how a record changes
 
 
@@ -284,6 +312,20 @@ def replay_keeps_the_deadline(replayed: Any, job: JobRecord, *rest: Any) -> JobR
     """A replayed job has expired already."""
     record: JobRecord = replayed(job, *rest)
     return replace(record, expires_at=job.expires_at)
+
+
+@mutant((evolve, "replayed"), by="test_Q1_only_the_dead_have_a_fingerprint")
+def replay_keeps_the_fingerprint(replayed: Any, job: JobRecord, *rest: Any) -> JobRecord:
+    """A job that is in line again is still found among the dead of its kind."""
+    record: JobRecord = replayed(job, *rest)
+    return replace(record, fingerprint=job.fingerprint)
+
+
+@mutant((evolve, "settled"), by="test_Q1_a_dead_job_keeps_its_fingerprint")
+def fingerprint_not_stored(settled: Any, job: JobRecord, to: Transition, now: datetime) -> JobRecord:
+    """Dead jobs cannot be told apart by what they died of."""
+    record: JobRecord = settled(job, to, now)
+    return replace(record, fingerprint=None)
 
 
 @mutant((evolve, "released"), by="test_K2_a_released_job_is_due_now_or_at_its_own_time")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from unittest import mock
@@ -131,16 +132,71 @@ def child_does_not_wait(connect: Any, store: Store, edge: Edge) -> None:
 
 
 @mutant((MemoryDriver, "parents"), by="test_K3_parents_come_in_the_order_given_with_their_results")
-async def parents_sorted_by_id(parents: Any, driver: MemoryDriver, id: str) -> list[Parent]:
+async def parents_sorted_by_id(parents: Any, driver: MemoryDriver, ids: Sequence[str], most: int) -> list[list[Parent]]:
     """A chord's results come in another order than asked for."""
-    return sorted(await parents(driver, id), key=lambda parent: str(parent.id))
+    return [sorted(each, key=lambda parent: parent.id) for each in await parents(driver, ids, most)]
+
+
+@mutant((Store, "_connect"), by="test_K2_two_edges_to_one_parent_are_satisfied_at_once")
+def second_edge_to_a_parent_dropped(connect: Any, store: Store, edge: Edge) -> None:
+    """A child that names a parent twice is given its result once."""
+    if all(each.parent != edge.parent for each in store.parents.get(edge.child, ())):
+        connect(store, edge)
+
+
+@mutant((MemoryDriver, "parents"), by="test_K3_parents_of_many_jobs_are_told_in_the_order_asked_for")
+async def childless_answers_left_out(
+    parents: Any, driver: MemoryDriver, ids: Sequence[str], most: int
+) -> list[list[Parent]]:
+    """A job without edges shifts the answers of all that were asked for after it."""
+    return [each for each in await parents(driver, ids, most) if each]
+
+
+@mutant((Store, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
+def results_without_a_limit(parents_of: Any, store: Store, id: str, most: int) -> Any:
+    """A group of large results fills the memory of whoever asks."""
+    return parents_of(store, id, 2**40)
+
+
+@mutant((Store, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[8]")
+def results_below_the_limit_only(parents_of: Any, store: Store, id: str, most: int) -> Any:
+    """Results that just fit are left out."""
+    return parents_of(store, id, most - 1)
+
+
+@mutant((MemoryDriver, "parents"), by="test_K3_the_limit_is_each_jobs_own")
+async def limit_of_results_shared(
+    parents: Any, driver: MemoryDriver, ids: Sequence[str], most: int
+) -> list[list[Parent]]:
+    """One job with large parents keeps others from their results."""
+    found: list[list[Parent]] = await parents(driver, ids, most)
+    too_much = sum(parent.size for each in found for parent in each) > most
+    return [[replace(parent, result=None) for parent in each] for each in found] if too_much else found
+
+
+@mutant((Store, "settle"), by="test_D9_a_flow_comes_with_a_settle")
+def flow_of_a_settle_does_not_wait(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
+    """Jobs that come with a settle are all ready at once."""
+    return settle(store, replace(to, new_jobs=tuple(replace(job, depends_on=()) for job in to.new_jobs)), now)
+
+
+@mutant((Store, "settle"), by="test_D9_a_flow_comes_with_a_settle")
+def flow_of_a_settle_has_no_name(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
+    """Jobs that come with a settle belong to no workflow."""
+    return settle(store, replace(to, new_jobs=tuple(replace(job, workflow_id=None) for job in to.new_jobs)), now)
 
 
 @mutant((Store, "prune"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
 def prune_takes_needed_parents(prune: Any, store: Store, *rest: Any) -> Any:
     """The results that a child has yet to read are forgotten."""
-    with mock.patch.object(store, "_is_needed", return_value=False):
+    with mock.patch.object(store, "_is_wanted", return_value=False):
         return prune(store, *rest)
+
+
+@mutant((Store, "_is_wanted"), by="test_K3_a_dead_child_keeps_the_results_for_its_replay[fail]")
+def dead_children_need_no_results(is_wanted: Any, store: Store, id: str) -> bool:
+    """A finalizer that is replayed later than the retention of its members finds nothing."""
+    return store._is_needed(id)
 
 
 @mutant((Store, "delete"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")

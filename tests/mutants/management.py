@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from taskharbor.core import filter as filters
 from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 from taskharbor.driver import Schedule, Tally
+from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
@@ -212,3 +214,42 @@ def underscores_are_wildcards(fits: Any, pattern: str | None, text: str | None) 
 async def pages_repeat_themselves(query: Any, driver: MemoryDriver, where: Any, now: datetime, *rest: Any) -> Any:
     """Every page is the first one."""
     return await query(driver, where, now, rest[0], None)
+
+
+@mutant((overview, "workflows"), by="test_K5_workflows_come_with_the_greatest_id_first")
+def workflows_in_the_order_of_ids(workflows: Any, jobs: Iterable[JobRecord], limit: int, *rest: Any) -> Any:
+    """The latest workflow is on the last page."""
+    return workflows(jobs, 10_000, *rest)[::-1][:limit]
+
+
+@mutant((overview, "workflows"), by="test_K5_workflows_can_be_read_in_pages")
+def workflow_pages_repeat_themselves(
+    workflows: Any, jobs: Iterable[JobRecord], limit: int, after: str | None, ids: Sequence[str] | None
+) -> Any:
+    """Every page of workflows is the first one."""
+    return workflows(jobs, limit, None, ids)
+
+
+@mutant((overview, "workflows"), by="test_K5_jobs_without_a_workflow_are_not_counted")
+def single_jobs_are_workflows(workflows: Any, jobs: Iterable[JobRecord], *rest: Any) -> Any:
+    """Jobs that belong to no workflow are shown as one."""
+    return workflows([replace(job, workflow_id=job.workflow_id or job.id) for job in jobs], *rest)
+
+
+@mutant((overview, "dead_groups"), by="test_Q1_dead_groups_choose_what_the_filter_says[task]")
+def dead_groups_of_everything(dead_groups: Any, jobs: Iterable[JobRecord], where: Filter, *rest: Any) -> Any:
+    """Dead jobs are grouped whatever was asked for."""
+    return dead_groups(jobs, Filter(), *rest)
+
+
+@mutant((overview, "_group"), by="test_Q1_the_last_death_is_by_its_time_not_by_its_age")
+def last_death_is_the_youngest(group: Any, fingerprint: str, jobs: list[JobRecord]) -> Any:
+    """A group shows the job that was enqueued last, whenever it died."""
+    last = jobs[-1]
+    return replace(group(fingerprint, jobs), last_id=last.id, error=last.last_error, task=last.type)
+
+
+@mutant((Filter, "matches"), by="test_Q1_dead_groups_choose_what_the_filter_says[fingerprint]")
+def fingerprint_not_looked_at(matches: Any, where: Filter, job: JobRecord, now: datetime) -> Any:
+    """Whoever replays one kind of dead jobs replays all of them."""
+    return matches(replace(where, fingerprint=None), job, now)

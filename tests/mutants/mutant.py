@@ -53,7 +53,7 @@ class Mutant:
 
     def _instead_of(self, right: Any, blunders: list[Exception]) -> Any:
         if isinstance(right, str):
-            return self._wrong(right)
+            return self._wrong_text(right)
         if isinstance(right, property):
             return property(lambda self_: self._wrong(right.fget, self_))
 
@@ -68,6 +68,15 @@ class Mutant:
                 return await self._wrong(right, *args, **kwargs)
 
         return wrong_later if inspect.iscoroutinefunction(self._wrong) else wrong
+
+    def _wrong_text(self, right: str) -> str:
+        try:
+            wrong: str = self._wrong(right)
+        except ValueError as error:
+            raise Blunder(f"{self!r} does not fit any more") from error
+        if wrong == right:
+            raise Blunder(f"{self!r} does not fit any more: it changes nothing")
+        return wrong
 
 
 @contextmanager

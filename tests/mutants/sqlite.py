@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskharbor.drivers.sqlite import dependants, enqueue, manage, reserve, settle
+from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, reserve, settle
 
 from .mutant import Roll
 
@@ -148,13 +148,13 @@ def sql_half_stored_group(sql: str) -> str:
 @mutant((dependants, "DEPENDANTS"), by="test_K2_a_second_end_counts_only_where_the_first_did_not")
 def sql_edge_satisfied_twice(sql: str) -> str:
     """A parent that was replayed counts a second time."""
-    return instead(sql, " AND satisfied = 0")
+    return instead(sql, "satisfied = 0 AND ")
 
 
 @mutant((dependants, "RELEASE"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
 def sql_child_released_by_its_first_parent(sql: str) -> str:
     """A join waits for one arm only."""
-    return sql.replace("unmet = 1 AND state", "unmet > 0 AND state")
+    return sql.replace("unmet = ?2 AND state", "unmet > 0 AND state")
 
 
 @mutant((manage, "NEEDED"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
@@ -179,3 +179,39 @@ def sql_replay_keeps_attempts(sql: str) -> str:
 def sql_key_freed_by_an_old_owner(sql: str) -> str:
     """Whoever had a key once frees it for whoever has it now."""
     return instead(sql, "owner = ?2", "?2 = ?2")
+
+
+@mutant((inspection, "PARENTS"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
+def sql_results_without_a_limit(sql: str) -> str:
+    """A group of large results fills the memory of whoever asks."""
+    return instead(sql, "<= ?2", "<= ?2 + 1000000000")
+
+
+@mutant((inspection, "PARENTS"), by="test_K3_parents_come_in_the_order_given_with_their_results")
+def sql_parents_by_id(sql: str) -> str:
+    """A chord's results come in another order than asked for."""
+    return instead(sql, "ORDER BY edge.position", "ORDER BY job.id")
+
+
+@mutant((settle, "FAIL"), by="test_Q1_a_dead_job_keeps_its_fingerprint")
+def sql_fingerprint_not_stored(sql: str) -> str:
+    """Dead jobs cannot be told apart by what they died of."""
+    return instead(sql, "fingerprint = ?12", "fingerprint = nullif(?12, ?12)")
+
+
+@mutant((manage, "REPLAY"), by="test_Q1_only_the_dead_have_a_fingerprint")
+def sql_replay_keeps_the_fingerprint(sql: str) -> str:
+    """A job that is in line again is still found among the dead of its kind."""
+    return instead(sql, ", fingerprint = NULL")
+
+
+@mutant((overview, "WORKFLOWS"), by="test_K5_workflows_come_with_the_greatest_id_first")
+def sql_workflows_in_the_order_of_ids(sql: str) -> str:
+    """The latest workflow is the last one shown."""
+    return instead(sql, "ORDER BY 1 DESC", "ORDER BY 1")
+
+
+@mutant((overview, "DEAD_GROUPS"), by="test_Q1_the_last_death_is_by_its_time_not_by_its_age")
+def sql_last_death_is_the_youngest(sql: str) -> str:
+    """A group shows the job that was enqueued last, whenever it died."""
+    return instead(sql, "ORDER BY completed_at DESC, id DESC", "ORDER BY seq DESC")

@@ -6,17 +6,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from random import Random
 from typing import Any
 
 from taskharbor import Harbor, Job, Retry, Snooze, current
-from taskharbor.core.job import Dependency, NewJob
-from taskharbor.driver import Group
 from taskharbor.errors import DriverError
 from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation import Cluster, Faults, crash
+from taskharbor.testing.simulation.flows import Flows
 
+QUEUES = ("default", "mail")
 SPAN = 20.0
 LEASE = 3.0
 
@@ -49,14 +48,14 @@ async def storm(cluster: Cluster) -> None:
     """Two workers, two clients that submit the same keys, jobs of every temper."""
     chance = cluster.chance
     harbor = Harbor("memory://", store_timeout=10, max_crashes=4, retry=Retry(base=1, cap=3))
-    steps = _tasks(harbor, chance)
-    cluster.workers(harbor, count=2, concurrency=2, lease=LEASE, grace=1.0)
+    steps, flows = _tasks(harbor, chance), Flows(harbor, cluster, chance)
+    cluster.workers(harbor, count=2, queues=QUEUES, concurrency=2, lease=LEASE, grace=1.0)
 
     async def visit() -> None:
         for _ in range(8):
             await asyncio.sleep(chance.uniform(0, SPAN / 8))
             with suppress(DriverError):
-                await _act(cluster, harbor, chance.choice(steps)(), chance)
+                await _act(harbor, flows, chance.choice(steps)(), chance)
 
     clients = [cluster.client(harbor, visit, f"client{number}") for number in (1, 2)]
     for client in clients:
@@ -64,10 +63,10 @@ async def storm(cluster: Cluster) -> None:
     await asyncio.sleep(SPAN / 2)
 
 
-async def _act(cluster: Cluster, harbor: Harbor, step: Step[Any], chance: Random) -> None:
+async def _act(harbor: Harbor, flows: Flows, step: Step[Any], chance: Random) -> None:
     deed = chance.randrange(8)
     if deed == 0:
-        await _fan(cluster, harbor, step, chance)
+        await (flows.starter.aenqueue() if chance.random() < 0.3 else flows.drawn()[0].aenqueue())
     elif deed == 1:
         await harbor.admin.dlq.areplay_all(limit=2)
     elif deed <= 3:
@@ -83,20 +82,8 @@ async def _act(cluster: Cluster, harbor: Harbor, step: Step[Any], chance: Random
 
 async def _enqueue(harbor: Harbor, step: Step[Any], **options: Any) -> Job[Any]:
     given: Any = {**step.options, **options}
-    (job,) = await harbor.aenqueue_many([Step[Any](step.task, step.payload, given)])
+    (job,) = await harbor.aenqueue_many([Step[Any](step.client, step.task, step.payload, given)])
     return job
-
-
-async def _fan(cluster: Cluster, harbor: Harbor, step: Step[Any], chance: Random) -> None:
-    """Two members and a finalizer."""
-    await harbor.admin.queues.alist()  # whose time it is may be known only once the store has answered
-    name, policy = f"fan{chance.getrandbits(40):010x}", chance.choice(["hold", "cancel", "collect"])
-    ids = [f"{name}.1", f"{name}.2"]
-    made: dict[str, Any] = {"type": step.task.name, "queue": "default", "payload": step.payload, "workflow_id": name}
-    after = tuple(Dependency(id, policy) for id in ids)
-    jobs = [NewJob(id=id, **made) for id in ids]
-    jobs.append(NewJob(id=f"{name}.end", depends_on=after, run_at=harbor.admin.now() + timedelta(seconds=1), **made))
-    await cluster.connection().enqueue([Group(jobs=tuple(jobs))], harbor.admin.now())
 
 
 Steps = list[Callable[[], Step[Any]]]

@@ -37,6 +37,13 @@ NAMED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def short_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where these are set pytest spells out how long lists differ, which takes minutes and is read by nobody."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_it_is_caught(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     for catcher in mutant.caught_by:

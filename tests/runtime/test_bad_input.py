@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from functools import partial
 from typing import Any
 
 import pytest
 
-from taskharbor import Harbor, Retry, chain, chord, current, group
+from taskharbor import Harbor, Retry, current
 from taskharbor.core.names import NAME_LIMIT
 from taskharbor.errors import (
     CapabilityMissing,
@@ -508,14 +508,6 @@ def test_a_signature_that_cannot_be_read_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"task t.*Missing"):
         work.step(3)
-
-
-def test_workflows_are_loudly_absent() -> None:
-    """D13, K1: their place is kept."""
-    flows: list[Callable[[], object]] = [chain, group, lambda: chord(None, None)]
-    for flow in flows:
-        with pytest.raises(CapabilityMissing, match="not part of this release"):
-            flow()
 
 
 def test_every_error_of_the_library_has_one_root() -> None:

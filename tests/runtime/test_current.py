@@ -251,7 +251,7 @@ async def test_only_steps_can_be_enqueued_with_a_job() -> None:
     @world.harbor.task
     async def parent() -> str:
         with pytest.raises(InvalidJob, match="steps"):
-            current().enqueue(child)  # type: ignore[arg-type]
+            current().enqueue(child)  # type: ignore[call-overload]
         return "fine"
 
     async with world.worker():

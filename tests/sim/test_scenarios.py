@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from taskharbor import Harbor, current
+from taskharbor.core.wiring import filled
 from taskharbor.errors import ConfigError, DriverUnavailable
+from taskharbor.runtime import executor as executors
 from taskharbor.testing import simulation
-from taskharbor.testing.history import Began, Called, Final
+from taskharbor.testing.history import Began, Called, Final, Job
 from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
+from taskharbor.testing.simulation.flows import Flows, WrongResult
+from taskharbor.testing.simulation.workload import everything
 
 from . import scenarios
 
@@ -147,3 +153,37 @@ def test_the_trace_tells_what_happened_to_processes() -> None:
     assert "(stopped)" in trace
     assert "(goes on)" in trace
     assert "(told to stop, for generation 1)" in trace
+
+
+def test_a_step_that_is_given_something_wrong_fails_the_run() -> None:
+    """K3: the steps of the standard scenario's flows know what they must be given, and tell of anything else."""
+    backwards = mock.patch.object(executors, "filled", lambda payload, name, given: filled(payload, name, given[::-1]))
+    with backwards, pytest.raises(WrongResult, match=r"was given .* instead of") as caught:
+        [simulate(everything, seed, faults=Faults()) for seed in range(10)]
+    assert "replay: python -m taskharbor.testing.simulation" in "".join(caught.value.__notes__)
+
+
+def test_flows_of_every_kind_are_part_of_the_standard_scenario() -> None:
+    """K1-K5: steps that take one result, lists and nested lists, and failures among them; flows under keys too."""
+    given: list[Any] = []
+    keys: set[str | None] = set()
+    check = Flows._check
+
+    async def noted(flows: Flows, value: Any, expected: Any) -> None:
+        given.append(value)
+        await check(flows, value, expected)
+
+    with mock.patch.object(Flows, "_check", noted):
+        for seed in range(12):
+            events = simulate(everything, seed).events
+            keys |= {item.flow_key for event in events if isinstance(event, Called) for item in jobs_of(event)}
+    assert any(isinstance(value, int) for value in given)
+    lists = [value for value in given if isinstance(value, list)]
+    assert any(isinstance(part, list) for value in lists for part in value)
+    assert any(isinstance(part, dict) for value in lists for part in value)
+    assert len(keys) > 1
+
+
+def jobs_of(event: Called) -> list[Job]:
+    """The jobs that were to be stored."""
+    return [item for item in event.items if isinstance(item, Job)]

@@ -98,8 +98,9 @@ class Watched(Harbor):
         self._witness: Witness | None = None
         self.middleware(self._noted)
         handlers = Handlers(Path(settings.folder), self)
-        for handler in handlers.of(settings.generation):
-            self.task(name=handler.__name__)(handler)
+        self.by_name: dict[str, Any] = {
+            handler.__name__: self.task(name=handler.__name__)(handler) for handler in handlers.of(settings.generation)
+        }
 
     async def _connect(self) -> Driver:
         driver = await from_url(self._given.url)
@@ -117,7 +118,7 @@ class Watched(Harbor):
         await self._session.driver()
 
 
-async def opened(settings: Settings) -> Harbor:
+async def opened(settings: Settings) -> Watched:
     """A harbor whose store is open."""
     harbor = Watched(settings)
     await harbor.reach()
@@ -148,6 +149,8 @@ class Handlers:
             self.leave,
             self.crash,
             self.bulky,
+            self.amble,
+            self.total,
         ]
         return old if generation == 1 else [*old, self.novel]
 
@@ -162,6 +165,16 @@ class Handlers:
     async def nap(self, seconds: float) -> None:
         """Takes a while."""
         await asyncio.sleep(seconds)
+
+    async def amble(self, number: int) -> int:
+        """Takes a while, and gives its number."""
+        await asyncio.sleep(0.1)
+        return number
+
+    async def total(self, parts: list[int]) -> int:
+        """The sum of what others gave."""
+        await asyncio.sleep(0.1)
+        return sum(parts)
 
     async def flaky(self, failures: int) -> str:
         """Fails so many times first."""

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 import msgspec
 
-from taskharbor import Harbor
 from taskharbor.core.job import JobRecord
 from taskharbor.drivers import from_url
 from taskharbor.testing.check import Counts, Report, check
@@ -41,7 +40,7 @@ from taskharbor.testing.history import (
 )
 from taskharbor.testing.witness import take_stock
 
-from .app import VARIABLE, Settings, opened
+from .app import VARIABLE, Settings, Watched, opened
 from .submit import Order
 
 T = TypeVar("T")
@@ -219,7 +218,7 @@ class Crew:
         self.max_crashes = max_crashes
         self.members: list[Member] = []
         self._names: Counter[str] = Counter()
-        self._harbor: Harbor | None = None
+        self._harbor: Watched | None = None
         self.report = Report([], [], Counts())
 
     # processes
@@ -291,7 +290,7 @@ class Crew:
     # this process's own view
 
     @property
-    def harbor(self) -> Harbor:
+    def harbor(self) -> Watched:
         """A harbor in this process, under witness like all others."""
         if self._harbor is None:
             self._harbor = asyncio.run(opened(self._settings(self.name("test"), generation=2)))

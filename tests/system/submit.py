@@ -1,7 +1,8 @@
 """A client in a process of its own: says `ready`, waits for a line, enqueues what it was told, says what it got.
 
-`python -m system.submit ORDER`, a JSON object: `each` are the jobs of one round as [task, arguments, options], `rounds`
-how often (null: until killed), `beside` how many at a time from one event loop, `threads` how many blocking threads.
+`python -m system.submit ORDER`, a JSON object: `each` are the jobs of one round as [task, arguments, options], and
+`members` how many a chord beside them has; `rounds` how often (null: until killed), `beside` how many at a time from
+one event loop, `threads` how many blocking threads.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from taskharbor import Harbor
+from taskharbor import Flow, Harbor, chord, group
 from taskharbor.errors import DriverUnavailable
 from taskharbor.runtime.step import Step
 
-from .app import Settings, opened
+from .app import Settings, Watched, opened
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +31,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     beside: int = 1
     threads: int = 0
     pause: float = 0.0
+    members: int = 0
     insists: bool = False
 
 
@@ -48,17 +50,20 @@ def main(order: Order) -> None:
     print(json.dumps(got), flush=True)
 
 
-async def _beside(harbor: Harbor, order: Order) -> list[tuple[str, bool]]:
+async def _beside(harbor: Watched, order: Order) -> list[tuple[str, bool]]:
     lists = await asyncio.gather(*(_one_after_another(harbor, order) for _ in range(order.beside)))
     return [made for each in lists for made in each]
 
 
-async def _one_after_another(harbor: Harbor, order: Order) -> list[tuple[str, bool]]:
+async def _one_after_another(harbor: Watched, order: Order) -> list[tuple[str, bool]]:
     got: list[tuple[str, bool]] = []
     rounds = 0
     while order.rounds is None or rounds < order.rounds:
         try:
             got += [(job.id, job.created) for job in await harbor.aenqueue_many(_steps(harbor, order))]
+            if order.members:
+                run = await _chord(harbor, order.members).aenqueue()
+                got.append((run.id, run.created))
             rounds += 1
         except DriverUnavailable as error:
             print(f"refused: {error}", flush=True)
@@ -74,6 +79,10 @@ def _blocking(harbor: Harbor, order: Order) -> list[tuple[str, bool]]:
         got += [(job.id, job.created) for job in harbor.enqueue_many(_steps(harbor, order))]
         time.sleep(order.pause)
     return got
+
+
+def _chord(harbor: Watched, members: int) -> Flow[Any]:
+    return chord(group(harbor.by_name["quick"].step(number) for number in range(members)), harbor.by_name["total"])
 
 
 def _steps(harbor: Harbor, order: Order) -> list[Step[Any]]:

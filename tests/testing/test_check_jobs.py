@@ -6,7 +6,7 @@ import pytest
 from histories import Tale, job, last, settle
 
 from taskharbor.testing.check import BrokenHistory, Report, check
-from taskharbor.testing.history import Claim, Made, Named, Raised, Said, Settle
+from taskharbor.testing.history import Claim, Last, Made, Named, Raised, Said, Settle
 
 # H1
 
@@ -318,6 +318,30 @@ def test_the_key_of_a_whole_group_is_no_jobs_key() -> None:
     assert check(tale.events).fine
 
 
+def flow_twice(until: int | None, *, now: int = 3, between: str = "", word: str = "", known: bool = False) -> Report:
+    """A flow of two jobs under a key, and then another under the same one."""
+    tale = Tale()
+    first, second = ([job(f"{name}{n}", flow_key="f", key_until=until) for n in (1, 2)] for name in "ab")
+    tale.enqueue(*first, now=1)
+    for each in first if between else ():
+        tale.by_hand(between, each.id, word)
+    if known:
+        tale.call("enqueue", second, *[Made("a", False)] * 2, now=now)
+    else:
+        tale.enqueue(*second, now=now)
+    return check(tale.events)
+
+
+def test_the_key_of_a_flow_makes_one_workflow_while_it_lives() -> None:
+    """I1, D1."""
+    for until in (50, None):
+        assert flow_twice(until).names == {"H8"}
+        assert flow_twice(until, known=True).fine
+    assert flow_twice(50, now=50).fine
+    assert flow_twice(None, between="cancel", word="cancelled").names == {"H8"}
+    assert flow_twice(None, between="delete", word="deleted").fine
+
+
 # H10
 
 
@@ -373,7 +397,7 @@ def test_failures_above_a_parent_may_have_ended_it() -> None:
     tale.call("enqueue", jobs, *(Made(id, True) for id in "abcd"))
     tale.settle(tale.claim("a"), "fail")
     tale.settle(tale.claim("d"))
-    ended = [last("a", "dlq"), last("b", "cancelled", 0), last("c", "cancelled", 0), last("d")]
+    ended = [last("a", "dlq"), *(last(id, "cancelled", 0, unmet=1) for id in "bc"), last("d")]
     assert check(tale.final(*ended)).fine
 
 
@@ -402,6 +426,87 @@ def test_a_dependant_is_stored_and_released_once() -> None:
     tale.claim("child", now=0)
     tale.claim("child", version=1, now=200, token="other")
     assert check(tale.events).names == {"H2", "H10"}
+
+
+def born_with_a_settle(policy: str = "hold") -> Tale:
+    tale = Tale()
+    tale.enqueue(job("starter"))
+    child = job("child", after=("p", "q"), policies=(policy, policy))
+    flow = (job("p"), job("q"), child)
+    starter = tale.claim("starter")
+    tale.lose("settle", settle(starter, jobs=flow))
+    tale.settle(starter, word="replayed", jobs=flow)
+    return tale
+
+
+@pytest.mark.parametrize("policy", ["hold", "collect"])
+def test_a_flow_that_came_with_a_settle_runs_in_its_order(policy: str) -> None:
+    """D9, K2: its finalizer after all of its members."""
+    for order, names in ((("p", "q", "child"), set[str]()), (("p", "child", "q"), {"H10"})):
+        tale = born_with_a_settle(policy)
+        for id in order:
+            tale.settle(tale.claim(id))
+        ended = [last(id) for id in ("starter", "p", "q", "child")]
+        assert check(tale.final(*ended)).names == names
+
+
+@pytest.mark.parametrize(
+    ("finalizer", "names"),
+    [(last("child", "waiting", 0, unmet=1), {"H10", "H12"}), (last("child", "ready", 0), {"H12"}), (None, {"H1"})],
+)
+def test_the_finalizer_of_a_flow_that_came_with_a_settle_runs(finalizer: Last | None, names: set[str]) -> None:
+    """D9, K2: not never, and it is not lost."""
+    tale = born_with_a_settle()
+    for id in ("p", "q"):
+        tale.settle(tale.claim(id))
+    ended = [last("starter"), last("p"), last("q")]
+    assert check(tale.final(*ended, *([finalizer] if finalizer else []))).names == names
+
+
+def test_the_finalizer_of_a_flow_that_came_with_a_settle_is_released_once() -> None:
+    """D9, K2."""
+    tale = born_with_a_settle()
+    for id in ("p", "q"):
+        tale.settle(tale.claim(id))
+    tale.claim("child", now=0)
+    tale.claim("child", version=1, now=200, token="other")
+    assert check(tale.events).names == {"H2", "H10"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "state", "unmet", "fine"),
+    [
+        ("hold", "done", 0, True),
+        ("hold", "done", 1, False),
+        ("hold", "dlq", 1, True),
+        ("hold", "dlq", 0, False),
+        ("hold", "dlq", 2, False),
+        ("collect", "dlq", 0, True),
+        ("collect", "dlq", 1, False),
+        ("cancel", "dlq", 1, True),
+        ("cancel", "dlq", 0, False),
+    ],
+)
+def test_each_edge_is_met_once(policy: str, state: str, unmet: int, fine: bool) -> None:
+    """K2: what a dependant still lacks in the end is what its parents have not come to."""
+    tale = family(policy)
+    tale.settle(tale.claim("p"))
+    tale.settle(tale.claim("q"), {"done": "ack", "dlq": "fail"}[state])
+    child = last("child", "waiting" if unmet else "ready", 0, unmet=unmet)
+    report = check(tale.final(last("p"), last("q", state), child), drained=False)
+    assert report.names == (set() if fine else {"H10"})
+
+
+def test_a_parent_that_was_replayed_may_have_met_its_edge_before() -> None:
+    """K2: collected once, it may die or run again, and nobody counts it again."""
+    for unmet, names in ((0, set[str]()), (1, set[str]()), (2, {"H10"})):
+        tale = family("collect")
+        tale.settle(tale.claim("p"))
+        tale.settle(tale.claim("q"), "fail")
+        tale.by_hand("replay", "q", "replayed")
+        now = last("q", "ready", 1, replays=1, settled_token="q/1", failures=1)
+        child = last("child", "waiting" if unmet else "ready", 0, unmet=unmet)
+        assert check(tale.final(last("p"), now, child), drained=False).names == names
 
 
 def test_a_slot_is_taken_once() -> None:

@@ -146,3 +146,13 @@ def test_a_dependant_may_wait_for_a_parent_that_failed(parent: str, fine: bool) 
     report = check(tale.final(last("p", parent, settled_token="p/1"), *waiting))
     assert report.names == (set() if fine else {"H12"})
     assert [each.operations[0].item for each in report.violations] == ([] if fine else ["child"])
+
+
+@pytest.mark.parametrize(("policy", "fine"), [("hold", True), ("cancel", True), ("collect", False)])
+def test_a_dependant_that_collects_does_not_wait_for_a_parent_that_failed(policy: str, fine: bool) -> None:
+    """K4: its members have all ended, so it would have had to run."""
+    tale = Tale()
+    tale.enqueue(job("p"), job("child", after=("p",), policies=(policy,)))
+    tale.settle(tale.claim("p"), "fail")
+    report = check(tale.final(last("p", "dlq"), last("child", "waiting", 0, unmet=1)))
+    assert report.names == (set() if fine else {"H10", "H12"})

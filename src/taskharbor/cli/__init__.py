@@ -20,6 +20,7 @@ from taskharbor.cli.migrate import migrate
 from taskharbor.cli.place import place_options
 from taskharbor.cli.stats import stats
 from taskharbor.cli.worker import worker
+from taskharbor.cli.workflows import workflows
 
 __all__ = ["cli", "main"]
 
@@ -48,7 +49,7 @@ def demo(keep: bool) -> None:
     sys.exit(run_demo(keep=keep))
 
 
-for command in (bench, dlq, enqueue, health, jobs, migrate, stats, worker):
+for command in (bench, dlq, enqueue, health, jobs, migrate, stats, worker, workflows):
     cli.add_command(command)
 
 

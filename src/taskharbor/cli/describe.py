@@ -13,6 +13,7 @@ from taskharbor.cli import output
 from taskharbor.cli.output import Cell, Column, ago, exact
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.states import Shown, shown
+from taskharbor.driver import DeadGroup
 
 COLUMNS = (
     Column("ID"),
@@ -30,6 +31,14 @@ DEAD_COLUMNS = (
     Column("TRIES", right=True, least=110),
     Column("WHEN", least=96),
     Column("ERROR", least=76, soft=True),
+)
+GROUP_COLUMNS = (
+    Column("GROUP"),
+    Column("JOBS", right=True),
+    Column("FIRST", least=90),
+    Column("LAST", least=60),
+    Column("TASK", soft=True),
+    Column("ERROR", least=50, soft=True),
 )
 
 
@@ -82,6 +91,7 @@ def full(job: JobRecord, now: datetime) -> dict[str, Any]:
         "failures": [_failure(failure) for failure in job.failures],
         "workflow_id": job.workflow_id,
         "unmet_dependencies": job.unmet,
+        "fingerprint": job.fingerprint,
         "original_id": job.original_id,
         "replays": job.replays,
         "keep_until": job.keep_until,
@@ -147,12 +157,31 @@ def _when(job: JobRecord, now: datetime) -> str:
     return ago(job.completed_at or (job.lease.claimed_at if job.lease else job.created_at), now)
 
 
+def groups(found: Sequence[DeadGroup], now: datetime) -> None:
+    """Causes of death as a table."""
+    output.table(
+        GROUP_COLUMNS,
+        [
+            [
+                Cell(group.fingerprint, "bold"),
+                f"{group.count:,}",
+                ago(group.first_at, now),
+                ago(group.last_at, now),
+                group.task,
+                Cell(group.error or "", "red"),
+            ]
+            for group in found
+        ],
+    )
+
+
 def page(job: JobRecord, now: datetime) -> None:
     """Everything about one job."""
     output.say(f"{job.type}  {job.id}", "bold")
     output.facts(
         [
             ("state", _state(job, now)),
+            ("group", job.fingerprint),
             ("queue", job.queue),
             ("priority", str(job.priority) if job.priority else None),
             ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),

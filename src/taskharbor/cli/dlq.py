@@ -1,24 +1,29 @@
-"""`taskharbor dlq`: look at dead jobs, and run them again."""
+"""`taskharbor dlq`: look at dead jobs, run them again, or throw them away."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.jobs import WORDS_HELP, show_list
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_object, json_option, limit_option
+from taskharbor.cli.types import json_object, json_option, limit_option, time_option
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
-from taskharbor.errors import HarborError, JobNotFound
+from taskharbor.core.wiring import wiring_of
+from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.admin import BULK_LIMIT
+from taskharbor.runtime.dead_letters import Purged
+from taskharbor.runtime.part import BULK_LIMIT
 
 PREVIEW = 20
+NAMED = 5
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
     "not_dead": "it is neither dead nor cancelled",
@@ -27,7 +32,7 @@ NOT_REPLAYED = {
 
 @click.group()
 def dlq() -> None:
-    """Look at dead jobs, and run them again."""
+    """Look at dead jobs, run them again, or delete them."""
 
 
 @dlq.command("ls", help=f"List dead jobs, the newest first.\n{WORDS_HELP}")
@@ -37,14 +42,16 @@ def dlq() -> None:
 @json_option
 @place_options
 def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bool) -> None:
-    _refuse_states(words)
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.dlq.alist(words, limit=limit, after=after))
     if as_json:
         output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
     else:
-        nothing = "No dead jobs match." if words else "The dead-letter queue is empty."
-        show_list(found, harbor.admin.now(), limit, nothing, dead=True)
+        show_list(found, harbor.admin.now(), limit, _nothing(words), dead=True)
+
+
+def _nothing(words: tuple[str, ...]) -> str:
+    return "No dead jobs match." if words else "The dead-letter queue is empty."
 
 
 @dlq.command("show")
@@ -54,13 +61,29 @@ def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
     harbor = here().store()
-    job = ask(harbor, lambda harbor: harbor.admin.jobs.aget(id))
-    if job.state is not State.DLQ:
-        raise JobNotFound(f"job {id} is {harbor.admin.jobs.shown(job)}, not dead: see `taskharbor jobs show {id}`")
+    job = ask(harbor, lambda harbor: harbor.admin.dlq.aget(id))
     if as_json:
         output.print_json(describe.full(job, harbor.admin.now()))
     else:
         describe.page(job, harbor.admin.now())
+
+
+@dlq.command("groups", help=f"Group dead jobs by what they died of, the most frequent first.\n{WORDS_HELP}")
+@click.argument("words", nargs=-1)
+@limit_option(50, 1000)
+@json_option
+@place_options
+def list_groups(words: tuple[str, ...], limit: int, as_json: bool) -> None:
+    harbor = here().store()
+    found = ask(harbor, lambda harbor: harbor.admin.dlq.agroups(words, limit=limit))
+    if as_json:
+        output.print_json([asdict(group) for group in found])
+    elif not found:
+        output.say(_nothing(words), "dim")
+    else:
+        describe.groups(found, harbor.admin.now())
+        if len(found) == limit:
+            click.echo(f"The first {limit}. More: --limit.", err=True)
 
 
 @dlq.command("replay")
@@ -70,6 +93,7 @@ def show_dead(id: str, as_json: bool) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--args", "edited", metavar="JSON", help="New arguments as a JSON object (for one job).")
 @click.option("--key", metavar="KEY", help="A new idempotency key (for one job).")
+@time_option("--key-ttl", "How long the new key holds (24 h unless told).")
 @limit_option(BULK_LIMIT, BULK_LIMIT)
 @json_option
 @place_options
@@ -80,73 +104,127 @@ def replay(
     yes: bool,
     edited: str | None,
     key: str | None,
+    key_ttl: float | None,
     limit: int,
     as_json: bool,
 ) -> None:
     """Run dead jobs again, with all their attempts ahead of them.
 
-    Name them by id, or say --all with the words of `dlq ls`. A cancelled job can be replayed by its id, too.
+    Name them by id, or say --all with the words of `dlq ls`; group:FINGERPRINT is a group of `dlq groups`. A cancelled
+    job can be replayed by its id, too.
     """
-    changed = edited is not None or key is not None
     if not every and not ids:
         raise click.UsageError("name the jobs by id, or say --all")
-    if changed and (every or len(ids) != 1):
+    if (edited is not None or key is not None) and (every or len(ids) != 1):
         raise click.UsageError("--args and --key are for one job: name it by its id")
+    if key_ttl is not None and key is None:
+        raise click.UsageError("--key-ttl needs a --key")
     if every:
-        _refuse_states(ids)
         _replay_matching(ids, limit, dry_run, yes, as_json)
     else:
-        arguments = None if edited is None else json_object("--args", edited)
-        _replay_named(ids, arguments, key, dry_run, as_json)
-
-
-def _refuse_states(words: tuple[str, ...]) -> None:
-    for word in words:
-        if word.startswith("state:"):
-            raise click.UsageError(f"{word!r}: the dead-letter queue holds dead jobs only")
+        changes: dict[str, Any] = {"idempotency_key": key} if key is not None else {}
+        changes |= {"idempotency_ttl": key_ttl} if key_ttl is not None else {}
+        changes |= {"arguments": json_object("--args", edited)} if edited is not None else {}
+        _replay_named(ids, changes, dry_run, as_json)
 
 
 def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: bool, as_json: bool) -> None:
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.dlq.alist(words, limit=limit))
-    if not dry_run and found and not yes:
-        _confirm(found)
-    if dry_run or not found:
-        replayed = [job.id for job in found]
-    else:
-        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids([job.id for job in found]))
+    ids = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(words, limit=limit, dry_run=True))
+    replayed = ids
+    if ids and not dry_run:
+        _confirm(harbor, "replay", ids, yes)
+        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids))
     if as_json:
-        output.print_json({"matched": len(found), "replayed": [] if dry_run else replayed, "dry_run": dry_run})
+        output.print_json({"matched": len(ids), "replayed": [] if dry_run else replayed, "dry_run": dry_run})
         return
     output.say(f"{'Would replay' if dry_run else 'Replayed'} {output.count(len(replayed), 'job')}.")
-    if dry_run and found:
-        describe.table(found[:PREVIEW], harbor.admin.now(), dead=True)
-    if len(found) == limit:
+    _show_rest(harbor, ids, limit, dry_run)
+
+
+@dlq.command("purge", help=f"Delete dead jobs for good: those that match, or all.\n{WORDS_HELP}")
+@click.argument("words", nargs=-1)
+@time_option("--older-than", "Only jobs that died that long ago: 7d, 12h.")
+@click.option("--all", "every", is_flag=True, help="All dead jobs, if neither words nor an age narrow them down.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@limit_option(BULK_LIMIT, BULK_LIMIT)
+@json_option
+@place_options
+def purge(
+    words: tuple[str, ...],
+    older_than: float | None,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    if not words and older_than is None and not every:
+        raise click.UsageError("say which: words as in `dlq ls`, --older-than, or --all")
+    harbor = here().store()
+    found = ask(harbor, lambda harbor: harbor.admin.dlq.apurge(words, older_than=older_than, limit=limit, dry_run=True))
+    ids, purged = found.deleted, found
+    if ids and not dry_run:
+        _confirm(harbor, "delete", ids, yes)
+        purged = ask(harbor, lambda harbor: harbor.admin.dlq.apurge_ids(ids))
+    if as_json:
+        deleted = [] if dry_run else purged.deleted
+        output.print_json({"matched": len(ids), "deleted": deleted, "needed": purged.needed, "dry_run": dry_run})
+    else:
+        output.say(f"{'Would delete' if dry_run else 'Deleted'} {output.count(len(purged.deleted), 'job')}.")
+        _show_rest(harbor, ids, limit, dry_run)
+    _complain_of_needed(purged)
+
+
+def _complain_of_needed(purged: Purged) -> None:
+    if purged.needed:
+        named = ", ".join(purged.needed[:NAMED]) + (" …" if len(purged.needed) > NAMED else "")
+        complain(
+            f"{output.count(len(purged.needed), 'job')} stayed, for others in their workflows wait for them: {named}; "
+            "replay them, or cancel the workflows (`taskharbor workflows cancel`): they go with their retention"
+        )
+        click.get_current_context().exit(BAD)
+
+
+def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool) -> None:
+    if yes:
+        return
+    number = output.count(len(ids), "job")
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{number} would be {verb.rstrip('e')}ed: add --yes to do it, --dry-run to see them")
+    tasks = sorted({job.type for job in _first(harbor, ids)})
+    names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 else "")
+    click.confirm(f"{verb.capitalize()} {number} ({names})?", abort=True)
+
+
+def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
+    """What would be affected, and that there may be more."""
+    if dry_run and ids:
+        describe.table(_first(harbor, ids), harbor.admin.now(), dead=True)
+    if len(ids) == limit:
         click.echo(f"That is the limit of {limit:,}; more may match: run it again.", err=True)
 
 
-def _confirm(found: list[JobRecord]) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            f"{output.count(len(found), 'job')} would be replayed: add --yes to do it, --dry-run to see them"
-        )
-    tasks = sorted({job.type for job in found})
-    names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 else "")
-    click.confirm(f"Replay {output.count(len(found), 'job')} ({names})?", abort=True)
+def _first(harbor: Harbor, ids: list[str]) -> list[JobRecord]:
+    """The first of these jobs, as far as they are still there."""
+
+    async def look(harbor: Harbor) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        for id in ids[:PREVIEW]:
+            with suppress(JobNotFound):
+                found.append(await harbor.admin.jobs.aget(id))
+        return found
+
+    return ask(harbor, look)
 
 
-def _replay_named(
-    ids: tuple[str, ...], arguments: dict[str, Any] | None, key: str | None, dry_run: bool, as_json: bool
-) -> None:
+def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     async def act(harbor: Harbor) -> dict[str, str]:
-        if arguments is not None:
-            await _check_arguments(harbor, ids[0], arguments)
-        if dry_run:
-            return {id: await _would_replay(harbor, id) for id in ids}
-        return {
-            id: await harbor.admin.dlq.areplay(id, arguments=arguments, idempotency_key=key)
-            for id in dict.fromkeys(ids)
-        }
+        if "arguments" in changes:
+            await _check_arguments(harbor, ids[0], changes["arguments"])
+        outcome = _would_replay if dry_run else _replay_one
+        return {id: await outcome(harbor, id, changes) for id in dict.fromkeys(ids)}
 
     answers = ask(here().store(), act)
     if as_json:
@@ -163,13 +241,24 @@ def _replay_named(
 async def _check_arguments(harbor: Harbor, id: str, arguments: dict[str, Any]) -> None:
     """With the application at hand, arguments that do not fit are refused here and not by a worker."""
     job = await harbor.admin.jobs.aget(id)
-    if job.type in harbor.tasks:
+    if job.type not in harbor.tasks:
+        return
+    if wiring_of(job.payload).takes is None:
         harbor.step(job.type, arguments)
+    else:  # its first argument is the result of the step before
+        harbor.find(job.type).signature.encode_rest(Any, (), arguments)
 
 
-async def _would_replay(harbor: Harbor, id: str) -> str:
+async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> str:
+    try:
+        return await harbor.admin.dlq.areplay(id, **changes)
+    except IllegalMove:
+        return "not_dead"
+
+
+async def _would_replay(harbor: Harbor, id: str, _: dict[str, Any]) -> str:
     try:
         job = await harbor.admin.jobs.aget(id)
-    except HarborError:
+    except JobNotFound:
         return "missing"
     return "would_replay" if job.state in (State.DLQ, State.CANCELLED) else "not_dead"

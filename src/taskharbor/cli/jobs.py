@@ -21,6 +21,7 @@ WORDS_HELP = """
       tag:vip           a tag
       error:refused     part of the last error
       reason:crash_*    why it is in the dead-letter queue
+      group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
       workflow:ID       the jobs of a workflow
       since:1h          created within the last hour; until:1h before that
     """

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Union, get_type_hints
+from functools import cached_property
+from typing import Any, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple
 
+from taskharbor.core.fitting import fits
 from taskharbor.core.jsonable import decoder, to_json
 from taskharbor.core.text import message_of
 from taskharbor.errors import ConfigError, NotEncodable, PayloadTooLarge
@@ -40,7 +42,8 @@ class Signature:
 
     def __init__(self, name: str, handler: Callable[..., Any]) -> None:
         self.name = name
-        self._call, hints = _inspected(name, handler)
+        self._call, self._hints = _inspected(name, handler)
+        hints = self._hints
         self._parameters = self._call.parameters
         self.returns: Any = hints.get("return", Any)
         self._open = {p.kind: p.name for p in self._parameters.values() if p.kind in _OPEN}
@@ -59,6 +62,11 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
         """The payload of a call, or an error that names the argument and the fix."""
+        return self._encoded(args, kwargs, limit, self._decoder.decode)
+
+    def _encoded(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int, read_back: Callable[[bytes], Any]
+    ) -> bytes:
         try:
             if not self._plain:
                 args, kwargs = (), self._call.bind(*args, **kwargs).arguments
@@ -68,12 +76,45 @@ class Signature:
         try:
             payload = to_json(self._envelope(VERSION, bound), "$")
             checked_size(payload, limit, f"the arguments of {self.name}")
-            self._decoder.decode(payload)
+            read_back(payload)
         except PayloadTooLarge:
             raise
         except Exception as error:  # also whatever a user's type raises while it is read back
             raise NotEncodable(f"task {self.name}: {_readable(error)}") from error
         return payload
+
+    @cached_property
+    def first(self) -> str | None:
+        """The parameter that takes what comes from elsewhere: the first, if it can be given by its place."""
+        first = next(iter(self._parameters.values()), None)
+        return None if first is None or first.kind not in _POSITIONAL else first.name
+
+    def encode_rest(
+        self, given: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT
+    ) -> bytes:
+        """The payload of a call whose first argument comes later, as a value of the type `given`."""
+        if self.first is None:
+            raise NotEncodable(
+                f"task {self.name} has no first parameter for the result of the step before: "
+                f"write def {self.name.rpartition('.')[2]}(result, …)"
+            )
+        taken = self._hints.get(self.first, Any)
+        if not fits(given, taken):
+            raise NotEncodable(
+                f"task {self.name} takes {self.first}: {shown_type(taken)}, "
+                f"but the step before it gives {shown_type(given)}"
+            )
+        return self._encoded((UNSET, *args), kwargs, limit, self._rest.decode)
+
+    @cached_property
+    def _rest(self) -> msgspec.json.Decoder[Any]:
+        """Reads payloads whose first argument is left out."""
+        fields = [
+            (name, Union[kind, UnsetType], UNSET) if name == self.first else (name, kind, *default)  # noqa: UP007
+            for name, kind, *default in _fields(self._parameters.values(), self._hints)
+        ]
+        arguments = msgspec.defstruct("Rest", fields, kw_only=True, forbid_unknown_fields=True)
+        return decoder(msgspec.defstruct("Envelope", [("v", int), ("args", arguments)]))
 
     def decode(self, payload: bytes) -> Arguments:
         """Positional and keyword arguments for the handler, or `Undecodable` with the reason (F9)."""
@@ -141,8 +182,16 @@ def _inspected(name: str, handler: Callable[..., Any]) -> tuple[inspect.Signatur
 
 def _struct(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -> Callable[..., Any]:
     """A msgspec struct with the handler's parameters: its constructor binds a call at C speed."""
-    placed: list[Any] = []
-    named: list[Any] = []
+    fields = {field[0]: field for field in _fields(parameters, hints)}
+    placed = [fields.pop(parameter.name) for parameter in parameters if parameter.kind in _POSITIONAL]
+    named = list(fields.values())
+    by_name = msgspec.defstruct("Named", named, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct("Arguments", placed, bases=(by_name,), forbid_unknown_fields=True)
+
+
+def _fields(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """The fields of a struct for these parameters."""
+    fields: list[tuple[Any, ...]] = []
     for parameter in parameters:
         kind = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -150,10 +199,13 @@ def _struct(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -
         elif parameter.kind is parameter.VAR_KEYWORD:
             kind = dict.__class_getitem__((str, kind))
         optional = parameter.default is not parameter.empty or parameter.kind in _OPEN
-        entry = (parameter.name, Union[kind, UnsetType], UNSET) if optional else (parameter.name, kind)  # noqa: UP007
-        (placed if parameter.kind in _POSITIONAL else named).append(entry)
-    by_name = msgspec.defstruct("Named", named, kw_only=True, forbid_unknown_fields=True)
-    return msgspec.defstruct("Arguments", placed, bases=(by_name,), forbid_unknown_fields=True)
+        fields.append((parameter.name, Union[kind, UnsetType], UNSET) if optional else (parameter.name, kind))  # noqa: UP007
+    return fields
+
+
+def shown_type(kind: Any) -> str:
+    """A type as its author wrote it, or nearly so."""
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
 
 
 def _readable(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.job import KEPT_FAILURES, Failure, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
@@ -180,6 +181,7 @@ def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now
         failed_at=now,
         failures=_kept(job, entry),
         reason=reason,
+        fingerprint=fingerprint(job.type, entry.kind, entry.message),
     )
 
 

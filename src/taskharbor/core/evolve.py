@@ -93,7 +93,8 @@ def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
             return replace(job, **noted, state=DONE, result=to.result, completed_at=now, keep_until=to.keep_until)
         case Fail():
             check(Move.FAIL, job.state, DLQ)
-            return replace(job, **noted, state=DLQ, dlq_reason=to.reason, completed_at=now, keep_until=to.keep_until)
+            died = {"dlq_reason": to.reason, "fingerprint": to.fingerprint}
+            return replace(job, **noted, **died, state=DLQ, completed_at=now, keep_until=to.keep_until)
         case PutBack() if job.cancel_requested_at is None:
             check(Move.PUT_BACK, job.state, READY)
             return replace(
@@ -166,6 +167,7 @@ def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
         completed_at=None,
         result=None,
         dlq_reason=None,
+        fingerprint=None,
         keep_until=None,
         original_id=job.original_id or job.id,
         replays=job.replays + 1,

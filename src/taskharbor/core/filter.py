@@ -15,7 +15,8 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, shown
 from taskharbor.errors import ConfigError
 
-WORDS = ("queue", "task", "error", "reason", "tag", "workflow", "since", "until")
+WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "since", "until")
+FIELDS = {"group": "fingerprint", "workflow": "workflow_id"}
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -27,6 +28,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     task: str | None = None
     error: str | None = None
     reason: str | None = None
+    fingerprint: str | None = None
     tag: str | None = None
     workflow_id: str | None = None
     since: datetime | None = None
@@ -40,6 +42,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             and _fits(self.task, job.type)
             and (self.error is None or self.error in (job.last_error or ""))
             and _fits(self.reason, job.dlq_reason)
+            and (self.fingerprint is None or job.fingerprint == self.fingerprint)
             and (self.tag is None or self.tag in job.tags)
             and (self.workflow_id is None or job.workflow_id == self.workflow_id)
             and (self.since is None or job.created_at >= self.since)
@@ -72,7 +75,7 @@ def parse(words: tuple[str, ...], now: datetime) -> Filter:
             continue
         if name not in WORDS:
             raise ConfigError(f"unknown filter word {word!r}: use state:, {', '.join(f'{name}:' for name in WORDS)}")
-        field = "workflow_id" if name == "workflow" else name
+        field = FIELDS.get(name, name)
         if field in found:
             raise ConfigError(f"{word!r} is one {name} too many: only state: may be given several times")
         found[field] = _ago(value, now) if name in ("since", "until") else value

@@ -99,6 +99,7 @@ class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
     completed_at: datetime | None = None
     result: bytes | None = None
     dlq_reason: str | None = None
+    fingerprint: str | None = None
     unmet: int = 0
     original_id: str | None = None
     replays: int = 0

@@ -42,6 +42,7 @@ class Fail(_Settlement, frozen=True, gc=False, kw_only=True, tag="fail"):
     """The job is dead-lettered."""
 
     reason: str
+    fingerprint: str | None = None
 
 
 class Cancel(_Settlement, frozen=True, gc=False, kw_only=True, tag="cancel"):

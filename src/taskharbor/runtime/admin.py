@@ -1,4 +1,4 @@
-"""What an operator can see and do: `harbor.admin.jobs`, `.dlq`, `.queues`, `.workers`, `.stats`, with a-twins.
+"""What an operator can see and do: `harbor.admin` with `.jobs`, `.dlq`, `.queues`, `.workflows`, `.workers`, `.stats`.
 
 Thin: every rule is the driver's or the core's.
 """
@@ -7,18 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from taskharbor.core.codec import encode_named
-from taskharbor.core.decide import later
-from taskharbor.core.evolve import Replay
-from taskharbor.core.filter import Filter, parse
 from taskharbor.core.job import JobRecord
-from taskharbor.core.names import KEY_LIMIT, check_name
-from taskharbor.core.states import Shown, shown
+from taskharbor.core.names import check_name
+from taskharbor.core.states import shown
 from taskharbor.driver import (
     Cancellation,
     Counters,
@@ -26,42 +20,23 @@ from taskharbor.driver import (
     Inspect,
     QueueCounts,
     Registry,
-    Replaying,
     Reschedule,
     Tally,
     WorkerRecord,
     capability,
 )
-from taskharbor.errors import InvalidJob, JobNotFound
+from taskharbor.errors import JobNotFound
 from taskharbor.runtime.client import Client
+from taskharbor.runtime.dead_letters import DeadLetters
 from taskharbor.runtime.options import Duration, checked, moment, seconds
-from taskharbor.runtime.portal import Portal, blocking
+from taskharbor.runtime.part import LIMIT, Part, Words
+from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.workflows import Workflows
 
-LIMIT = 50
-BULK_LIMIT = 10_000
 ALIVE = timedelta(seconds=40)
-Words = str | Sequence[str] | Filter
 
 
-class _Part:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    @property
-    def portal(self) -> Portal:
-        """Where blocking twins run."""
-        return self._client.portal
-
-    def _now(self) -> datetime:
-        return self._client.session.now()
-
-    def _filter(self, words: Words) -> Filter:
-        if isinstance(words, Filter):
-            return words
-        return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
-
-
-class Jobs(_Part):
+class Jobs(Part):
     """All jobs."""
 
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
@@ -112,61 +87,7 @@ class Jobs(_Part):
     reschedule = blocking(areschedule)
 
 
-class DeadLetters(_Part):
-    """Jobs in the dead-letter queue."""
-
-    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
-        """Matching dead jobs, the newest first."""
-        async with self._client.store() as driver:
-            return await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
-
-    async def areplay(
-        self,
-        id: str,
-        *,
-        arguments: dict[str, Any] | None = None,
-        idempotency_key: str | None = None,
-        idempotency_ttl: Duration | None = None,
-    ) -> Replaying:
-        """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2)."""
-        settings = self._client.session.settings
-        if idempotency_key is not None:
-            check_name("idempotency_key", idempotency_key, KEY_LIMIT)
-        ttl = settings.idempotency_ttl if idempotency_ttl is None else seconds(idempotency_ttl)
-        payload = None if arguments is None else encode_named(arguments, settings.payload_limit)
-        async with self._client.store() as driver:
-            now = self._now()
-            replay = Replay(
-                id=id,
-                payload=payload,
-                idempotency_key=idempotency_key,
-                key_expires_at=None if idempotency_key is None or ttl is None else later(now, ttl),
-            )
-            return (await capability(driver, Inspect).replay([replay], now))[0]
-
-    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
-        """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks."""
-        if not 1 <= limit <= BULK_LIMIT:
-            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
-        ids = [job.id for job in await self.alist(words, limit=limit)]
-        return ids if dry_run or not ids else await self.areplay_ids(ids)
-
-    async def areplay_ids(self, ids: Sequence[str]) -> list[str]:
-        """Run these dead or cancelled jobs again; returns the ids of those that were."""
-        async with self._client.store() as driver:
-            answers = await capability(driver, Inspect).replay([Replay(id=id) for id in ids], self._now())
-        return [id for id, answer in zip(ids, answers, strict=True) if answer == "replayed"]
-
-    def _dead(self, words: Words) -> Filter:
-        return replace(self._filter(words), states=(Shown.DLQ,))
-
-    list = blocking(alist)
-    replay = blocking(areplay)
-    replay_all = blocking(areplay_all)
-    replay_ids = blocking(areplay_ids)
-
-
-class Queues(_Part):
+class Queues(Part):
     """Queues: counts, pause and resume."""
 
     async def alist(self) -> list[QueueCounts]:
@@ -192,7 +113,7 @@ class Queues(_Part):
     resume = blocking(aresume)
 
 
-class Workers(_Part):
+class Workers(Part):
     """Workers that reported themselves lately."""
 
     async def alist(self) -> list[WorkerRecord]:
@@ -211,7 +132,7 @@ class Stats(Struct, frozen=True):
     tallies: list[Tally]
 
 
-class Admin(_Part):
+class Admin(Part):
     """The operator's view of a harbor."""
 
     def __init__(self, client: Client) -> None:
@@ -220,6 +141,7 @@ class Admin(_Part):
         self.dlq = DeadLetters(client)
         self.queues = Queues(client)
         self.workers = Workers(client)
+        self.workflows = Workflows(client)
 
     def now(self) -> datetime:
         """The time by the store's clock, where it has one; known once something was asked of it."""

@@ -13,9 +13,11 @@ from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.states import TERMINAL
+from taskharbor.core.workflow import mapped
 from taskharbor.driver import (
     Cancellation,
     Driver,
+    Enqueued,
     Group,
     GroupResult,
     Inspect,
@@ -29,12 +31,14 @@ from taskharbor.driver import (
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
 from taskharbor.runtime.context import lineage
 from taskharbor.runtime.doze import discard
+from taskharbor.runtime.flow import Flow, FlowOptions, Plan
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.intake import no_answer
 from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.portal import Portal
+from taskharbor.runtime.run import Run
 from taskharbor.runtime.session import Session
-from taskharbor.runtime.step import Preparation, Step
+from taskharbor.runtime.step import Preparation, Step, key_expiry
 
 R = TypeVar("R")
 LONGEST_WAIT = 5.0
@@ -113,6 +117,50 @@ class Client:
         (result,) = at_once(tx.enqueue([Group(jobs=tuple(self._prepared(steps, session)))], session.now()))
         return self._handles(steps, result)
 
+    async def enqueue_flow(self, plan: Plan[R], options: FlowOptions) -> Run[R]:
+        """Store the steps of a flow as one group, under its key if it has one (D1)."""
+        session = self.session
+        async with self.store() as driver:
+            handle = options.get("tx")
+            target = driver if handle is None else _joined(driver, handle, blocks=False)
+            group = self._group(plan, options, session)
+            (result,) = await target.enqueue([group], session.now())
+        return self._run(plan, group, result)
+
+    def enqueue_flow_blocking(self, plan: Plan[R], options: FlowOptions) -> Run[R]:
+        """Store a flow within the transaction of a handle that blocks: in this thread, which is the handle's."""
+        session = self.session
+        driver = session.portal.run(self._opened)
+        tx = _joined(driver, options.get("tx"), blocks=True)
+        group = self._group(plan, options, session)
+        (result,) = at_once(tx.enqueue([group], session.now()))
+        return self._run(plan, group, result)
+
+    def _group(self, plan: Plan[Any], options: FlowOptions, session: Session) -> Group:
+        now = session.now()
+        preparation = Preparation(session.settings, now, session.chance, lineage())
+        workflow_id = preparation.new_id()
+        jobs = plan.jobs(preparation, workflow_id)
+        limit = session.payload_limit
+        for job in jobs:
+            if len(job.payload) > limit:
+                checked_size(job.payload, limit, f"the arguments of {job.type}")
+        key = options.get("idempotency_key")
+        expires_at = None if key is None else key_expiry(options, session.settings, now)
+        return Group(jobs=tuple(jobs), key=key, key_expires_at=expires_at, workflow_id=workflow_id)
+
+    def _run(self, plan: Plan[R], group: Group, result: GroupResult) -> Run[R]:
+        if isinstance(result, Exception):
+            raise result
+        first = result[0]
+        if not first.created:
+            return Run(self, first.id, None, False, first.same_payload)
+
+        def handle(number: int) -> Job[Any]:
+            return Job(self, result[number].id, plan.laid[number].step.returns)
+
+        return Run(self, group.workflow_id or "", mapped(plan.outs, handle))
+
     async def _opened(self) -> Driver:
         async with self.store() as driver:
             return driver
@@ -139,8 +187,22 @@ class Client:
         (stored,) = result
         return Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
 
-    def enqueue_with(self, held: Held, step: Step[R]) -> Job[R]:
-        """Keep the step back until the running job succeeds."""
+    def enqueue_with(self, held: Held, flow: Flow[R]) -> Job[R] | Run[R]:
+        """Keep a step or a flow back until the running job succeeds."""
+        if not isinstance(flow, Flow):
+            raise InvalidJob(f"only steps and flows can be enqueued, such as task.step(…), not {flow!r}")
+        if isinstance(flow, Step):
+            return self._step_with(held, flow)
+        plan = Plan(flow)
+        if plan.client is None:
+            return plan.nothing()
+        if plan.client is not self:
+            raise InvalidJob("this flow belongs to another harbor than the running job: enqueue it by itself")
+        group = self._group(plan, {}, self.session)
+        held.new_jobs += group.jobs
+        return self._run(plan, group, tuple(Enqueued(job.id, True) for job in group.jobs))
+
+    def _step_with(self, held: Held, step: Step[R]) -> Job[R]:
         if transaction_of([step]) is not None:
             raise InvalidJob("current().enqueue stores with the job's own Ack, in no other transaction: leave tx= out")
         (job,) = self._prepared([step], self.session)
@@ -148,6 +210,8 @@ class Client:
         return Job(self, job.id, step.task.signature.returns)
 
     def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:
+        if any(step.client is not self for step in steps):
+            raise InvalidJob("a step belongs to another harbor than the one that was to enqueue it")
         limit = session.payload_limit  # also the engine's own, which is known once it is open
         preparation = Preparation(session.settings, session.now(), session.chance, lineage())
         for step in steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
 
@@ -13,8 +13,10 @@ from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
 
 if TYPE_CHECKING:
+    from taskharbor.runtime.flow import Flow
     from taskharbor.runtime.handle import Job
     from taskharbor.runtime.keeper import Held
+    from taskharbor.runtime.run import Run
     from taskharbor.runtime.step import Step
     from taskharbor.runtime.transaction import Block
 
@@ -87,8 +89,12 @@ class JobContext(Struct, frozen=True):
         """Say how far the work is, from 0 to 1; stored with the next heartbeat."""
         self._held.progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
 
-    def enqueue(self, step: Step[R]) -> Job[R]:
-        """Enqueue in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
+    @overload
+    def enqueue(self, step: Step[R]) -> Job[R]: ...  # type: ignore[overload-overlap]  # a step is a flow, of one job
+    @overload
+    def enqueue(self, step: Flow[R]) -> Run[R]: ...
+    def enqueue(self, step: Step[R] | Flow[R]) -> Job[R] | Run[R]:
+        """Enqueue a step or a flow in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
         self._must_go_on("nothing can be enqueued with it any more")
         return self._held.client.enqueue_with(self._held, step)
 

@@ -16,6 +16,7 @@ from taskharbor.core.codec import Arguments, Undecodable, checked_size, encode_v
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
+    Deferred,
     Failed,
     Interrupted,
     NotRegistered,
@@ -26,16 +27,23 @@ from taskharbor.core.outcome import (
 )
 from taskharbor.core.retry import Retry
 from taskharbor.core.text import kind_of, message_of
+from taskharbor.core.wiring import TooMuch, filled, wiring_of
 from taskharbor.errors import NotEncodable, PayloadTooLarge
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.context import JobContext, enter
 from taskharbor.runtime.keeper import Held, Stop
-from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.parents import Parents
+from taskharbor.runtime.registered import BUILT_IN, Registered
 from taskharbor.runtime.threads import Threads
 
 DONE = Succeeded(None)  # what nearly every run comes to
+AGAIN_IN = 1.0
 CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
+
+
+class _NotNow(Exception):
+    """The store was away when a run was to begin: no fault of the job's."""
 
 
 class Executor:
@@ -53,18 +61,20 @@ class Executor:
         self._session = client.session
         self._now = client.session.now
         self._threads = threads
+        self._parents = Parents(client.session.driver, client.session.settings.store_timeout)
 
     async def run(self, held: Held, conclude: Callable[[Held, Outcome], None]) -> None:
         """A claimed job's own task: run it to its end, and tell what that was. Nothing leaves it without an outcome."""
         job, timer = held.job, None
-        task = self._tasks.get(job.type)
+        task = self._tasks.get(job.type) or BUILT_IN.get(job.type)
         outcome: Outcome = NotRegistered()
         held.begun = True
         try:
             if held.stop is not None:  # told to end before its first step
                 outcome = _after_stop(held.stop, job, task)
             elif task is not None:
-                arguments = task.signature.decode(job.payload)
+                payload = job.payload if job.workflow_id is None else await self._filled(job, task)
+                arguments = task.signature.decode(payload)
                 enter(held)
                 held.started_at = self._now()
                 if job.timeout is not None:
@@ -84,6 +94,16 @@ class Executor:
             if timer is not None:
                 timer.cancel()
         conclude(held, outcome)
+
+    async def _filled(self, job: JobRecord, task: Registered) -> bytes:
+        """The payload of a step of a workflow, with what its parents came to, if it takes that (K3)."""
+        if wiring_of(job.payload).takes is None:
+            return job.payload
+        try:
+            parents = await self._parents.of(job.id)
+        except Exception as error:
+            raise _NotNow from error
+        return filled(job.payload, task.signature.first or "", parents)
 
     def _returned(self, held: Held, task: Registered, value: Any) -> Outcome:
         if held.stop == "timeout":
@@ -143,8 +163,12 @@ def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
 def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcome:
     if isinstance(error, Undecodable):
         return Failed("Undecodable", str(error), final="undecodable")
+    if isinstance(error, TooMuch):
+        return Failed("ResultsTooLarge", str(error), final="results_too_large")
     if held.stop is not None:
         return _after_stop(held.stop, held.job, task)
+    if isinstance(error, _NotNow):
+        return Deferred(AGAIN_IN)
     try:
         return from_error(error, task.retry if task else Retry(), traceback.format_exc())
     except BaseException as broken:  # an exception that cannot even be described

@@ -51,7 +51,10 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
 
         Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there is none.
         """
-        record = await self._client.finished(self.id, timeout)
+        return self.outcome(await self._client.finished(self.id, timeout))
+
+    def outcome(self, record: JobRecord | None) -> R:
+        """The result as the ended job's record has it, or the reason why there is none."""
         if record is None:
             raise _gone(self.id)
         if record.state is State.DLQ:

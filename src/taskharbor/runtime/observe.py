@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from taskharbor.core.job import JobRecord
@@ -99,7 +100,8 @@ def _tell(outcome: str, job: JobRecord, to: Transition) -> None:
     if not logger.isEnabledFor(level):
         return
     fields = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
-    logger.log(level, "%s: job %s (%s)%s", event, job.id, job.type, _detail(to), extra=fields)
+    with suppress(Exception):  # such as a log filter of the application: what is settled would be counted again
+        logger.log(level, "%s: job %s (%s)%s", event, job.id, job.type, _detail(to), extra=fields)
 
 
 def _outcome(job: JobRecord, to: Transition) -> str:

@@ -26,3 +26,12 @@ class Registered:
     def signature(self) -> Signature:
         """The codec of the handler's parameters and result."""
         return Signature(self.name, self.handler)
+
+
+async def _join() -> None:
+    """Nothing: it was waited for others."""
+
+
+# Known to every worker: where many steps of a workflow wait for many others, they all wait for one of these.
+JOIN = Registered("taskharbor.join", _join, Retry(), {})
+BUILT_IN = {JOIN.name: JOIN}

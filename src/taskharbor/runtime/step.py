@@ -5,32 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
+from taskharbor.core.workflow import Outs
+from taskharbor.runtime.flow import Edges, FlowOptions, Single, Steps
 from taskharbor.runtime.options import JobOptions, moment, seconds
-from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.registered import JOIN, Registered
 from taskharbor.runtime.session import Settings
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
 
 R = TypeVar("R", covariant=True)
 
 
-class Step(Generic[R]):
+class Step(Single[R]):
     """One call of a task, ready to be stored; its result will be an R."""
 
-    __slots__ = ("options", "payload", "task")
+    __slots__ = ("client", "options", "payload", "task")
 
-    def __init__(self, task: Registered, payload: bytes, options: JobOptions) -> None:
+    def __init__(self, client: Client, task: Registered, payload: bytes, options: JobOptions) -> None:
+        self.client = client
         self.task = task
         self.payload = payload
         self.options = options
 
     def __repr__(self) -> str:
         return f"<Step {self.task.name}>"
+
+    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
+        return layout.add(self, wait), []
+
+    @property
+    def beginnings(self) -> int:
+        return 1
+
+    @property
+    def returns(self) -> Any:
+        return self.task.signature.returns
+
+    def joining(self) -> Step[None]:
+        """A step that does nothing but wait for others, in the same queue."""
+        queue: JobOptions = {"queue": self.options["queue"]} if "queue" in self.options else {}
+        return Step(self.client, JOIN, JOIN.signature.encode((), {}), queue)
 
 
 class Preparation:
@@ -44,19 +66,23 @@ class Preparation:
         self._id = Ids(int(now.timestamp() * 1000), chance.getrandbits)
         self._lineage = lineage
 
-    def jobs(self, steps: Iterable[Step[Any]]) -> list[NewJob]:
+    def new_id(self) -> str:
+        """An id that nobody has."""
+        return self._id()
+
+    def jobs(self, steps: Iterable[Step[Any]], workflow_id: str | None = None) -> list[NewJob]:
         """The jobs to store for steps; one after the other they mostly share a set of options, resolved once."""
         jobs: list[NewJob] = []
         before: Step[Any] | None = None
         pattern: NewJob | None = None
         for step in steps:
             if pattern is None or before is None or step.task is not before.task or step.options is not before.options:
-                pattern = self._pattern(step)
+                pattern = self._pattern(step, workflow_id)
             jobs.append(replace(pattern, id=pattern.id or self._id(), payload=step.payload))
             before = step
         return jobs
 
-    def _pattern(self, step: Step[Any]) -> NewJob:
+    def _pattern(self, step: Step[Any], workflow_id: str | None) -> NewJob:
         options, settings, now = step.options, self._settings, self._now
         expires = options.get("expires")
         timeout = options.get("timeout", settings.timeout)
@@ -74,9 +100,10 @@ class Preparation:
             max_attempts=options.get("max_attempts", settings.max_attempts),
             max_crashes=settings.max_crashes,
             idempotency_key=key,
-            key_expires_at=None if key is None else _key_expiry(options, settings, now),
+            key_expires_at=None if key is None else key_expiry(options, settings, now),
             headers={**(self._lineage or {}), **(headers or {})} if self._lineage or headers else {},
             tags=tuple(options.get("tags", ())),
+            workflow_id=workflow_id,
         )
 
 
@@ -90,6 +117,7 @@ def _expiry(expires: float | timedelta | datetime, now: datetime) -> datetime:
     return moment(expires) if isinstance(expires, datetime) else later(now, seconds(expires))
 
 
-def _key_expiry(options: JobOptions, settings: Settings, now: datetime) -> datetime | None:
+def key_expiry(options: JobOptions | FlowOptions, settings: Settings, now: datetime) -> datetime | None:
+    """When a key that is stored now ends; None if with the record."""
     ttl = options.get("idempotency_ttl", settings.idempotency_ttl)
     return None if ttl is None else later(now, seconds(ttl))

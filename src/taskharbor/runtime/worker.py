@@ -31,10 +31,11 @@ from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
 from taskharbor.runtime.keeper import Held, Keeper, Stop
 from taskharbor.runtime.lines import Lines
+from taskharbor.runtime.mourning import Hook, Mourners
 from taskharbor.runtime.observe import Observer, tell_too_late
 from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
-from taskharbor.runtime.settler import Settler
+from taskharbor.runtime.settler import Entry, Settler
 from taskharbor.runtime.threads import Threads
 from taskharbor.runtime.upkeep import Upkeep
 from taskharbor.runtime.worker_options import WorkerOptions
@@ -60,6 +61,7 @@ class Worker:
         tasks: Mapping[str, Registered],
         middleware: Sequence[Middleware],
         options: WorkerOptions,
+        on_dead: Sequence[Hook] = (),
     ) -> None:
         session = client.session
         self._client = client
@@ -73,6 +75,7 @@ class Worker:
         self._threads = Threads(options.concurrency) if options.threads else None
         self._executor = Executor(tasks, middleware, client, self._threads)
         self._observer = Observer(session.now)
+        self._mourners = Mourners(on_dead, session.now, options.threads)
         self._keeper = Keeper(session.driver, session.now, self._lease_for)
         self._settler = Settler(
             session.driver,
@@ -80,7 +83,7 @@ class Worker:
             self._keeper,
             session.chance,
             session.settings.retention.done,
-            self._observer.settled,
+            self._settled,
             options.lease,
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
@@ -213,6 +216,7 @@ class Worker:
             logger.warning("store.unavailable: some outcomes could not be written; their jobs will run again")
         for hosted in reversed(self._hosted):
             await hosted.stop()
+        await self._mourners.close(0 if self._hurry.is_set() else CANCEL_PATIENCE)
         if self._threads is not None:
             self._threads.close()
         await self._upkeep.farewell(self.id)
@@ -228,8 +232,10 @@ class Worker:
                 room, ids = self._room()
                 jobs = await self._reserve(room, ids)
                 if room and ids is None and not jobs and self._empty:
-                    return self.finished
-                if not jobs:
+                    if self._mourners.idle:
+                        return self.finished
+                    await self._mourners.told()  # who may have enqueued something
+                elif not jobs:
                     await self._something_ends()
         finally:
             for held in list(self._running.values()):
@@ -389,6 +395,11 @@ class Worker:
                 self._submit(held, outcome)
         finally:
             self._freed.set()  # last, so that the outcome goes to the store before the next reserve
+
+    def _settled(self, entries: Sequence[Entry]) -> None:
+        """The store has accepted these outcomes."""
+        self._observer.settled(entries)
+        self._mourners.settled(entries)
 
     def _submit(self, held: Held, outcome: Outcome) -> None:
         job = held.job

@@ -28,7 +28,7 @@ MICROSECOND = timedelta(microseconds=1)
 class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
     """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for, each with a policy.
 
-    `flow_key` is the key of the whole group.
+    `flow_key` is the key of the whole group, and `key_until` its end if there is one.
     """
 
     id: str

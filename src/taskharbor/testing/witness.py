@@ -122,7 +122,7 @@ def _jobs(groups: Iterable[Group]) -> Iterable[Job]:
                 job.max_attempts,
                 job.max_crashes,
                 job.idempotency_key,
-                micros(job.key_expires_at),
+                micros(job.key_expires_at if group.key is None else group.key_expires_at),
                 tuple(edge.parent for edge in job.depends_on),
                 tuple(edge.policy for edge in job.depends_on),
                 group.key,

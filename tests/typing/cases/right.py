@@ -6,7 +6,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from taskharbor import AsyncTask, Harbor, Job, JobContext, Retry, Step, Task, current
+from taskharbor import (
+    AsyncTask,
+    FailedStep,
+    Flow,
+    Graph,
+    Harbor,
+    Job,
+    JobContext,
+    Retry,
+    Run,
+    Step,
+    Task,
+    chain,
+    chord,
+    current,
+    group,
+)
 
 harbor = Harbor("memory://", max_attempts=5, keep_done=timedelta(hours=1))
 
@@ -76,7 +92,54 @@ mixed: list[Step[Any]] = [add.step(1), fetch.step("x")]
 harbor.enqueue_many(mixed)
 
 
+# Flows: each step takes the result before, and the last one's is the run's.
+@harbor.task
+async def parse(raw: bytes, *, strict: bool = False) -> int:
+    return 1
+
+
+@harbor.task
+def merge(parts: list[bytes]) -> str:
+    return ""
+
+
+@harbor.task
+async def lenient(parts: list[bytes | FailedStep]) -> str:
+    return ""
+
+
+@harbor.task
+def publish(text: str, *, bucket: str) -> None: ...
+
+
+pages = [fetch.step("a"), fetch.step("b")]
+assert_type(chain(fetch.step("x"), parse, add), Flow[int])
+assert_type(chain(fetch.step("x"), parse, add, on_failure="cancel").enqueue(), Run[int])
+assert_type(chain(fetch.step("x"), parse, group(pages), merge).enqueue().result(), str)
+assert_type(chord(group(fetch.step(url) for url in "ab"), merge).enqueue(), Run[str])
+assert_type(chord(group(*pages), merge), Flow[str])
+assert_type(group(pages).then(merge).then(publish, bucket="out").enqueue().result(timeout=5), None)
+assert_type(fetch.step("x").then(parse, strict=True).then(add, 5, note="x").enqueue(), Run[int])
+assert_type(group(pages).enqueue().result(), list[bytes])
+assert_type(group(group(pages), group(pages)).enqueue().result(), list[list[bytes]])
+assert_type(group(pages).on_failure("collect").then(lenient).enqueue(), Run[str])
+assert_type(group(pages).on_failure("cancel").then(merge).enqueue(), Run[str])
+assert_type(group(pages).then(merge).using(idempotency_key="k", idempotency_ttl=60).enqueue(), Run[str])
+assert_type(current().enqueue(group(pages).then(merge)), Run[str])
+
+graph = Graph()
+page = graph.add(fetch.step("x"))
+size = graph.add(page.then(parse))
+graph.add(page.then(parse, strict=True), after=[size], on_failure="collect")
+graph.add(group(page, page).then(merge))
+assert_type(graph.enqueue().state(), str)
+several: list[Flow[Any]] = [fetch.step("x"), chain(fetch.step("x"), parse)]
+group(several)
+
+
 async def in_a_coroutine() -> None:
+    assert_type(await chain(fetch.step("x"), parse).aenqueue(), Run[int])
+    assert_type(await (await chord(group(pages), merge).aenqueue()).aresult(), str)
     assert_type(await add.aenqueue(1, 2), Job[int])
     assert_type(await fetch.aenqueue("x"), Job[bytes])
     assert_type(await (await fetch.aenqueue("x")).aresult(), bytes)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from taskharbor import Harbor, Job, Retry, Step, Task, current
+from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
 
 harbor = Harbor("memory://")
 
@@ -55,6 +55,47 @@ wrong_jobs: list[Job[str]] = harbor.enqueue_many([add.step(1)])  # E
 harbor.enqueue_many([add])  # E
 harbor.enqueue_many(add.step(1))  # E
 harbor.enqueue_many([add.enqueue(1)])  # E
+
+
+# flows
+@harbor.task
+async def parse(raw: bytes, *, strict: bool = False) -> int:
+    return 1
+
+
+@harbor.task
+def merge(parts: list[bytes]) -> str:
+    return ""
+
+
+@harbor.task
+def publish(text: str, *, bucket: str) -> None: ...
+
+
+chain(fetch.step("x"), add)  # E
+chain(add.step(1), add, parse)  # E
+chain(fetch.step("x"), parse, merge)  # E
+chain(merge.step([]), publish)  # E
+chain(fetch, parse)  # E
+chain()  # E
+fetch.step("x").then(add)  # E
+fetch.step("x").then(parse, strct=True)  # E
+fetch.step("x").then(parse, strict="yes")  # E
+merge.step([]).then(publish)  # E
+merge.step([]).then(publish, bucket=5)  # E
+chord(group(fetch.step("x")), parse)  # E
+chord(fetch.step("x"), merge)  # E
+chord(group(add.step(1)), merge)  # E
+group(add.step(1)).then(merge)  # E
+group(fetch)  # E
+group(fetch.step("a")).on_failure("collect").then(merge)  # E
+group(fetch.step("a")).on_failure("colect")  # E
+chain(fetch.step("x"), parse, on_failure="colect")  # E
+chain(fetch.step("x"), parse).using(delay=5)  # E
+wrong_run: Run[str] = chain(fetch.step("x"), parse).enqueue()  # E
+wrong_list: list[str] = group(fetch.step("x")).enqueue().result()  # E
+Graph().add(fetch)  # E
+Graph().add(fetch.step("x"), after=[fetch.step("x")])  # E
 
 
 async def in_a_coroutine() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from taskharbor import Job
+from taskharbor import Job, Run, chord, group
 from taskharbor.cli.demo import tasks
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL, State
@@ -16,6 +16,7 @@ FLAKY, SCHEDULED = 24, 12
 STANDARD, URGENT = 24, 8
 DELAY = 5.0
 LEGS = 12
+CRATES = 30
 
 
 class Kind:
@@ -59,10 +60,12 @@ class Cargo:
         self.express = Kind("prioritised", STANDARD + URGENT)
         self.keyed = Kind("one key, twice", 1)
         self.voyage = Kind("long voyage", 1)
+        self.chord = Kind("a chord", CRATES + 1)
         self.kinds = [value for value in vars(self).values() if isinstance(value, Kind)]
         self.urgent: set[str] = set()
         self.failures_asked: dict[str, int] = {}
         self.pair: list[Job[str]] = []
+        self.run: Run[int] | None = None
         self.all_stored = False
 
     async def load(self, at_work: asyncio.Event) -> None:
@@ -79,6 +82,7 @@ class Cargo:
         self.keyed.add([job for job in self.pair if job.created])
         await at_work.wait()
         self.voyage.add([await tasks.sail.aenqueue("Ithaca", LEGS)])
+        await self._load_chord()
         for wave in range(WAVES):
             self.quick.add(await many(tasks.greet.step(f"guest {wave}-{n}") for n in range(QUICK_PER_WAVE)))
             self.slow.add(await many(tasks.render.step(page) for page in range(SLOW_PER_WAVE)))
@@ -99,6 +103,10 @@ class Cargo:
         jobs = await tasks.harbor.aenqueue_many(steps)
         self.flaky.add(jobs)
         self.failures_asked = dict(zip((job.id for job in jobs), failures, strict=True))
+
+    async def _load_chord(self) -> None:
+        self.run = await chord(group(tasks.weigh.step(crate) for crate in range(CRATES)), tasks.total).aenqueue()
+        self.chord.ids += [node.id for node in await tasks.harbor.admin.workflows.agraph(self.run.id)]
 
     async def look(self) -> list[JobRecord]:
         """See every job as it is in the store now."""

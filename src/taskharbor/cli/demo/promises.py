@@ -35,6 +35,7 @@ def verdicts(story: Story, records: list[JobRecord]) -> list[Promise]:
         _not_early(cargo),
         _urgent_first(cargo),
         _one_key_one_job(cargo, records),
+        _chord(cargo),
         _graceful(story),
     ]
 
@@ -131,6 +132,18 @@ def _one_key_one_job(cargo: Cargo, records: list[JobRecord]) -> Promise:
         "One idempotency key, one job",
         len(ids) == len(jobs) == 1 and [job.created for job in cargo.pair] == [True, False],
         f"enqueued {len(cargo.pair)} times, stored {count(len(jobs), 'time')}",
+    )
+
+
+def _chord(cargo: Cargo) -> Promise:
+    last = [job for job in cargo.chord.seen if job.type.endswith(".total")]
+    weights = sum(_result(job) or 0 for job in cargo.chord.seen if job not in last)
+    sums = [_result(job) for job in last if job.state is State.DONE]
+    return Promise(
+        "A chord ends once, with every result",
+        len(cargo.chord.seen) == cargo.chord.expected and sums == [weights],
+        f"{len(cargo.chord.seen) - len(last)} crates weighed, their sum of {sums[0] if sums else 'nothing'} made "
+        f"by {count(len(sums), 'last step')}",
     )
 
 

@@ -69,6 +69,19 @@ async def charge(invoice: str, cents: int) -> str:
     return f"{invoice}: {cents / 100:.2f} paid"
 
 
+@harbor.task
+async def weigh(crate: int) -> int:
+    """One member of a chord: `chord(group(weigh.step(crate) for crate in hold), total)`."""
+    await asyncio.sleep(0.02)
+    return 100 + crate
+
+
+@harbor.task
+async def total(weights: list[int]) -> int:
+    """Its last step: runs once, when every crate is weighed, and is handed all the results in order."""
+    return sum(weights)
+
+
 @harbor.task(queue="voyages")
 async def sail(to: str, legs: int) -> dict[str, int]:
     """The long one, whose worker is killed under it. The lease version tells outside systems who came later."""

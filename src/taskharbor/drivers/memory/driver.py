@@ -21,6 +21,7 @@ from taskharbor.core.states import Shown, shown
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
+    DeadGroup,
     Deletion,
     Extended,
     Group,
@@ -33,8 +34,10 @@ from taskharbor.driver import (
     Schedule,
     Tally,
     WorkerRecord,
+    WorkflowCounts,
 )
 from taskharbor.drivers.bell import Bell
+from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import DriverClosed, DriverForked, LeaseError
 
@@ -138,9 +141,19 @@ class MemoryDriver:
                 found[job.queue] = replace(counts, **changes)
             return [found[queue] for queue in sorted(found)]
 
-    async def parents(self, id: str) -> list[Parent]:
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
         with self._step() as store:
-            return store.parents_of(id)
+            return [store.parents_of(id, most) for id in ids]
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        with self._step() as store:
+            return overview.workflows(store.jobs.values(), limit, after, ids)
+
+    async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
+        with self._step() as store:
+            return overview.dead_groups(store.jobs.values(), where, now, limit)
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:

@@ -20,7 +20,7 @@ from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.keys import KeyRecord, digest
 from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
 from taskharbor.core.line import effective_due, shares
-from taskharbor.core.states import CANCELLED, DLQ, INFLIGHT, LIVE, READY, TERMINAL, WAITING
+from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, LIVE, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -247,6 +247,10 @@ class Store:
     def _is_needed(self, id: str) -> bool:
         return any(not edge.satisfied or self.jobs[edge.child].state in LIVE for edge in self.children.get(id, ()))
 
+    def _is_wanted(self, id: str) -> bool:
+        """Whether a dependant is not done: one that is dead may be replayed, and takes the results again (K3)."""
+        return any(not edge.satisfied or self.jobs[edge.child].state is not DONE for edge in self.children.get(id, ()))
+
     def _remove(self, job: JobRecord) -> None:
         del self.jobs[job.id], self._seq[job.id]
         self._free_key(job)
@@ -300,12 +304,15 @@ class Store:
         self._write(evolve.rescheduled(job, change.run_at, change.priority))
         return True
 
-    def parents_of(self, id: str) -> list[Parent]:
+    def parents_of(self, id: str, most: int) -> list[Parent]:
         """The dependencies of a job in order (K3)."""
+        edges = self.parents.get(id, ())
+        parents = [self.jobs[edge.parent] for edge in edges]
+        sizes = [len(job.result or b"") for job in parents]
+        told = sum(sizes) <= most
         return [
-            Parent(job.id, edge.policy, edge.satisfied, job.state, job.result, job.last_error)
-            for edge in self.parents.get(id, ())
-            for job in (self.jobs[edge.parent],)
+            Parent(job.id, edge.policy, edge.satisfied, job.state, job.result if told else None, job.last_error, size)
+            for edge, job, size in zip(edges, parents, sizes, strict=True)
         ]
 
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
@@ -337,7 +344,7 @@ class Store:
             job = self.jobs.get(entry[2])
             if job is None or job.keep_until != entry[0]:
                 continue
-            if self._is_needed(job.id) or self._live[job.workflow_id or ""]:
+            if self._is_wanted(job.id) or self._live[job.workflow_id or ""]:
                 kept.append(entry)
             else:
                 over[job.id] = job

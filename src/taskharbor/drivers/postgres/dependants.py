@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import CANCELLED, State
@@ -15,28 +16,54 @@ from taskharbor.errors import StoreCorrupt
 # has moved again.
 LOOKS = 10
 
-
-async def with_dependants(db: Db, ids: Sequence[str]) -> set[str]:
-    """Those of the jobs that somebody waits for."""
-    return {row[0] for row in await db.rows("dependants_open", list(ids))}
+# A job that has ended: its id, the state it came to, and until when those are kept that it takes along.
+Ended = tuple[str, State, datetime]
 
 
-async def tell(db: Db, ended: Mapping[str, State], now: datetime, keep_until: datetime) -> None:
-    """Carry terminal moves on to the dependants, and from cancelled ones to theirs. Each edge is satisfied once.
+async def dependants(db: Db, ids: Sequence[str]) -> Sequence[Row]:
+    """The edges to those who still wait for these jobs: parent, child, position, policy."""
+    return await db.rows("dependants", list(ids)) if ids else []
 
+
+async def tell(db: Db, ended: Sequence[Ended], edges: Sequence[Row], now: datetime) -> bool:
+    """Carry terminal moves on to the dependants, and from cancelled ones to theirs; whether any is in line now.
+
+    Each edge is satisfied once. What is satisfied is counted off first, once for each dependant: whoever has an edge
+    that cancels it has one that is never satisfied, and is not released. It is cancelled by the first of its parents.
     A job is held before its edges, by whoever deletes it too; and nobody else ends a parent that this step has ended.
     """
-    while ended:
-        edges = await db.rows("dependants", list(ended))
-        met = [edge for edge in edges if effect(edge[3], ended[edge[0]]) is Effect.SATISFY]
-        lost = {edge[1] for edge in edges if effect(edge[3], ended[edge[0]]) is Effect.CANCEL}
-        counts = Counter(edge[1] for edge in met)
-        await hold(db, lost.union(counts))
-        if met:
-            await _release(db, counts, now)
-            await db.rows("dependants_satisfy", [edge[1] for edge in met], [edge[2] for edge in met])
-        gone = await _withdraw(db, lost, ("waiting",), now, keep_until) if lost else []
-        ended = dict.fromkeys(gone, CANCELLED)
+    if not edges:
+        return False
+    states = {id: state for id, state, _ in ended}
+    met = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.SATISFY]
+    lost = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.CANCEL]
+    counts = Counter(edge[1] for edge in met)
+    await hold(db, {edge[1] for edge in lost}.union(counts))
+    released = False
+    if met:
+        released = await _release(db, counts, now)
+        await db.rows("dependants_satisfy", [edge[1] for edge in met], [edge[2] for edge in met])
+    for keep_until, children in _taken_along(ended, lost):
+        gone = await _withdraw(db, children, ("waiting",), now, keep_until)
+        released |= await _tell_of(db, gone, now, keep_until)
+    return released
+
+
+async def _tell_of(db: Db, cancelled: Sequence[str], now: datetime, keep_until: datetime) -> bool:
+    ended: list[Ended] = [(id, CANCELLED, keep_until) for id in cancelled]
+    return await tell(db, ended, await dependants(db, cancelled), now)
+
+
+def _taken_along(ended: Sequence[Ended], edges: Sequence[Row]) -> list[tuple[datetime, list[str]]]:
+    """Which dependants are cancelled, and until when they are kept, in the order of what ended."""
+    children: dict[str, list[str]] = {}
+    for parent, child, *_ in edges:
+        children.setdefault(parent, []).append(child)
+    first: dict[str, datetime] = {}
+    for id, _, keep_until in ended:
+        for child in children.get(id, ()):
+            first.setdefault(child, keep_until)
+    return [(keep_until, list(some)) for keep_until, some in groupby(first, key=first.__getitem__)]
 
 
 async def hold(db: Db, ids: Collection[str]) -> None:
@@ -45,18 +72,21 @@ async def hold(db: Db, ids: Collection[str]) -> None:
         await db.rows("hold", list(ids))
 
 
-async def _release(db: Db, counts: Mapping[str, int], now: datetime) -> None:
-    """Count dependencies off, whether a job is live, has ended, or is on its way from one to the other."""
-    left = dict(counts)
+async def _release(db: Db, counts: Mapping[str, int], now: datetime) -> bool:
+    """Count dependencies off, whether a job is live, has ended, or is on its way from one to the other; whether any is
+    in line now."""
+    left, released = dict(counts), False
     for _ in range(LOOKS):
-        left = _less(left, await db.rows("dependants_release", list(left), list(left.values()), now))
+        rows = await db.rows("dependants_release", list(left), list(left.values()), now)
+        released |= any(row[1] for row in rows)
+        left = _less(left, rows)
         if left:
             left = _less(left, await db.rows("dependants_release_ended", list(left), list(left.values())))
         if left:
             stored = {row[0] for row in await db.rows("states", list(left))}
             left = {id: met for id, met in left.items() if id in stored}
         if not left:
-            return
+            return released
     raise nowhere(min(left))
 
 
@@ -73,7 +103,7 @@ def nowhere(id: str) -> StoreCorrupt:
 async def withdraw(db: Db, ids: Iterable[str], states: Sequence[str], now: datetime, keep_until: datetime) -> list[str]:
     """Cancel jobs that are in one of these states, which nobody runs, and tell their dependants; which ones it were."""
     gone = await _withdraw(db, ids, states, now, keep_until)
-    await tell(db, dict.fromkeys(gone, CANCELLED), now, keep_until)
+    await _tell_of(db, gone, now, keep_until)
     return gone
 
 

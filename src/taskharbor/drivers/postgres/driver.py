@@ -17,6 +17,7 @@ from taskharbor.core.lease import Verdict, check_duration
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
+    DeadGroup,
     Deletion,
     Extended,
     Group,
@@ -31,9 +32,20 @@ from taskharbor.driver import (
     Tally,
     Transaction,
     WorkerRecord,
+    WorkflowCounts,
 )
 from taskharbor.drivers.bell import Bell
-from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
+from taskharbor.drivers.postgres import (
+    enqueue,
+    inspection,
+    manage,
+    overview,
+    records,
+    reserve,
+    schema,
+    settle,
+    transactions,
+)
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import failure
@@ -60,7 +72,7 @@ class PostgresDriver:
         self._pool, self._lent = Pool(login), Pool(login, transactions.PER_LOOP, lends=True)
         self._callers, self._workers = Steps(self._pool), Steps(self._pool, works=True)
         self._lent_blocking = transactions.BlockingPool(login)
-        self._bookmarks = Bookmarks()
+        self._bookmarks, self._habit = Bookmarks(), settle.Habit()
         self._work_channel = f"{login.schema}_work"
         self._listener = None if login.pooled else Listener(login, self._work_channel, self._ring)
         self._begin()
@@ -141,7 +153,7 @@ class PostgresDriver:
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
         stirred: list[bool] = []
         verdicts = await self._workers.write(
-            lambda db: settle.settle(db, transitions, now, lambda: stirred.append(True)), whole=False
+            lambda db: settle.settle(db, transitions, now, lambda: stirred.append(True), self._habit), whole=False
         )
         if stirred:
             self._teller.owe(self._work_channel)
@@ -189,8 +201,16 @@ class PostgresDriver:
     async def counts(self, now: datetime) -> list[QueueCounts]:
         return await self._callers.read(lambda db: inspection.counts(db, now))
 
-    async def parents(self, id: str) -> list[Parent]:
-        return await self._callers.read(lambda db: inspection.parents(db, id))
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        return await self._callers.read(lambda db: inspection.parents(db, ids, most))
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        return await self._callers.read(lambda db: overview.workflows(db, limit, after, ids))
+
+    async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
+        return await self._callers.read(lambda db: overview.dead_groups(db, where, limit))
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         results = await self._callers.write(lambda db: manage.cancel(db, ids, now, keep_until))

@@ -1,7 +1,7 @@
 """Enqueue: groups all or none (D1), keys that stand for what they first enqueued (I1), edges to parents (K).
 
-Jobs on their own go by one statement for all of them, a large group by COPY; whatever has dependencies or a common key
-is stored step by step in a transaction.
+Jobs on their own go by one statement for all of them, a large group by COPY, edges too; whatever has keys or depends on
+others is stored step by step in a transaction.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, STATES, new_row
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
+EDGE_COLUMNS = ("child", "position", "parent", "policy", "satisfied")
 UNUSED = (None,) * RARE
 TRIES = 5
 Known = tuple[str, bytes]
@@ -151,13 +152,21 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
     if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
         same = known[1] == _digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
-    if not looks and all(job.idempotency_key is None and not job.depends_on for job in group.jobs):
+    if not looks and _is_closed(group.jobs):
         if len({job.id for job in group.jobs}) < len(group.jobs):
-            return JobExists("a group names the same id twice")
-        await _insert(db, group.jobs, now, [0] * len(group.jobs))
+            return await _refusal(db, group, now) or JobExists("a group names the same id twice")
+        await _insert(db, group.jobs, now, await _connect(db, group.jobs))
         return tuple(Enqueued(job.id, True) for job in group.jobs)
     refused = await _refusal(db, group, now)
     return refused if refused is not None else await store(db, group.jobs, now)
+
+
+def _is_closed(jobs: Sequence[NewJob]) -> bool:
+    """Whether there is nothing to look up: no key, and dependencies only on each other."""
+    if any(job.idempotency_key is not None for job in jobs):
+        return False
+    parents = {edge.parent for job in jobs for edge in job.depends_on}
+    return not parents or parents.issubset(job.id for job in jobs)
 
 
 async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
@@ -268,7 +277,9 @@ async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
         ]
         unmet.append(sum(not edge[-1] for edge in own))
         edges += own
-    if edges:
+    if len(edges) >= COPY_FROM and isinstance(db, OwnDb):
+        await db.copy("edge", EDGE_COLUMNS, edges)
+    elif edges:
         await db.rows("enqueue_edges", *map(list, zip(*edges, strict=True)))
     return unmet
 
@@ -278,19 +289,22 @@ def _is_met(policy: str, state: object) -> bool:
 
 
 async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int]) -> None:
-    if len(jobs) >= COPY_FROM and isinstance(db, OwnDb) and not any(unmet):
-        await _copy(db, jobs, now)
+    if len(jobs) >= COPY_FROM and isinstance(db, OwnDb):
+        await _copy(db, jobs, now, unmet)
     else:
         await db.rows("enqueue_group", *_columns(jobs), now, unmet)
 
 
-async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime) -> None:
+async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime, unmet: list[int]) -> None:
     before: int = await value(db, "enqueue_number")
     rows = list(map(new_row, jobs))
     used = slice(None, -RARE if all(row[-RARE:] == UNUSED for row in rows) else None)
     # Rows are put together while the server takes in the ones before them.
     await db.copy("job", ("created_at", *NEW_COLUMNS[used]), ((now, *row[used]) for row in rows))
-    await db.rows("enqueue_line", before, jobs[0].id)
+    waiting = {job.id: number for job, number in zip(jobs, unmet, strict=True) if number}
+    await db.rows("enqueue_line", before, jobs[0].id, bool(waiting))
+    if waiting:
+        await db.rows("enqueue_waiting", list(waiting), list(waiting.values()))
 
 
 def _columns(jobs: Iterable[NewJob]) -> list[list[object]]:

@@ -10,7 +10,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
-from taskharbor.drivers.postgres.db import Db, value
+from taskharbor.drivers.postgres.db import Db, Row, value
 from taskharbor.drivers.postgres.rows import STATES, record
 
 BEYOND_ALL = 2**63 - 1
@@ -41,6 +41,15 @@ async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | N
         name,
         max(limit, 0),
         BEYOND_ALL if before is None else before,
+        *conditions(where),
+        *more,
+    )
+    return [record(row) for row in rows]
+
+
+def conditions(where: Filter) -> Row:
+    """What a filter says beside states and workflows, in the order of the statements."""
+    return (
         like(where.queue),
         like(where.task),
         where.error,
@@ -48,9 +57,8 @@ async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | N
         where.tag,
         where.since,
         where.until,
-        *more,
+        where.fingerprint,
     )
-    return [record(row) for row in rows]
 
 
 def _best(where: Filter, now: datetime) -> tuple[str, *tuple[object, ...]]:
@@ -58,7 +66,8 @@ def _best(where: Filter, now: datetime) -> tuple[str, *tuple[object, ...]]:
     states = [state.value for state in where.states]
     if where.workflow_id is not None:
         return "query_workflow", now, states or None, where.workflow_id
-    if set(where.states) == {Shown.DLQ} or (not states and where.reason is not None):  # nobody else has a reason
+    died = where.reason is not None or where.fingerprint is not None
+    if set(where.states) == {Shown.DLQ} or (not states and died):  # nobody else has a reason
         return ("query_dead",)
     return "query", now, states or None
 
@@ -81,12 +90,12 @@ async def counts(db: Db, now: datetime) -> list[QueueCounts]:
     return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
 
 
-async def parents(db: Db, id: str) -> list[Parent]:
-    """The dependencies of a job in order."""
-    return [
-        Parent(parent, policy, satisfied, STATES[state], result, error)
-        for parent, policy, satisfied, state, result, error in await db.rows("parents", id)
-    ]
+async def parents(db: Db, ids: Sequence[str], most: int) -> list[list[Parent]]:
+    """The dependencies of each job in order; no results of one that has more than `most` bytes of them."""
+    found: dict[str, list[Parent]] = {id: [] for id in ids}
+    for child, parent, policy, satisfied, state, *rest in await db.rows("parents", list(found), most):
+        found[child].append(Parent(parent, policy, satisfied, STATES[state], *rest))
+    return [found[id] for id in ids]
 
 
 async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:

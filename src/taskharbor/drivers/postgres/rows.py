@@ -54,7 +54,22 @@ def split_token(token: str) -> tuple[str, int, str]:
 
 def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
     """The record of a row of reserve.sql; most are as they were enqueued, without rare options."""
-    _, seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, rest = row
+    (
+        _,
+        seq,
+        id,
+        type,
+        queue,
+        payload,
+        priority,
+        max_attempts,
+        max_crashes,
+        created_at,
+        due_at,
+        run_at,
+        workflow_id,
+        rest,
+    ) = row
     version = 1 if rest is None else rest[0]
     return JobRecord(
         id=id,
@@ -70,6 +85,7 @@ def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: 
         version=version,
         lease=Lease(f"{tokens}{seq} {id}", version, expires_at, worker, now),
         run_at=run_at,
+        workflow_id=workflow_id,
         **({} if rest is None else _rest(rest, seq, id)),
     )
 
@@ -154,6 +170,7 @@ _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
         "completed_at",
         "result",
         "dlq_reason",
+        "fingerprint",
         "unmet",
         "original_id",
         "replays",
@@ -168,7 +185,6 @@ _CLAIMED_NAMES = (
     "key_expires_at",
     "headers",
     "tags",
-    "workflow_id",
     "attempts",
     "crashes",
     "unknown_put_backs",

@@ -1,21 +1,21 @@
 """Settle: outcomes fenced by their token (D7, D8), with new jobs (D9) and the effect on dependants (K2) in one step.
 
 Plain successes of jobs that nobody waits for are one statement. Everything else is a transaction: one statement for all
-that end, one for all that go back in line, then what hangs on them.
+that end, one for all that go back in line, then what hangs on them. Where one batch was waited for the next one mostly
+is too, so it is not tried by one statement first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import groupby
 from operator import itemgetter
 
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.dependants import LOOKS, hold, tell, with_dependants
+from taskharbor.drivers.postgres.dependants import LOOKS, dependants, hold, tell
 from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import json_or_none, split_token, text_or_none
@@ -24,8 +24,18 @@ from taskharbor.errors import StoreCorrupt
 Given = tuple[int, str, Transition]
 
 
+class Habit:
+    """Whether somebody waited for the last plain successes."""
+
+    waited_for = False
+
+
 async def settle(
-    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object] = lambda: None
+    db: Db,
+    transitions: Sequence[Transition],
+    now: datetime,
+    stir: Callable[[], object] = lambda: None,
+    habit: Habit | None = None,
 ) -> list[Verdict]:
     """Write outcomes; what a statement did not touch is told why. The first of several for one job counts. `stir` is
     called if there may be work now that was not in line before."""
@@ -36,20 +46,20 @@ async def settle(
         for place, to in left.items():
             step.setdefault(to.id, place)
         chosen = [left.pop(place) for place in step.values()]
-        found = await _settle_or_refuse(db, chosen, now, stir)
+        found = await _settle_or_refuse(db, chosen, now, stir, habit or Habit())
         verdicts |= {place: found[id] for id, place in step.items()}
     return [verdicts[place] for place in range(len(transitions))]
 
 
 async def _settle_or_refuse(
-    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], habit: Habit
 ) -> dict[str, Verdict]:
     """What became of each; of a job there is one. A lease that is in order by the time it is looked at was renewed just
     now, by a heartbeat that overtook us: then it can be settled."""
     verdicts: dict[str, Verdict] = {}
     left = transitions
     for _ in range(LOOKS):
-        done = await _settle_once(db, left, now, stir)
+        done = await _settle_once(db, left, now, stir, habit)
         verdicts.update((id, "ok") for id in done)
         left = [to for to in left if to.id not in done]
         jobs = await get(db, [to.id for to in left]) if left else []
@@ -61,17 +71,23 @@ async def _settle_or_refuse(
 
 
 async def _settle_once(
-    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], habit: Habit
 ) -> set[str]:
     """The ids of those that were written; each job appears once."""
     done: set[str] = set()
-    if all(map(_is_plain, transitions)):
-        done = await _finish(db, transitions, now)
+    is_plain = all(map(_is_plain, transitions))
+    if is_plain and not habit.waited_for:
+        done = set(await _finish(db, transitions, now, whole=False))
         transitions = [to for to in transitions if to.id not in done]
         if not transitions:
             return done
     async with db.transaction():
-        return done | await _settle_all(db, transitions, now, stir)
+        came_to = await (_finish(db, transitions, now, whole=True) if is_plain else _move(db, transitions, now))
+        written = [to for to in transitions if to.id in came_to]
+        waited_for = await _carry_on(db, written, came_to, now, stir)
+    if is_plain:
+        habit.waited_for = waited_for
+    return done | set(came_to)
 
 
 def _is_plain(to: Transition) -> bool:
@@ -96,35 +112,41 @@ def _given(transitions: Sequence[Transition]) -> list[Given]:
     return sorted(found, key=itemgetter(0))
 
 
-async def _finish(db: Db, acks: Sequence[Transition], now: datetime) -> set[str]:
-    """Write plain successes of jobs that nobody waits for, by one statement."""
+async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: bool) -> dict[str, State]:
+    """Write plain successes by one statement; without `whole`, only those of jobs that nobody waits for."""
     given = _given(acks)
     if not given:
-        return set()
+        return {}
     seqs, tokens, outcomes = zip(*given, strict=True)
     kept, ids = [to.keep_until for to in outcomes], [to.id for to in outcomes]
-    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, ids, now)}
-    return {to.id for seq, _, to in given if seq in ended}
+    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, ids, now, whole)}
+    return {to.id: DONE for seq, _, to in given if seq in ended}
 
 
-async def _settle_all(db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object]) -> set[str]:
+async def _move(db: Db, transitions: Sequence[Transition], now: datetime) -> dict[str, State]:
+    """Write outcomes of any kind; what each job came to."""
     given = _given(transitions)
     back = [it for it in given if isinstance(it[2], PutBack)]
     if back:  # by another statement than those that end
         await hold(db, [it[2].id for it in given])
     came_to = await _put_back(db, back, now)
     ends = [it for it in given if it[2].id not in came_to]  # put-backs that were asked to cancel are among them
-    came_to |= await _end(db, ends, now)
-    written = [to for to in transitions if to.id in came_to]
+    return came_to | await _end(db, ends, now)
+
+
+async def _carry_on(
+    db: Db, written: Sequence[Transition], came_to: dict[str, State], now: datetime, stir: Callable[[], object]
+) -> bool:
+    """Store the new jobs of outcomes that were written, and tell dependants; whether there were any."""
     await add(db, [job for to in written for job in to.new_jobs], now)
     ended = {id: state for id, state in came_to.items() if state is not State.READY}
-    needed: set[str] = await with_dependants(db, list(ended)) if ended else set()
-    told = [to for to in written if to.id in needed]
-    if told or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
+    edges = await dependants(db, list(ended))
+    needed = {edge[0] for edge in edges}
+    told = [(to.id, ended[to.id], to.keep_until) for to in written if to.id in needed]
+    released = await tell(db, told, edges, now)
+    if released or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
         stir()
-    for keep_until, some in groupby(told, key=lambda to: to.keep_until):
-        await tell(db, {to.id: ended[to.id] for to in some}, now, keep_until)
-    return set(came_to)
+    return bool(edges)
 
 
 async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State]:
@@ -169,6 +191,7 @@ async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State
         [to.reason if isinstance(to, Fail) else None for to in outcomes],
         [isinstance(to, PutBack) for to in outcomes],
         now,
+        [to.fingerprint if isinstance(to, Fail) else None for to in outcomes],
     )
     ended = {row[0] for row in rows}
     came_to = {to.id: state for (seq, _, to), state in zip(given, states, strict=True) if seq in ended}

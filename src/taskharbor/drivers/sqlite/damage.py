@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 from apsw import Connection
 
+from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
-from taskharbor.drivers.sqlite.dependants import tell
+from taskharbor.drivers.sqlite.dependants import dependants, tell
 from taskharbor.drivers.sqlite.rows import JSON_DECODERS, MICROSECOND, STATES, Row, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
 RAW, BURY = load("damage"), load("damage_bury")
 
+REASON = "undecodable"
 KEPT_FOR = timedelta(days=30) // MICROSECOND
 # What fetching and decoding a row can raise: bytes that are no text are a ValueError.
 UNDECODABLE = (ValueError, OverflowError, KeyError, RecursionError, msgspec.MsgspecError, IllegalMove)
@@ -45,7 +47,7 @@ _TIMES: dict[str, Read] = dict.fromkeys(
 _KEPT = _TEXTS | _JSONS | _TIMES
 _REPLACED: dict[str, Read] = {
     "state": lambda stored: STATES[stored.decode()],
-    **dict.fromkeys(("token", "worker", "settled_token", "last_error", "dlq_reason"), _text),
+    **dict.fromkeys(("token", "worker", "settled_token", "last_error", "dlq_reason", "fingerprint"), _text),
     **dict.fromkeys(("lease_expires_at", "claimed_at", "failed_at", "completed_at", "keep_until", "place"), moment),
 }
 _COLUMNS = _KEPT | _REPLACED
@@ -57,8 +59,10 @@ def bury(db: Connection, seq: int, now: int, error: Exception) -> None:
     wrong = _wrong(row)
     what = _listed(wrong) or str(error)
     kept = [_mended(name, stored, name in wrong, now) for name, stored in zip(_KEPT, row[1:], strict=False)]
-    db.execute(BURY, (seq, now, now + KEPT_FOR, f"the stored job is damaged: {what}", *kept))
-    tell(db, str(kept[0]), State.DLQ, now, now + KEPT_FOR)
+    said = f"the stored job is damaged: {what}"
+    db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, fingerprint(str(kept[1]), REASON, said), *kept))
+    id = str(kept[0])
+    tell(db, [(id, State.DLQ, now + KEPT_FOR)], dependants(db, [id]), now)
 
 
 def corrupt(db: Connection, last: int, error: Exception) -> Exception:

@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
-from taskharbor.core.transition import Transition
 from taskharbor.drivers.sqlite.rows import Row
 from taskharbor.drivers.sqlite.sql import load
 
-ANY, OPEN, DEPENDANTS = load("dependants_any"), load("dependants_open"), load("dependants")
+ANY, DEPENDANTS = load("dependants_any"), load("dependants")
 SATISFY, RELEASE = load("dependants_satisfy"), load("dependants_release")
 WITHDRAW, WITHDRAW_WAITING = load("withdraw"), load("withdraw_waiting")
 FREE_KEY, DROP_KEY = load("key_free"), load("withdraw_key")
 
-
-def with_dependants(db: Connection, transitions: Sequence[Transition]) -> set[str]:
-    """Those of the jobs that somebody waits for: most have nobody, and one look tells for a whole batch."""
-    if db.execute(ANY).get is None:
-        return set()
-    return {id for (id,) in db.execute(OPEN, (msgspec.json.encode([to.id for to in transitions]).decode(),))}
+# A job that has ended: its id, the state it came to, and until when those are kept that it takes along.
+Ended = tuple[str, State, int]
 
 
-def tell(db: Connection, id: str, state: State, now: int, keep_until: int) -> None:
-    """Carry a terminal move on to the dependants, and from cancelled ones to theirs.
+# The edges to those who still wait for a job, by its id.
+Edges = dict[str, list[Row]]
 
-    Each edge is satisfied at most once, so a chord's finalizer costs one small step per member.
+
+def dependants(db: Connection, ids: Iterable[str]) -> Edges:
+    """Who waits for these jobs: for most it is nobody, and one look tells for a whole batch."""
+    edges: Edges = {}
+    if db.execute(ANY).get is not None:
+        for edge in db.execute(DEPENDANTS, (msgspec.json.encode(list(ids)).decode(),)):
+            edges.setdefault(edge[0], []).append(edge)
+    return edges
+
+
+def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None:
+    """Carry terminal moves on to the dependants, one after the other, and from cancelled ones to theirs.
+
+    Each edge is satisfied at most once. What is satisfied is counted off at the end, once for each dependant, so a
+    chord's finalizer costs one small step per batch of members. That it waits so long changes nothing: whoever has an
+    edge that cancels it has one that is never satisfied, and is not released.
     """
-    ended = [(id, state)]
-    while ended:
-        parent, came_to = ended.pop()
-        met: list[tuple[str, int]] = []
-        edges: list[Row] = db.execute(DEPENDANTS, (parent,)).fetchall()
-        for child, position, policy in edges:
-            outcome = effect(policy, came_to)
-            if outcome is Effect.SATISFY:
-                met.append((child, position))
-            elif outcome is Effect.CANCEL and _withdraw(db, WITHDRAW_WAITING, child, now, keep_until):
-                ended.append((child, State.CANCELLED))
-        db.executemany(SATISFY, met)
-        db.executemany(RELEASE, [(child, now) for child, _ in met])
+    met: list[tuple[str, int]] = []
+    for id, state, keep_until in ended:
+        left = [(state, edges.get(id, []))]
+        while left:
+            came_to, own = left.pop()
+            for _, child, position, policy in own:
+                outcome = effect(policy, came_to)
+                if outcome is Effect.SATISFY:
+                    met.append((child, position))
+                elif outcome is Effect.CANCEL and _withdraw(db, WITHDRAW_WAITING, child, now, keep_until):
+                    left.append((State.CANCELLED, dependants(db, [child]).get(child, [])))
+    db.executemany(SATISFY, met)
+    counts = Counter(child for child, _ in met)
+    db.executemany(RELEASE, [(child, number, now) for child, number in counts.items()])
 
 
 def withdraw(db: Connection, id: str, now: int, keep_until: int) -> bool:
     """Cancel an unfinished job that nobody runs, and tell its dependants; False if it has ended."""
     if not _withdraw(db, WITHDRAW, id, now, keep_until):
         return False
-    tell(db, id, State.CANCELLED, now, keep_until)
+    tell(db, [(id, State.CANCELLED, keep_until)], dependants(db, [id]), now)
     return True
 
 

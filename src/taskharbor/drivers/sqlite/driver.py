@@ -18,6 +18,7 @@ from taskharbor.core.lease import Verdict, check_duration
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
+    DeadGroup,
     Deletion,
     Extended,
     Group,
@@ -32,8 +33,9 @@ from taskharbor.driver import (
     Tally,
     Transaction,
     WorkerRecord,
+    WorkflowCounts,
 )
-from taskharbor.drivers.sqlite import enqueue, inspection, manage, records, reserve, settle
+from taskharbor.drivers.sqlite import enqueue, inspection, manage, overview, records, reserve, settle
 from taskharbor.drivers.sqlite.batch import Request, Work
 from taskharbor.drivers.sqlite.thread import BatchThread
 from taskharbor.drivers.sqlite.within import guest
@@ -145,8 +147,16 @@ class SqliteDriver:
     async def counts(self, now: datetime) -> list[QueueCounts]:
         return await self._read(lambda db: inspection.counts(db, now))
 
-    async def parents(self, id: str) -> list[Parent]:
-        return await self._read(lambda db: inspection.parents(db, id))
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        return await self._read(lambda db: inspection.parents(db, ids, most))
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        return await self._read(lambda db: overview.workflows(db, limit, after, ids))
+
+    async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
+        return await self._read(lambda db: overview.dead_groups(db, where, limit))
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         work = partial(manage.cancel, ids=ids, now=now, keep_until=keep_until)

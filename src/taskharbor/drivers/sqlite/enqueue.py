@@ -41,9 +41,10 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         same = known[1] == _digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
-    if _is_plain(group.jobs):
-        if not _insert(db, [new_row(job, now) for job in group.jobs]):
+    if _is_closed(group.jobs):
+        if not _insert(db, [new_row(job, now, len(job.depends_on)) for job in group.jobs]):
             return _refusal(db, group, now) or JobExists("a group names the same id twice")
+        db.executemany(ADD_EDGE, _new_edges(group.jobs))
         stored = _stored(group.jobs)
     else:
         if (refused := _refusal(db, group, now)) is not None:
@@ -57,6 +58,20 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
 
 def _is_plain(jobs: Sequence[NewJob]) -> bool:
     return all(job.idempotency_key is None and not job.depends_on for job in jobs)
+
+
+def _is_closed(jobs: Sequence[NewJob]) -> bool:
+    """Whether there is nothing to look up: no key, and dependencies only on each other, of which none has ended."""
+    if any(job.idempotency_key is not None for job in jobs):
+        return False
+    parents = {edge.parent for job in jobs for edge in job.depends_on}
+    return not parents or parents.issubset(job.id for job in jobs)
+
+
+def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
+    return [
+        (job.id, place, edge.parent, edge.policy, False) for job in jobs for place, edge in enumerate(job.depends_on)
+    ]
 
 
 def _stored(jobs: Sequence[NewJob]) -> tuple[Enqueued, ...]:

@@ -14,7 +14,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
-from taskharbor.drivers.sqlite.rows import STATES, micros, micros_or_none, moment, moment_or_none, record
+from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
 GET, FIND_KEY, PARENTS = load("get"), load("find_key"), load("parents")
@@ -54,6 +54,17 @@ def query(db: Connection, where: Filter, now: datetime, limit: int, after: str |
         max(limit, 0),
         BEYOND_ALL if before is None else before,
         msgspec.json.encode(where.states).decode() if where.states else None,
+        *conditions(where),
+    )
+    try:
+        return [record(row) for row in db.execute(_best(where), parameters)]
+    except (*UNDECODABLE, SQLError) as error:  # SQLite reads the JSON of tags itself
+        raise corrupt(db, BEYOND_ALL if before is None else before - 1, error) from error
+
+
+def conditions(where: Filter) -> Row:
+    """What a filter says beside states, in the order of the statements."""
+    return (
         glob(where.queue),
         glob(where.task),
         where.error,
@@ -62,18 +73,18 @@ def query(db: Connection, where: Filter, now: datetime, limit: int, after: str |
         where.workflow_id,
         micros_or_none(where.since),
         micros_or_none(where.until),
+        where.fingerprint,
     )
-    try:
-        return [record(row) for row in db.execute(_best(where), parameters)]
-    except (*UNDECODABLE, SQLError) as error:  # SQLite reads the JSON of tags itself
-        raise corrupt(db, BEYOND_ALL if before is None else before - 1, error) from error
 
 
 def _best(where: Filter) -> str:
     """The statement that reads the fewest rows."""
     if where.workflow_id is not None:
         return QUERY_WORKFLOW
-    return QUERY_DEAD if set(where.states) == {Shown.DLQ} else QUERY
+    is_dead = set(where.states) == {Shown.DLQ}
+    if is_dead or (not where.states and where.fingerprint is not None):  # nobody else has one
+        return QUERY_DEAD
+    return QUERY
 
 
 def glob(pattern: str | None) -> str | None:
@@ -100,11 +111,14 @@ def _counts(db: Connection, now: datetime) -> list[QueueCounts]:
     return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
 
 
-def parents(db: Connection, id: str) -> list[Parent]:
-    """The dependencies of a job in order."""
+def parents(db: Connection, ids: Sequence[str], most: int) -> list[list[Parent]]:
+    """The dependencies of each job in order; no results of one that has more than `most` bytes of them."""
     return [
-        Parent(parent, policy, bool(satisfied), STATES[state], result, error)
-        for parent, policy, satisfied, state, result, error in db.execute(PARENTS, (id,))
+        [
+            Parent(parent, policy, bool(satisfied), STATES[state], result, error, size)
+            for parent, policy, satisfied, state, result, error, size in db.execute(PARENTS, (id, most))
+        ]
+        for id in ids
     ]
 
 

@@ -24,8 +24,8 @@ STATES: dict[str, State] = {state.value: state for state in State}
 Row = tuple[Any, ...]
 
 COMMON = 16
-WIDTH = 40
-AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 9, 0, None, 0, None, None)
+WIDTH = 41
+AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 10, 0, None, 0, None, None)
 
 _encode = msgspec.json.Encoder().encode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -126,7 +126,7 @@ def split_token(token: str) -> tuple[str, str, str]:
 
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
     """The record of a row of reserve.sql once it is claimed, if it is as it was enqueued, without rare options."""
-    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, _ = row
+    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, workflow_id, _ = row
     created = moment(created_at)
     return JobRecord(
         id=id,
@@ -142,6 +142,7 @@ def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, wo
         version=1,
         lease=Lease(f"{tokens}{seq} {id}", 1, expires_at, worker, now),
         run_at=None if run_at is None else moment(run_at),
+        workflow_id=workflow_id,
     )
 
 
@@ -166,9 +167,10 @@ def _rare(row: Row) -> dict[str, Any]:
         "completed_at": moment_or_none(row[32]),
         "result": row[33],
         "dlq_reason": row[34],
-        "unmet": row[35],
-        "original_id": row[36],
-        "replays": row[37],
-        "settled_token": row[38],
-        "keep_until": moment_or_none(row[39]),
+        "fingerprint": row[35],
+        "unmet": row[36],
+        "original_id": row[37],
+        "replays": row[38],
+        "settled_token": row[39],
+        "keep_until": moment_or_none(row[40]),
     }

@@ -11,7 +11,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.drivers.sqlite.dependants import free_key, tell, with_dependants
+from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros, split_token
@@ -25,37 +25,38 @@ PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("s
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
     at = micros(now)
-    needed = with_dependants(db, transitions)
-    finished = _finish_plain(db, transitions, needed, at)
-    if len(finished) == len(transitions):
+    edges = dependants(db, (to.id for to in transitions))
+    finished = _finish_plain(db, transitions, at)
+    if len(finished) == len(transitions) and not edges:
         return ["ok"] * len(transitions)
     # One cursor for all: making one costs as much as the Python around a statement.
     cursor = db.cursor()
     verdicts: list[Verdict] = []
+    ended: list[Ended] = []
     for to in transitions:
-        if to.id in finished:
-            verdicts.append("ok")
-            continue
-        came_to = _write(cursor, to, at)
+        came_to = State.DONE if to.id in finished else _write(cursor, to, at)
         if came_to is None:
             verdicts.append(_refused(db, to, now))
             continue
         if to.new_jobs:
+            tell(db, ended, edges, at)  # what ended before them is nothing that new jobs would hear of
+            ended = []
             _add(db, to.new_jobs, at)
             # A new job may depend on this one or on another of the batch.
-            needed |= {edge.parent for new in to.new_jobs for edge in new.depends_on}
-        if to.id in needed and came_to is not State.READY:
-            tell(db, to.id, came_to, at, micros(to.keep_until))
+            edges |= dependants(db, {edge.parent for new in to.new_jobs for edge in new.depends_on})
+        if to.id in edges and came_to is not State.READY:
+            ended.append((to.id, came_to, micros(to.keep_until)))
         verdicts.append("ok")
+    tell(db, ended, edges, at)
     return verdicts
 
 
-def _finish_plain(db: Connection, transitions: Sequence[Transition], needed: set[str], now: int) -> set[str]:
-    """The ids of those that could be written together: successes that bring nothing along and that nobody waits for."""
+def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -> set[str]:
+    """The ids of those that could be written together, before the others: successes that bring nothing along."""
     ids = {to.id for to in transitions}
     plain = [to for to in transitions if _is_plain(to)]
-    if needed:
-        plain = [to for to in plain if to.id not in needed]
+    if any(new.depends_on for to in transitions for new in to.new_jobs):  # on one that has not ended yet, perhaps
+        return set()
     if not plain or len(ids) < len(transitions) or not _finish(db, plain, now):
         return set()
     return ids if len(plain) == len(transitions) else {to.id for to in plain}
@@ -119,7 +120,7 @@ def _write(cursor: Cursor, to: Transition, now: int) -> State | None:
         case Ack():
             return State.DONE if _changed(cursor, ACK, (*common, to.result)) else None
         case Fail():
-            return State.DLQ if _changed(cursor, FAIL, (*common, to.reason)) else None
+            return State.DLQ if _changed(cursor, FAIL, (*common, to.reason, to.fingerprint)) else None
         case PutBack():
             return _back_or_gone(cursor, to.id, PUT_BACK, (*common, micros(to.run_at)))
         case Cancel():

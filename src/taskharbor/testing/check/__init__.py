@@ -15,7 +15,7 @@ from taskharbor.testing.check.endings import check_endings
 from taskharbor.testing.check.existence import check_existence
 from taskharbor.testing.check.fencing import check_fencing
 from taskharbor.testing.check.filing import tell
-from taskharbor.testing.check.keys import check_keys
+from taskharbor.testing.check.keys import check_flow_keys, check_keys
 from taskharbor.testing.check.liveness import check_liveness
 from taskharbor.testing.check.operations import BrokenHistory, pair
 from taskharbor.testing.check.overtaking import check_overtaking
@@ -67,6 +67,7 @@ def _findings(stories: Stories, overtaking: int | None, drained: bool) -> Iterat
         if not story.reborn:
             yield from _about(story, stories)
     yield from check_keys(stories)
+    yield from check_flow_keys(stories)
     yield from check_slots(stories)
     yield from check_dependants(stories)
     if overtaking is not None:

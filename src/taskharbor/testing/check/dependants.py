@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import ByHand, Claiming, Story, reference
+from taskharbor.testing.check.steps import ByHand, Claiming, Story, edges_of, is_met, reference
 from taskharbor.testing.check.stories import Stories
+from taskharbor.testing.history import Job, Last
 
 
 def check_slots(stories: Stories) -> Iterator[Violation]:
@@ -22,19 +23,42 @@ def check_slots(stories: Stories) -> Iterator[Violation]:
 
 
 def check_dependants(stories: Stories) -> Iterator[Violation]:
-    """K2: no dependant is released twice, or handed out before its parents may have ended as its edges want."""
+    """K2: no dependant is released twice, or handed out before its parents may have ended as its edges want.
+
+    Whether it came with an enqueue or with a settle makes no difference.
+    """
     ends = _Ends(stories)
     for story in stories.by_id.values():
         spec = story.spec
-        if spec is None or not spec.after or story.reborn or not story.claims:
+        if spec is None or not spec.after or story.reborn:
             continue
-        if len(story.leases) > 1 and story.leases[1].version == 1:
-            yield _violation(story, "was released twice", story.leases[0].claim, story.leases[1].claim)
-        claim = min(story.claims, key=lambda step: step.end)
-        policies = spec.policies or ("collect",) * len(spec.after)
-        for parent, policy in zip(spec.after, policies, strict=True):
-            if ends.earliest(parent, policy) > claim.end:
-                yield _violation(story, f"was handed out before {parent} had ended", claim)
+        if story.claims:
+            yield from _released(story, spec, ends)
+        if story.last is not None and spec.policies:
+            yield from _counted(story, story.last, stories, ends)
+
+
+def _released(story: Story, spec: Job, ends: _Ends) -> Iterator[Violation]:
+    if len(story.leases) > 1 and story.leases[1].version == 1:
+        yield _violation(story, "was released twice", story.leases[0].claim, story.leases[1].claim)
+    claim = min(story.claims, key=lambda step: step.end)
+    policies = spec.policies or ("collect",) * len(spec.after)
+    for parent, policy in zip(spec.after, policies, strict=True):
+        if ends.earliest(parent, policy) > claim.end:
+            yield _violation(story, f"was handed out before {parent} had ended", claim)
+
+
+def _counted(story: Story, last: Last, stories: Stories, ends: _Ends) -> Iterator[Violation]:
+    """In the end it lacks the parents that cannot have met its edges, and none of those that have."""
+    edges = [(stories.by_id.get(id), policy) for id, policy in edges_of(story.creations[0].job)]
+    least = most = 0
+    for parent, policy in edges:
+        if parent is None or parent.last is None or parent.reborn:
+            return
+        least += ends.earliest(parent.id, policy) == NEVER
+        most += not is_met(policy, parent.last.state)
+    if not least <= last.unmet <= most:
+        yield _violation(story, f"lacks {last.unmet} parents in the end, but {least} to {most} can be missing")
 
 
 class _Ends:

@@ -23,6 +23,7 @@ class _Filing:
         self._operations = operations
         self._by_id: dict[str, Story] = {}
         self._by_key: dict[str, list[Creation]] = {}
+        self._by_flow_key: dict[str, list[Creation]] = {}
         self._advances: list[ByHand] = []
         self._lost = Lost()
         self._prunes = Prunes()
@@ -66,6 +67,9 @@ class _Filing:
                 elif made is not None:
                     each = made[place]
                     self._create(Creation(op, op.start, op.end, each.created, job, each.id, each.created, mates))
+            if made is not None and made[0].created and (key := group[0].flow_key) is not None:
+                stored = Creation(op, op.start, op.end, True, group[0], made[0].id, True, tuple(group))
+                self._by_flow_key.setdefault(key, []).append(stored)
 
     def _reserve(self, op: Operation) -> None:
         if op.answers is None:
@@ -140,6 +144,7 @@ class _Filing:
         return Stories(
             self._by_id,
             self._by_key,
+            self._by_flow_key,
             self._advances,
             self._lost,
             self._prunes,

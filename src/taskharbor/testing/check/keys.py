@@ -23,6 +23,16 @@ def check_keys(stories: Stories) -> Iterator[Violation]:
         yield from _Key(key, asked, stories, lifetimes).check()
 
 
+def check_flow_keys(stories: Stories) -> Iterator[Violation]:
+    """H8 for the keys of whole groups: while one lives, it makes no second workflow."""
+    lifetimes = _Lifetimes(stories)
+    over = lifetimes.flow_may_be_over
+    for key, made in stories.by_flow_key.items():
+        for one, other in pairwise(sorted(made, key=lambda step: step.start)):
+            if not over(one, other) and (one.end < other.start or not over(other, one)):
+                yield Violation("H8", f"the key {key} made two workflows", (reference(one), reference(other)))
+
+
 class _Lifetimes:
     """Whether keys may be over."""
 
@@ -32,10 +42,19 @@ class _Lifetimes:
 
     def may_be_over(self, maker: Creation, by: Creation) -> bool:
         """Whether the key of one job may have been free again when the other was asked for."""
-        until = maker.job.key_until
-        if until is not None and self._latest_clock(by.end) >= until:
-            return True  # some clock had passed its end: the store may have dropped it then
-        return self._free_from(self._stories.by_id[maker.job.id]) <= by.end
+        return self._has_run_out(maker, by) or self._free_from(self._stories.by_id[maker.job.id]) <= by.end
+
+    def flow_may_be_over(self, maker: Creation, by: Creation) -> bool:
+        """The same for the key of a group, which goes with the last of its jobs."""
+        stories = [self._stories.by_id[job.id] for job in maker.mates]
+        return self._has_run_out(maker, by) or all(self._gone_from(story) <= by.end for story in stories)
+
+    def _has_run_out(self, maker: Creation, by: Creation) -> bool:
+        """Whether some clock had passed its end: the store may have dropped it then."""
+        return maker.job.key_until is not None and self._latest_clock(by.end) >= maker.job.key_until
+
+    def _gone_from(self, story: Story) -> int:
+        return min([*(step.start for step in story.deletes), self._pruned(story)])
 
     def _latest_clock(self, time: int) -> int:
         """The latest time that any driver was given by calls that began before that moment."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.endings import TERMINAL
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Story, reference
+from taskharbor.testing.check.steps import Story, is_met, reference
 from taskharbor.testing.check.stories import Stories
 
 
@@ -21,9 +21,12 @@ def check_liveness(stories: Stories) -> Iterator[Violation]:
 
 
 def _is_held(story: Story, stories: Stories) -> bool:
-    """Whether the job waits for a parent that has failed, or that waits or is stuck itself."""
+    """Whether the job waits for a parent that has failed, unless it collects that, or that waits or is stuck itself."""
     if story.last is None or story.last.state != "waiting":
         return False
-    parents = {id for creation in story.creations for id in creation.job.after}
-    states = [parent.last.state for id in parents if (parent := stories.by_id.get(id)) and parent.last]
-    return any(state != "done" for state in states)
+    parents = [(stories.by_id.get(id), policy) for id, policy in story.edges]
+    return any(
+        parent.reborn or not is_met(policy, parent.last.state)
+        for parent, policy in parents
+        if parent is not None and parent.last is not None
+    )

@@ -117,6 +117,11 @@ class Story(Struct, gc=False):
         return self.replay_spans.any_between(after, before)
 
     @property
+    def edges(self) -> set[tuple[str, str]]:
+        """The jobs that it waits for, each with its policy; one that was not written down holds."""
+        return {edge for creation in self.creations for edge in edges_of(creation.job)}
+
+    @property
     def spec(self) -> Job | None:
         """The job as it was asked for, if everybody asked for the same."""
         creations = self.creations
@@ -124,6 +129,16 @@ class Story(Struct, gc=False):
             return creations[0].job
         asked = {msgspec.structs.replace(each.job, group=0, flow_key=None) for each in creations}
         return asked.pop() if len(asked) == 1 else None
+
+
+def edges_of(job: Job) -> list[tuple[str, str]]:
+    """What a job was asked to wait for, with policies."""
+    return list(zip(job.after, job.policies or ("hold",) * len(job.after), strict=True))
+
+
+def is_met(policy: str, state: str) -> bool:
+    """Whether an edge of this policy is satisfied by a parent in this state."""
+    return state == "done" or (policy == "collect" and state in ("dlq", "cancelled"))
 
 
 class Spans:

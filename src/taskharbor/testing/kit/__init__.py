@@ -24,7 +24,8 @@ except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
 _MODULES = (
-    "beside flows groups keys leases looking order parallel records replay reserve scene settle states upkeep within"
+    "beside flows groups keys leases looking order overview parallel records replay reserve results scene settle "
+    "states upkeep within"
 )
 # Failing asserts of the kit shall show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
@@ -36,10 +37,12 @@ from taskharbor.testing.kit.keys import Keys  # noqa: E402
 from taskharbor.testing.kit.leases import Leases  # noqa: E402
 from taskharbor.testing.kit.looking import Looking  # noqa: E402
 from taskharbor.testing.kit.order import Order  # noqa: E402
+from taskharbor.testing.kit.overview import Overview  # noqa: E402
 from taskharbor.testing.kit.parallel import Apart, Parallel  # noqa: E402
 from taskharbor.testing.kit.records import Records  # noqa: E402
 from taskharbor.testing.kit.replay import Replays  # noqa: E402
 from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
+from taskharbor.testing.kit.results import Results  # noqa: E402
 from taskharbor.testing.kit.scene import Application, Hand, Harness, NewStore, Probe, Scene  # noqa: E402
 from taskharbor.testing.kit.settle import Settle  # noqa: E402
 from taskharbor.testing.kit.states import States  # noqa: E402
@@ -69,9 +72,11 @@ class EphemeralKit(
     Leases,
     Settle,
     Flows,
+    Results,
     Replays,
     Upkeep,
     Looking,
+    Overview,
     Recurring,
     Numbers,
     Hints,

@@ -112,7 +112,7 @@ class Flows(Cases):
         held = await s.reserve(77)
         assert [each.id for each in held] == ["z"]
         assert (held[0].version, held[0].unmet) == (1, 0)
-        assert [parent.id for parent in await s.look.parents("z")] == ids
+        assert [parent.id for parent in await s.parents("z")] == ids
 
     async def test_K2_a_group_of_one_and_an_edge_to_each(self, s: Scene) -> None:
         """K2: children of one parent are all released by it."""
@@ -127,21 +127,21 @@ class Flows(Cases):
         for id in ("k", "z", "a"):
             await s.end(ack(await s.claim(id), result=id.encode()))
         await s.end(fail(await s.claim("m"), last_error="boom"))
-        assert await s.look.parents("c") == [
+        assert await s.parents("c") == [
             Parent("m", "collect", True, (await s.get("m")).state, None, "boom"),
-            Parent("z", "collect", True, (await s.get("z")).state, b"z", None),
-            Parent("a", "collect", True, (await s.get("a")).state, b"a", None),
-            Parent("k", "collect", True, (await s.get("k")).state, b"k", None),
+            Parent("z", "collect", True, (await s.get("z")).state, b"z", None, 1),
+            Parent("a", "collect", True, (await s.get("a")).state, b"a", None, 1),
+            Parent("k", "collect", True, (await s.get("k")).state, b"k", None, 1),
         ]
 
     async def test_K3_parents_tell_what_is_still_open(self, s: Scene) -> None:
         """K3, K5: the graph with states can be seen at any time; jobs without edges have no parents."""
         await s.add(job("a"), job("b"), child("c", "a", "b"))
         await s.end(ack(await s.claim("a"), result=b"1"))
-        open_now = [(p.id, p.satisfied, str(p.state), p.policy) for p in await s.look.parents("c")]
+        open_now = [(p.id, p.satisfied, str(p.state), p.policy) for p in await s.parents("c")]
         assert open_now == [("a", True, "done", "hold"), ("b", False, "ready", "hold")]
-        assert await s.look.parents("a") == []
-        assert await s.look.parents("nobody") == []
+        assert await s.parents("a") == []
+        assert await s.parents("nobody") == []
 
     @pytest.mark.parametrize("state", ["waiting", "ready", "inflight"])
     async def test_K3_needed_parents_can_be_neither_deleted_nor_pruned(self, s: Scene, state: str) -> None:
@@ -164,6 +164,20 @@ class Flows(Cases):
         assert await s.look.delete(["p"]) == ["needed"]
         assert await s.look.delete(["c", "p"]) == ["deleted", "deleted"]
 
+    @pytest.mark.parametrize("how", ["fail", "cancel"])
+    async def test_K3_a_dead_child_keeps_the_results_for_its_replay(self, s: Scene, how: str) -> None:
+        """K3, X8, Q3: past their own retention, until it is gone itself."""
+        await s.add(job("p"), child("c", "p"))
+        await s.end(ack(await s.claim("p"), keep_until=s.now, result=b"needed"))
+        await s.end(DEAD_ENDS[how](await s.claim("c"), keep_until=at(100)))
+        assert await s.prune() == 0
+        assert await s.replay("c") == "replayed"
+        await s.end(DEAD_ENDS[how](await s.claim("c"), keep_until=at(100)))
+        assert [parent.result for parent in await s.parents("c")] == [b"needed"]
+        s.tick(100)
+        assert [await s.prune(), await s.prune()] == [1, 1]
+        assert await s.states("p", "c") == [None, None]
+
     async def test_K3_once_the_dependants_have_ended_parents_may_go(self, s: Scene) -> None:
         """K3: by delete and by prune."""
         for how in ("delete", "prune"):
@@ -176,7 +190,7 @@ class Flows(Cases):
             else:
                 assert await s.prune() == 1
             assert await s.states(parent, waits) == [None, "done"]
-            assert await s.look.parents(waits) == []
+            assert await s.parents(waits) == []
 
     @every_dead_end
     async def test_K4_hold_waits_for_a_replay(self, s: Scene, how: str) -> None:

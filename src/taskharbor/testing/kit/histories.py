@@ -29,6 +29,7 @@ DELAYS = st.sampled_from([None, 0.0, -4.0, 2.0, 15.0])
 KEEPS = st.sampled_from([50.0, 5.0, 0.0])
 PROGRESS = st.sampled_from([None, Progress(0.5, "half"), Progress(1.0)])
 MAYBE_KEY = st.sampled_from([None, None, *KEYS])
+FINGERPRINTS = st.sampled_from([None, "f0", "f1"])
 MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
 MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
 SLOTS = st.sampled_from([None, 1, 2])
@@ -95,6 +96,7 @@ class SettlePlan(NamedTuple):
     keep: float
     attempts: int
     crashes: int
+    fingerprint: str | None
     new_jobs: list[JobPlan]
 
 
@@ -137,7 +139,8 @@ def settles(most: int = 3) -> st.SearchStrategy[list[SettlePlan]]:
         keep=KEEPS,
         attempts=st.integers(0, 3),
         crashes=st.integers(0, 2),
-        new_jobs=st.one_of(st.just([]), st.lists(job_plans(), max_size=2)),
+        fingerprint=FINGERPRINTS,
+        new_jobs=st.one_of(st.just([]), st.lists(job_plans(), max_size=3)),
     )
     return st.lists(plan, min_size=1, max_size=most)
 
@@ -178,8 +181,9 @@ def jobs_of(plans: list[JobPlan], now: datetime, name: Callable[[int | None], st
 
 
 def _edges(plan: JobPlan, id: str, earlier: list[str]) -> tuple[Dependency, ...]:
-    known = {earlier[back]: policy for back, policy in plan.edges if back < len(earlier) and earlier[back] != id}
-    return tuple(Dependency(parent, policy) for parent, policy in known.items())
+    """Edges to earlier members; two of them may lead to the same one."""
+    known = [(earlier[back], policy) for back, policy in plan.edges if back < len(earlier) and earlier[back] != id]
+    return tuple(Dependency(parent, policy) for parent, policy in known)
 
 
 def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs: tuple[NewJob, ...]) -> Transition:
@@ -198,7 +202,7 @@ def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs
     if plan.kind == "put_back":
         return PutBack(**common, run_at=now + timedelta(seconds=plan.delay))
     if plan.kind == "fail":
-        return Fail(**common, reason="r", last_error="e")
+        return Fail(**common, reason="r", fingerprint=plan.fingerprint, last_error=f"e{plan.crashes}")
     return Cancel(**common)
 
 

@@ -148,7 +148,9 @@ class Looking(Cases):
             await s.look.find_key("k", s.now)
             await s.look.query(Filter(), at(9999), 9)
             await s.look.counts(at(9999))
-            await s.look.parents("a")
+            await s.parents("a")
+            await s.look.workflows(9)
+            await s.look.dead_groups(Filter(), at(9999), 9)
 
 
 async def _shop(s: Scene) -> None:

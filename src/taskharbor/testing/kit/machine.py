@@ -1,6 +1,6 @@
 """T1, D14: any driver in lockstep with the memory driver through random histories, by Hypothesis.
 
-Whole get the same calls; tokens differ, so they are compared by the claim that made them. Where the contract leaves a
+Both get the same calls; tokens differ, so they are compared by the claim that made them. Where the contract leaves a
 choice (D11: who shares a limit how, a declared coarser due resolution), the driver's choice is checked by a plain
 sort and then followed by the model. After every step all records, edges, keys and counts must be equal.
 """
@@ -24,7 +24,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver, Inspect, Report, Reschedule, Schedules, WaitForWork
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import JobExists, MissingExtra
-from taskharbor.testing.kit.scene import ALL, T0, Harness, NewStore, at, job
+from taskharbor.testing.kit.scene import ALL, MUCH, T0, Harness, NewStore, at, job
 
 try:
     from hypothesis import HealthCheck, settings
@@ -344,9 +344,10 @@ def _wakes(record: JobRecord) -> datetime | None:
 async def _seen(side: Whole, now: datetime) -> tuple[list[JobRecord], Any, Any, Any, Any]:
     """All that a side shows: records, edges, keys, counts, schedules."""
     records = await side.query(Filter(), now, ALL)
-    edges = await asyncio.gather(*(side.parents(record.id) for record in records))
+    edges = [await side.parents([record.id for record in records], most) for most in (MUCH, 1)]
     keys = await asyncio.gather(*(side.find_key(key, now) for key in KEYS))
-    return records, edges, keys, await side.counts(now), await side.schedules()
+    glances = await side.counts(now), await side.workflows(ALL), await side.dead_groups(Filter(), now, ALL)
+    return records, edges, keys, glances, await side.schedules()
 
 
 def run_lockstep(new_store: NewStore, bounds: settings) -> None:

@@ -43,6 +43,7 @@ from taskharbor.errors import LeaseError
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
 KEEP = T0 + timedelta(days=1)
+MUCH = 2**24
 ALL = 100_000
 
 
@@ -349,7 +350,12 @@ class Scene:
     async def everything(self) -> tuple[list[JobRecord], list[list[Parent]]]:
         """Every record with its edges."""
         records = await self.all()
-        return records, [await self.look.parents(record.id) for record in records]
+        return records, await self.look.parents([record.id for record in records], MUCH)
+
+    async def parents(self, id: str, most: int = MUCH) -> list[Parent]:
+        """The dependencies of one job."""
+        (found,) = await self.look.parents([id], most)
+        return found
 
     @asynccontextmanager
     async def nothing_changes(self) -> AsyncGenerator[None]:

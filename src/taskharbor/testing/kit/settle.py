@@ -47,7 +47,7 @@ def expected(held: JobRecord, kind: str, now: Any) -> JobRecord:
     record = replace(record, completed_at=now, keep_until=FIELDS["keep_until"])
     ends: dict[str, dict[str, Any]] = {
         "ack": {"result": b"42"},
-        "fail": {"dlq_reason": "crash_loop"},
+        "fail": {"dlq_reason": "crash_loop", "fingerprint": "0123456789ab"},
         "cancel": {"idempotency_key": None, "key_expires_at": None},
     }
     return replace(record, **ends[kind])
@@ -56,7 +56,7 @@ def expected(held: JobRecord, kind: str, now: Any) -> JobRecord:
 OWN: dict[str, dict[str, Any]] = {
     "ack": {"result": b"42"},
     "put_back": {"run_at": at(77)},
-    "fail": {"reason": "crash_loop"},
+    "fail": {"reason": "crash_loop", "fingerprint": "0123456789ab"},
     "cancel": {},
 }
 

@@ -180,5 +180,5 @@ class Upkeep(Cases):
             await s.end(ack(await s.claim(id)))
         assert await s.look.delete(["p", "c"]) == ["deleted", "deleted"]
         await s.add(*flow)
-        assert [parent.satisfied for parent in await s.look.parents("c")] == [False]
+        assert [parent.satisfied for parent in await s.parents("c")] == [False]
         assert (await s.get("c")).unmet == 1

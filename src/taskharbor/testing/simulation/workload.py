@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
-from taskharbor.core.job import Dependency, NewJob
-from taskharbor.driver import Group
-from taskharbor.errors import DriverError
+from taskharbor.errors import DriverError, JobCancelled, JobFailed, JobNotFound
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation.cluster import Cluster, crash
+from taskharbor.testing.simulation.flows import Flows
 
 QUEUES = ("default", "mail")
 SPAN = 60.0
@@ -25,7 +23,7 @@ async def everything(cluster: Cluster) -> None:
     """Some workers of two generations, some clients; faults for as long as the clients are at it."""
     chance = cluster.chance
     keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
-    old, new = Application(chance, keep), Application(chance, keep, latest=True)
+    old, new = Application(cluster, keep), Application(cluster, keep, latest=True)
     cluster.workers(
         old.harbor,
         new.harbor,
@@ -35,7 +33,7 @@ async def everything(cluster: Cluster) -> None:
         lease=chance.choice([3.0, 10.0, 30.0]),
         grace=chance.choice([0.0, 2.0, 10.0]),
     )
-    visits = [Visit(cluster, new, chance.randint(8, 20)) for _ in range(chance.randint(1, 4))]
+    visits = [Visit(cluster, new, chance.randint(6, 13)) for _ in range(chance.randint(1, 4))]
     processes = [cluster.client(new.harbor, visit.act, f"client{n}") for n, visit in enumerate(visits, 1)]
     if chance.random() < 0.3:
         await asyncio.sleep(chance.uniform(0, SPAN))
@@ -54,9 +52,10 @@ async def _resume(driver: Any) -> None:
 class Application:
     """A harbor with handlers of every temper. `latest` knows a task that the older code does not."""
 
-    def __init__(self, chance: Random, keep: float, *, latest: bool = False) -> None:
+    def __init__(self, cluster: Cluster, keep: float, *, latest: bool = False) -> None:
         self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
-        self.chance = chance
+        self.chance = cluster.chance
+        self.flows = Flows(self.harbor, cluster, cluster.chance)
         self.steps: list[Callable[[], Step[Any]]] = []
         self.poison: list[Callable[[], Step[Any]]] = []
         self._calm()
@@ -158,13 +157,14 @@ class Visit:
         self._app = app
         self._actions = actions
         self._jobs: list[Job[Any]] = []
+        self._runs: list[str] = []
 
     async def act(self) -> None:
         """All its actions, spread over the span."""
-        kinds: list[Callable[[], Awaitable[None]]] = [self._one, self._many, self._keyed, self._fan, self._tamper]
+        kinds: list[Callable[[], Awaitable[None]]] = [self._one, self._many, self._keyed, self._flow, self._tamper]
         for _ in range(self._actions):
             await asyncio.sleep(self._chance.expovariate(self._actions / SPAN))
-            act = self._chance.choices(kinds, [5, 3, 4, 2, 3])[0]
+            act = self._chance.choices(kinds, [5, 3, 4, 3, 3])[0]
             for _ in range(3):
                 try:
                     await act()
@@ -179,7 +179,7 @@ class Visit:
         return chance.choice(self._app.steps)()
 
     def _with(self, step: Step[Any], **options: Any) -> Step[Any]:
-        return Step(step.task, step.payload, {**step.options, **options})  # type: ignore[typeddict-item]
+        return Step(step.client, step.task, step.payload, {**step.options, **options})  # type: ignore[typeddict-item]
 
     async def _one(self) -> None:
         chance, options = self._chance, dict[str, Any]()
@@ -203,37 +203,32 @@ class Visit:
         step = self._with(self._app.quick.step(chance.randint(1, 2)), idempotency_key=key, idempotency_ttl=ttl)
         self._jobs += await self._app.harbor.aenqueue_many([step])
 
-    async def _fan(self) -> None:
-        """Members and a finalizer that waits for all of them, as a workflow is stored."""
-        driver, name = self._cluster.connection(), f"fan{self._chance.getrandbits(40):010x}"
-        ids = [f"{name}.{number}" for number in range(self._chance.randint(2, 5))]
-        steps = [self._app.quick.step(number) for number in range(len(ids))]
-        jobs = [
-            NewJob(id=id, type=step.task.name, queue="default", payload=step.payload, workflow_id=name)
-            for id, step in zip(ids, steps, strict=True)
-        ]
-        policy = self._chance.choice(["hold", "cancel", "collect"])
-        after = tuple(Dependency(id, policy) for id in ids)
-        last = self._app.quick.step(99)
-        jobs.append(
-            NewJob(
-                id=f"{name}.end",
-                type=last.task.name,
-                queue="default",
-                payload=last.payload,
-                workflow_id=name,
-                depends_on=after,
-            )
-        )
-        await self._app.harbor.admin.queues.alist()  # whose time it is may be known only once the store has answered
-        async with asyncio.timeout(20):
-            await driver.enqueue([Group(jobs=tuple(jobs))], self._app.harbor.admin.now())
+    async def _flow(self) -> None:
+        """A workflow: perhaps under a key, started by a handler, or waited for."""
+        chance, flows = self._chance, self._app.flows
+        if chance.random() < 0.2:
+            self._jobs += await self._app.harbor.aenqueue_many([flows.starter.step()])
+            return
+        flow, expected = flows.drawn()
+        if chance.random() < 0.3:
+            key, ttl = f"flow{chance.randint(1, 3)}", chance.choice([5, 40, 3600, None])
+            run = await flow.using(idempotency_key=key, idempotency_ttl=ttl).aenqueue()
+        else:
+            run = await flow.aenqueue()
+        self._runs.append(run.id)
+        if run.created and chance.random() < 0.3:
+            with suppress(TimeoutError, JobFailed, JobCancelled, JobNotFound):
+                flows.check(await run.aresult(timeout=chance.uniform(1, 8)), expected)
 
     async def _tamper(self) -> None:
         chance, admin = self._chance, self._app.harbor.admin
         deed = chance.random()
-        if deed < 0.45 and self._jobs:
+        if deed < 0.3 and self._jobs:
             await admin.jobs.acancel([chance.choice(self._jobs).id])
+        elif deed < 0.45 and self._runs:
+            await admin.workflows.acancel(chance.choice(self._runs))
+        elif deed < 0.6 and self._runs:
+            await admin.workflows.areplay(chance.choice(self._runs))
         elif deed < 0.75:
             await admin.dlq.areplay_all(limit=3)
         elif deed < 0.85 and self._jobs:

@@ -85,14 +85,15 @@ CREATE TABLE harbor.ended (
     queue text COLLATE "C" NOT NULL,
     settled_token text COLLATE "C",
     dlq_reason text COLLATE "C",
+    fingerprint text COLLATE "C",
     progress text,
     last_error text,
     failures text,
     result bytea,
     CHECK (CASE state
-        WHEN 'done' THEN unmet = 0 AND dlq_reason IS NULL
+        WHEN 'done' THEN unmet = 0 AND dlq_reason IS NULL AND fingerprint IS NULL
         WHEN 'dlq' THEN unmet = 0 AND dlq_reason IS NOT NULL AND result IS NULL
-        WHEN 'cancelled' THEN dlq_reason IS NULL AND result IS NULL
+        WHEN 'cancelled' THEN dlq_reason IS NULL AND fingerprint IS NULL AND result IS NULL
         ELSE false END)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX ended_kept ON harbor.ended (keep_until);
@@ -114,9 +115,10 @@ CREATE TABLE harbor.edge (
     policy text COLLATE "C" NOT NULL,
     satisfied boolean NOT NULL,
     PRIMARY KEY (child, position)
-);
+-- No index knows which edges are satisfied, and a page has room for all of its own once more: to satisfy one writes
+-- nothing but its row.
+) WITH (fillfactor = 50);
 CREATE INDEX edge_parent ON harbor.edge (parent);
-CREATE INDEX edge_open ON harbor.edge (parent) WHERE NOT satisfied;
 
 CREATE TABLE harbor.paused (queue text COLLATE "C" PRIMARY KEY);
 
@@ -153,8 +155,8 @@ SELECT
     live.run_at, live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
     job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
     live.failures, live.started_at, live.progress, live.cancel_requested_at, NULL::timestamptz AS completed_at,
-    NULL::bytea AS result, NULL::text COLLATE "C" AS dlq_reason, live.unmet, job.original_id, job.replays,
-    live.settled_token, NULL::timestamptz AS keep_until
+    NULL::bytea AS result, NULL::text COLLATE "C" AS dlq_reason, NULL::text COLLATE "C" AS fingerprint, live.unmet,
+    job.original_id, job.replays, live.settled_token, NULL::timestamptz AS keep_until
 FROM harbor.live JOIN harbor.job USING (seq)
 UNION ALL
 SELECT
@@ -163,6 +165,6 @@ SELECT
     ended.run_at, ended.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
     job.workflow_id, ended.attempts, ended.crashes, ended.unknown_put_backs, ended.last_error, ended.failed_at,
     ended.failures, ended.started_at, ended.progress, ended.cancel_requested_at, ended.completed_at,
-    ended.result, ended.dlq_reason, ended.unmet, job.original_id, job.replays,
+    ended.result, ended.dlq_reason, ended.fingerprint, ended.unmet, job.original_id, job.replays,
     ended.settled_token, ended.keep_until
 FROM harbor.ended JOIN harbor.job USING (seq);

@@ -4,10 +4,10 @@ UPDATE harbor.live SET state = 'inflight', version = live.version + 1, token = $
 FROM chosen JOIN harbor.job USING (seq)
 WHERE live.seq = chosen.seq
 RETURNING chosen.place, live.seq, job.id, job.type, job.queue, job.payload, job.priority, job.max_attempts,
-    job.max_crashes, job.created_at, live.due_at, live.run_at,
+    job.max_crashes, job.created_at, live.due_at, live.run_at, job.workflow_id,
     CASE WHEN live.version > 1 OR num_nonnulls(live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at,
-        job.headers, job.tags, job.workflow_id, job.original_id, live.last_error, live.failed_at, live.failures,
+        job.headers, job.tags, job.original_id, live.last_error, live.failed_at, live.failures,
         live.settled_token, live.cancel_requested_at) > 0
     THEN ROW (live.version, live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
-        job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
+        live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
         live.failures, live.cancel_requested_at, job.original_id, job.replays, live.settled_token) END

@@ -1,9 +1,12 @@
--- Plain successes of jobs that nobody waits for. $1 numbers $2 what their tokens begin with $3 keep_until $4 ids $5 now
+-- Plain successes, those of jobs that somebody waits for only if asked to. $1 numbers $2 what their tokens begin with
+-- $3 keep_until $4 ids $5 now $6 whether all
 WITH gone AS (
     DELETE FROM harbor.live
     USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::text[]) AS given (seq, token, keep_until, id)
     WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5
-        AND given.id <> ALL (ARRAY (SELECT parent FROM harbor.edge WHERE NOT satisfied AND parent = ANY ($4::text[])))
+        AND ($6 OR given.id <> ALL (ARRAY (
+            SELECT asked.id FROM unnest($4::text[]) AS asked (id)
+            CROSS JOIN LATERAL (SELECT FROM harbor.edge WHERE edge.parent = asked.id AND NOT satisfied LIMIT 1) AS open)))
     RETURNING live.*, given.keep_until
 )
 INSERT INTO harbor.ended (

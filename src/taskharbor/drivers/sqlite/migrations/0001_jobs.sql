@@ -34,6 +34,7 @@ CREATE TABLE job (
     unknown_put_backs INTEGER NOT NULL DEFAULT 0,
     failed_at INTEGER,
     dlq_reason TEXT,
+    fingerprint TEXT,
     idempotency_key TEXT,
     key_expires_at INTEGER,
     workflow_id TEXT,
@@ -50,18 +51,20 @@ CREATE TABLE job (
     -- One CASE, so that a write pays for the rules of one state only.
     CHECK (CASE state
         WHEN 'ready' THEN lined = 1 AND unmet = 0
-            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, result) IS NULL
+            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, fingerprint,
+                result) IS NULL
         WHEN 'inflight' THEN (lined = 0 OR lined = 2) AND unmet = 0 AND version > 0
             AND token IS NOT NULL AND lease_expires_at IS NOT NULL AND worker IS NOT NULL AND claimed_at IS NOT NULL
-            AND coalesce(completed_at, keep_until, dlq_reason, result) IS NULL
+            AND coalesce(completed_at, keep_until, dlq_reason, fingerprint, result) IS NULL
         WHEN 'done' THEN lined = 0 AND unmet = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
-            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason) IS NULL
+            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason, fingerprint) IS NULL
         WHEN 'dlq' THEN lined = 0 AND unmet = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
             AND dlq_reason IS NOT NULL AND coalesce(token, lease_expires_at, worker, claimed_at, result) IS NULL
         WHEN 'cancelled' THEN lined = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
-            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason, result) IS NULL
+            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason, fingerprint, result) IS NULL
         WHEN 'waiting' THEN lined = 0 AND unmet > 0
-            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, result) IS NULL
+            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, fingerprint,
+                result) IS NULL
         ELSE 0 END)
 ) STRICT;
 

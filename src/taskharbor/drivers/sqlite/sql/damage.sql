@@ -4,6 +4,6 @@ SELECT
     CAST(workflow_id AS BLOB), CAST(original_id AS BLOB), CAST(headers AS BLOB), CAST(tags AS BLOB),
     CAST(failures AS BLOB), CAST(progress AS BLOB), created_at, due_at, run_at, expires_at, key_expires_at, started_at,
     cancel_requested_at, CAST(state AS BLOB), CAST(token AS BLOB), CAST(worker AS BLOB), CAST(settled_token AS BLOB),
-    CAST(last_error AS BLOB), CAST(dlq_reason AS BLOB), lease_expires_at, claimed_at, failed_at, completed_at,
-    keep_until, place
+    CAST(last_error AS BLOB), CAST(dlq_reason AS BLOB), CAST(fingerprint AS BLOB), lease_expires_at, claimed_at,
+    failed_at, completed_at, keep_until, place
 FROM job WHERE seq <= ?1 ORDER BY seq DESC LIMIT ?2

@@ -1,8 +1,8 @@
 -- The best due jobs of one queue and priority: what a claim of a plain job needs, and whether there is more to it.
 -- ?1 now ?2 queue ?3 priority ?4 limit
 SELECT
-    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at,
-    version > 0 OR coalesce(expires_at, timeout, idempotency_key, key_expires_at, headers, tags, workflow_id, original_id,
+    seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, workflow_id,
+    version > 0 OR coalesce(expires_at, timeout, idempotency_key, key_expires_at, headers, tags, original_id,
         started_at, progress, last_error, failed_at, failures, settled_token) IS NOT NULL
 FROM job
 WHERE lined > 0 AND queue = ?2 AND priority = ?3 AND place <= ?1

@@ -1,0 +1,37 @@
+"""Exactly-once effects on PostgreSQL: a handler's own writes commit together with the end of its job, or not at all.
+
+Run it: TASKHARBOR_URL=postgresql://… python examples/effects.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from taskharbor import Harbor, current, group
+
+harbor = Harbor()  # TASKHARBOR_URL
+crashes = {3, 7}
+
+
+@harbor.task(max_attempts=3)
+async def deposit(account: str, cents: int, number: int) -> None:
+    """Book an amount. Some runs die right before the commit: what they wrote is gone with them."""
+    async with current().transaction() as tx:
+        await tx.execute("UPDATE account SET cents = cents + $2 WHERE name = $1", account, cents)
+        if number in crashes and current().attempt == 1:
+            raise ConnectionError("the power fails here")
+
+
+async def main() -> None:
+    """Twenty deposits, some of them tried twice; each is booked once."""
+    await harbor.amigrate()
+    async with harbor.open():
+        run = await group(deposit.step("Ada", 100, number) for number in range(20)).aenqueue()
+        async with harbor.worker():
+            await run.aresult(timeout=60)
+        failed = [job for job in await harbor.admin.jobs.alist() if job.attempts]
+        print(f"{len(failed)} deposits were tried again")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,192 @@
+"""`taskharbor workflows`: look at jobs that wait for each other, stop them, or let them go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+import click
+from msgspec.structs import asdict
+
+from taskharbor.cli import output
+from taskharbor.cli.exits import BAD, complain
+from taskharbor.cli.output import Cell, Column, ago
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.types import json_option, limit_option
+from taskharbor.harbor import Harbor
+from taskharbor.runtime.workflows import GraphNode, Workflow
+
+STYLES = {"running": "yellow", "held": "bold red", "done": "green", "failed": "bold red", "cancelled": "dim"}
+COLUMNS = (
+    Column("ID"),
+    Column("STATE"),
+    Column("JOBS", right=True, least=56),
+    Column("WHICH", least=90, soft=True),
+    Column("CREATED", least=70),
+)
+NODE_COLUMNS = (
+    Column("NO", right=True),
+    Column("ID", least=60),
+    Column("TASK", soft=True),
+    Column("STATE"),
+    Column("AFTER", least=90, soft=True),
+    Column("WAITS FOR", soft=True),
+    Column("ERROR", least=110, soft=True),
+)
+
+
+@click.group()
+def workflows() -> None:
+    """Look at workflows, cancel them, or let them go on after a failure."""
+
+
+@workflows.command("ls")
+@limit_option(50, 1000)
+@click.option("--after", metavar="ID", help="Go on behind this workflow.")
+@json_option
+@place_options
+def list_workflows(limit: int, after: str | None, as_json: bool) -> None:
+    """List workflows, the latest first.
+
+    A workflow is running, held (a step failed and others wait for its replay), done, failed or cancelled.
+    """
+    harbor = here().store()
+    found = ask(harbor, lambda harbor: harbor.admin.workflows.alist(limit=limit, after=after))
+    if as_json:
+        output.print_json([asdict(workflow) for workflow in found])
+        return
+    if not found:
+        output.say("No workflows yet." if after is None else "No more workflows.", "dim")
+        return
+    now = harbor.admin.now()
+    output.table(COLUMNS, [_row(workflow, now) for workflow in found])
+    if len(found) == limit:
+        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
+
+
+def _row(workflow: Workflow, now: datetime) -> Sequence[str | Cell]:
+    return [
+        Cell(workflow.id, "bold"),
+        _state(workflow),
+        f"{workflow.jobs:,}",
+        _counts(workflow.counts),
+        ago(workflow.created_at, now),
+    ]
+
+
+def _state(workflow: Workflow) -> Cell:
+    return Cell(workflow.state, STYLES.get(workflow.state, ""))
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {state}" for state, number in counts.items())
+
+
+@workflows.command("show")
+@click.argument("id")
+@limit_option(200, 10_000)
+@json_option
+@place_options
+def show_workflow(id: str, limit: int, as_json: bool) -> None:
+    """Show the graph: each job with its state, what it comes after, and what it still waits for."""
+
+    async def look(harbor: Harbor) -> tuple[Workflow, list[GraphNode]]:
+        return await harbor.admin.workflows.aget(id), await harbor.admin.workflows.agraph(id)
+
+    harbor = here().store()
+    workflow, nodes = ask(harbor, look)
+    if as_json:
+        output.print_json({**asdict(workflow), "graph": [_node(node) for node in nodes]})
+        return
+    output.say(f"workflow  {workflow.id}", "bold")
+    output.facts(
+        [
+            ("state", _state(workflow)),
+            ("jobs", f"{workflow.jobs:,}: {_counts(workflow.counts)}"),
+            ("created", output.exact(workflow.created_at, harbor.admin.now())),
+        ]
+    )
+    output.heading("Graph")
+    _show_graph(nodes, limit)
+
+
+def _node(node: GraphNode) -> dict[str, object]:
+    parents = [{"id": id, "policy": policy, "satisfied": satisfied} for id, policy, satisfied in node.parents]
+    return {**asdict(node), "parents": parents}
+
+
+def _show_graph(nodes: Sequence[GraphNode], limit: int) -> None:
+    numbers = {node.id: number for number, node in enumerate(nodes, 1)}
+    output.table(
+        NODE_COLUMNS,
+        [
+            [
+                str(numbers[node.id]),
+                Cell(node.id, "bold"),
+                node.task,
+                output.state_cell(node.state),
+                _ranges(numbers[parent] for parent, _, _ in node.parents if parent in numbers),
+                Cell(_ranges(numbers[id] for id, _, met in node.parents if not met and id in numbers), "yellow"),
+                Cell(node.error or "", "red"),
+            ]
+            for node in nodes[:limit]
+        ],
+    )
+    if len(nodes) > limit:
+        click.echo(f"The first {limit:,} of {len(nodes):,} jobs. All: --json, or --limit.", err=True)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`1-3, 5` for 1, 2, 3 and 5: a step may come after thousands."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+@workflows.command("cancel")
+@click.argument("id")
+@json_option
+@place_options
+def cancel(id: str, as_json: bool) -> None:
+    """Cancel what has not ended of a workflow, and ask what runs to stop."""
+
+    async def act(harbor: Harbor) -> tuple[int, Workflow]:
+        await harbor.admin.workflows.aget(id)
+        return await harbor.admin.workflows.acancel(id), await harbor.admin.workflows.aget(id)
+
+    stopped, workflow = ask(here().store(), act)
+    if as_json:
+        output.print_json({"id": id, "cancelled": stopped, "state": workflow.state})
+    elif stopped:
+        output.say(f"Cancelled {output.count(stopped, 'job')} of workflow {id}.")
+    if not stopped:
+        _refuse(f"nothing of workflow {id} is left to cancel: it is {workflow.state}")
+
+
+@workflows.command("replay")
+@click.argument("id")
+@json_option
+@place_options
+def replay(id: str, as_json: bool) -> None:
+    """Run the dead and cancelled jobs of a workflow again, so that it goes on."""
+
+    async def act(harbor: Harbor) -> tuple[list[str], Workflow]:
+        await harbor.admin.workflows.aget(id)
+        return await harbor.admin.workflows.areplay(id), await harbor.admin.workflows.aget(id)
+
+    replayed, workflow = ask(here().store(), act)
+    if as_json:
+        output.print_json({"id": id, "replayed": replayed, "state": workflow.state})
+    elif replayed:
+        output.say(f"Replayed {output.count(len(replayed), 'job')} of workflow {id}.")
+    if not replayed:
+        _refuse(f"nothing of workflow {id} is dead or cancelled: it is {workflow.state}")
+
+
+def _refuse(why: str) -> None:
+    complain(why)
+    click.get_current_context().exit(BAD)

@@ -1,0 +1,202 @@
+"""Dead jobs as an operator sees them: `harbor.admin.dlq` (Q1, Q2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import EllipsisType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.core.codec import checked_size, encode_named
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import DLQ, Shown, shown
+from taskharbor.core.wiring import wired, wiring_of
+from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
+from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound
+from taskharbor.runtime.options import Duration, JobOptions, checked, seconds
+from taskharbor.runtime.part import BULK_LIMIT, LIMIT, PAGE, Part, Words
+from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.step import key_expiry
+
+BITE = 500
+MOMENT = timedelta(microseconds=1)
+
+
+class Purged(Struct, frozen=True):
+    """What a purge did: the ids of the jobs that are gone, and of those that stay because others wait for them."""
+
+    deleted: list[str]
+    needed: list[str]
+
+
+class DeadLetters(Part):
+    """Jobs in the dead-letter queue."""
+
+    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
+        """Matching dead jobs, the newest first."""
+        async with self._client.store() as driver:
+            return await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
+
+    async def aget(self, id: str) -> JobRecord:
+        """One dead job with its reason and its failures, or `JobNotFound`."""
+        job = await self._client.record(id)
+        if job is None:
+            raise JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+        if job.state is not DLQ:
+            raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
+        return job
+
+    async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
+        """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""
+        async with self._client.store() as driver:
+            return await capability(driver, Inspect).dead_groups(self._dead(words), self._now(), limit)
+
+    async def areplay(
+        self,
+        id: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        idempotency_ttl: Duration | EllipsisType | None = ...,
+    ) -> Replaying:
+        """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
+
+        Says `replayed`, or `missing` if there is no such job. `IllegalMove` if it is neither dead nor cancelled.
+        A key that another job has taken meanwhile is dropped.
+        """
+        key = _key(idempotency_key, idempotency_ttl)
+        async with self._client.store() as driver:
+            inspect, session = capability(driver, Inspect), self._client.session
+            replay = Replay(id=id)
+            if key or arguments is not None:
+                (job,) = await inspect.get([id])
+                if job is None:
+                    return "missing"
+                replay = Replay(
+                    id=id,
+                    payload=None if arguments is None else self._payload(arguments, job),
+                    idempotency_key=_own_key(key, job),
+                    key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
+                )
+            (answer,) = await inspect.replay([replay], self._now())
+            if answer == "not_dead":
+                raise await self._not_dead(inspect, id)
+            return answer
+
+    def _payload(self, arguments: Mapping[str, Any], job: JobRecord) -> bytes:
+        """Other arguments for a job: its place in a workflow stays what it was (K3)."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidJob(f"arguments must be a dict by the names of parameters, not {arguments!r}")
+        limit = self._client.session.payload_limit
+        payload = wired(encode_named(arguments, limit), wiring_of(job.payload))
+        return checked_size(payload, limit, f"the arguments of {job.type}")
+
+    async def _not_dead(self, inspect: Inspect, id: str) -> IllegalMove:
+        (job,) = await inspect.get([id])
+        state = "gone" if job is None else shown(job, self._now()).value
+        return IllegalMove(
+            f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
+        )
+
+    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
+        """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks."""
+        ids = await self._ids(words, limit)
+        return ids if dry_run else await self.areplay_ids(ids)
+
+    async def areplay_ids(self, ids: Sequence[str]) -> list[str]:
+        """Run these dead or cancelled jobs again; returns the ids of those that were."""
+        replayed: list[str] = []
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                answers = await capability(driver, Inspect).replay([Replay(id=id) for id in bite], self._now())
+            replayed += [id for id, answer in zip(bite, answers, strict=True) if answer == "replayed"]
+        return replayed
+
+    async def apurge(
+        self, words: Words = "", *, older_than: Duration | None = None, limit: int = BULK_LIMIT, dry_run: bool = False
+    ) -> Purged:
+        """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
+
+        One that others in its workflow wait for stays, also if those are cancelled: they could be replayed. `dry_run`
+        only looks, and does not find these out.
+        """
+        ids = await self._ids(words, limit, older_than)
+        return Purged(ids, []) if dry_run else await self.apurge_ids(ids)
+
+    async def apurge_ids(self, ids: Sequence[str]) -> Purged:
+        """Delete these jobs, if they have ended and nobody needs them."""
+        purged = Purged([], [])
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                answers = await capability(driver, Inspect).delete(bite)
+            purged.deleted.extend(id for id, answer in zip(bite, answers, strict=True) if answer == "deleted")
+            purged.needed.extend(id for id, answer in zip(bite, answers, strict=True) if answer == "needed")
+        return purged
+
+    async def _ids(self, words: Words, limit: int, older_than: Duration | None = None) -> list[str]:
+        """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
+        if not 1 <= limit <= BULK_LIMIT:
+            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
+        async with self._client.store():  # whose time is known from here on
+            where, last = self._dead(words), None if older_than is None else _before(self._now(), older_than)
+        if last is not None:  # whoever died until then was created until then
+            where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
+        ids: dict[str, None] = {}
+        size, after = min(PAGE, limit), None
+        while len(ids) < limit:
+            page = await self.alist(where, limit=size, after=after)
+            ids |= dict.fromkeys(job.id for job in page if last is None or (job.completed_at or job.created_at) <= last)
+            if len(page) < size:
+                break
+            after = page[-1].id
+        return [*ids][:limit]
+
+    def _dead(self, words: Words) -> Filter:
+        where = self._filter(words)
+        if not set(where.states) <= {Shown.DLQ}:
+            raise ConfigError("the dead-letter queue holds dead jobs only: leave state: out, or look through all jobs")
+        return replace(where, states=(Shown.DLQ,))
+
+    list = blocking(alist)
+    get = blocking(aget)
+    groups = blocking(agroups)
+    replay = blocking(areplay)
+    replay_all = blocking(areplay_all)
+    replay_ids = blocking(areplay_ids)
+    purge = blocking(apurge)
+    purge_ids = blocking(apurge_ids)
+
+
+def _key(key: str | None, ttl: Duration | EllipsisType | None) -> JobOptions:
+    """A new key and its life as options; empty if there is none."""
+    given = {} if key is None else {"idempotency_key": key}
+    return checked(given if isinstance(ttl, EllipsisType) else {**given, "idempotency_ttl": ttl})
+
+
+def _own_key(key: JobOptions, job: JobRecord) -> str | None:
+    if key and job.workflow_id is not None:
+        raise InvalidJob(
+            f"job {job.id} is a step of a workflow, which has no key of its own: leave idempotency_key out"
+        )
+    return key.get("idempotency_key")
+
+
+def _before(now: datetime, age: Duration) -> datetime:
+    try:
+        if (length := timedelta(seconds=seconds(age))) >= timedelta():
+            return now - length
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidJob(f"older_than must be seconds or a timedelta, neither negative nor before all time, not {age!r}")
+
+
+def _bites(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids in bites that hold nobody up for long."""
+    if len(ids) > BULK_LIMIT:
+        raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
+    return (ids[start : start + BITE] for start in range(0, len(ids), BITE))

@@ -1,0 +1,51 @@
+"""What the parents of claimed jobs came to: asked for together by all that start at the same time (K3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from taskharbor.core.wiring import LIMIT
+from taskharbor.driver import Driver, Inspect, Parent, capability
+
+MOST_AT_ONCE = 100
+
+
+class Parents:
+    """One call for all that ask while the last one is under way, and no more of them than it can carry."""
+
+    def __init__(self, driver: Callable[[], Awaitable[Driver]], timeout: float) -> None:
+        self._driver = driver
+        self._timeout = timeout
+        self._waiting: dict[str, asyncio.Future[list[Parent]]] = {}
+        self._asking: asyncio.Task[None] | None = None
+
+    async def of(self, id: str) -> list[Parent]:
+        """The parents of a job, in order."""
+        future = self._waiting.get(id)
+        if future is None or future.cancelled():
+            future = self._waiting[id] = asyncio.get_running_loop().create_future()
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return await future
+
+    async def _ask(self) -> None:
+        try:
+            while self._waiting:
+                asked = {id: self._waiting.pop(id) for id in list(self._waiting)[:MOST_AT_ONCE]}
+                try:
+                    answers = await self._answers(list(asked))
+                except Exception as error:
+                    for future in asked.values():
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                for future, answer in zip(asked.values(), answers, strict=True):
+                    if not future.done():
+                        future.set_result(answer)
+        finally:
+            self._asking = None
+
+    async def _answers(self, ids: list[str]) -> list[list[Parent]]:
+        async with asyncio.timeout(self._timeout):
+            return await capability(await self._driver(), Inspect).parents(ids, LIMIT)

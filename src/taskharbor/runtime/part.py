@@ -1,0 +1,38 @@
+"""A part of the operator's view: what `harbor.admin` is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from taskharbor.core.filter import Filter, parse
+from taskharbor.runtime.portal import Portal
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
+
+LIMIT = 50
+BULK_LIMIT = 10_000
+PAGE = 1000
+Words = str | Sequence[str] | Filter
+
+
+class Part:
+    """Asks the store through the client, at the store's time."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def portal(self) -> Portal:
+        """Where blocking twins run."""
+        return self._client.portal
+
+    def _now(self) -> datetime:
+        return self._client.session.now()
+
+    def _filter(self, words: Words) -> Filter:
+        if isinstance(words, Filter):
+            return words
+        return parse(tuple(words.split() if isinstance(words, str) else words), self._now())

@@ -1,0 +1,134 @@
+"""A workflow from outside: what enqueueing a flow gives back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from taskharbor.core.states import TERMINAL
+from taskharbor.core.workflow import Nested, Standing, flat, mapped
+from taskharbor.driver import Inspect, at_once, capability
+from taskharbor.errors import JobFailed
+from taskharbor.runtime.handle import Job
+from taskharbor.runtime.portal import Portal, blocking
+from taskharbor.runtime.workflows import Workflows
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
+
+R = TypeVar("R", covariant=True)
+PAGE = 1000
+FIRST_LOOK, LAST_LOOK = 0.2, 5.0
+
+
+class Run(Generic[R]):
+    """A workflow that was enqueued. `created` is False if its idempotency key already stood for this one.
+
+    A flow without steps is done from the start, and stored nowhere: its run has no client.
+    """
+
+    __slots__ = ("_client", "_outs", "created", "id", "same_payload")
+
+    def __init__(
+        self,
+        client: Client | None,
+        id: str,
+        outs: Nested[Job[Any]] | None = None,
+        created: bool = True,
+        same_payload: bool = True,
+    ) -> None:
+        self._client = client
+        self._outs = outs
+        self.id = id
+        self.created = created
+        self.same_payload = same_payload
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    @property
+    def portal(self) -> Portal:
+        """Where blocking twins run."""
+        return cast(Portal, _Here()) if self._client is None else self._client.portal
+
+    @property
+    def _workflows(self) -> Workflows | None:
+        return None if self._client is None else Workflows(self._client)
+
+    async def astate(self) -> str:
+        """running, held (something failed, and the rest waits for its replay), done, failed or cancelled."""
+        workflows = self._workflows
+        return Standing.DONE.value if workflows is None else (await workflows.aget(self.id)).state
+
+    async def acancel(self) -> int:
+        """Cancel what has not ended; how many jobs that were. Running ones hear of it with their next heartbeat."""
+        workflows = self._workflows
+        return 0 if workflows is None else await workflows.acancel(self.id)
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
+
+        Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there will be none, unless somebody replays.
+        """
+        client, outs = self._client, self._outs
+        if client is None:
+            return cast(R, _shaped(outs, iter(())))
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        if outs is None:  # somebody else has enqueued this: the store knows
+            workflows = Workflows(client)
+            await workflows.aget(self.id)
+            outs = mapped(await workflows.results(self.id), lambda job: Job[Any](client, job.id))
+        left, values = list(flat(outs)), list[Any]()
+        while left:
+            ended = await self._ended(client, left[:PAGE])
+            values += ended
+            del left[: len(ended)]
+            if left and len(ended) < PAGE:
+                await self._wait(client, left[0], deadline)
+        return cast(R, _shaped(outs, iter(values)))
+
+    async def _ended(self, client: Client, jobs: list[Job[Any]]) -> list[Any]:
+        """The results of the first of these, as far as they have ended."""
+        values: list[Any] = []
+        async with client.store() as driver:
+            records = await capability(driver, Inspect).get([job.id for job in jobs])
+        for job, record in zip(jobs, records, strict=True):
+            if record is not None and record.state not in TERMINAL:
+                break
+            values.append(job.outcome(record))
+        return values
+
+    async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> None:
+        """Wait until the job has ended, unless it never will."""
+        loop, look = asyncio.get_running_loop(), FIRST_LOOK
+        while True:
+            left = LAST_LOOK if deadline is None else deadline - loop.time()
+            try:
+                await client.finished(job.id, max(0.0, min(left, look)))
+                return
+            except TimeoutError:
+                state = await self.astate()
+                if state == Standing.HELD:
+                    raise JobFailed(
+                        f"workflow {self.id} is held: a job that others wait for has failed. "
+                        f"See it by harbor.admin.workflows.graph({self.id!r}), and replay it to go on"
+                    ) from None
+                if deadline is not None and loop.time() >= deadline:
+                    raise TimeoutError(f"workflow {self.id} is {state} and has no result yet") from None
+            look = min(look * 2, LAST_LOOK)
+
+    state = blocking(astate)
+    result = blocking(aresult)
+    cancel = blocking(acancel)
+
+
+def _shaped(nested: Nested[Any], values: Iterator[Any]) -> Any:
+    if isinstance(nested, tuple):
+        return [_shaped(part, values) for part in cast("tuple[Nested[Any], ...]", nested)]
+    return next(values)
+
+
+class _Here:
+    def call(self, name: str, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        return at_once(make())

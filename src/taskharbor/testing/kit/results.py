@@ -1,0 +1,233 @@
+"""K3: what the parents of jobs came to, for many jobs at once, as far as a driver carries it."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from taskharbor.core.job import Dependency, NewJob
+from taskharbor.core.states import State
+from taskharbor.driver import Parent
+from taskharbor.testing.kit.scene import ALL, MUCH, Cases, Scene, ack, at, child, fail, job
+
+DONE, READY, DLQ = State.DONE, State.READY, State.DLQ
+FLUSH = 333
+
+
+def family(id: str, *edges: tuple[str, str], **options: object) -> NewJob:
+    """A job that waits for others, each with a policy of its own."""
+    return job(id, depends_on=tuple(Dependency(parent, policy) for parent, policy in edges), **options)
+
+
+async def finish(s: Scene, ids: Iterable[str]) -> None:
+    """Let these jobs, and nobody else, be in line; each comes to its own id."""
+    left = set(ids)
+    while left:
+        held = await s.reserve(FLUSH)
+        assert {each.id for each in held} <= left
+        assert held, f"{len(left)} jobs are never handed out"
+        await s.end(*(ack(each, result=each.id.encode()) for each in held))
+        left -= {each.id for each in held}
+
+
+def told(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
+    """Whose results they are, the results, and their sizes."""
+    return [(parent.id, parent.result, parent.size) for parent in parents]
+
+
+class Results(Cases):
+    """K3, and D9 with K1."""
+
+    async def test_K3_parents_of_many_jobs_are_told_in_the_order_asked_for(self, s: Scene) -> None:
+        """K3: nothing for a job without edges or one that is not there; the same twice for the same twice."""
+        await s.add(job("a"), job("b"), child("x", "b", "a"), child("y", "a"))
+        await s.end(ack(await s.claim("a"), result=b"1"))
+        first = [Parent("b", "hold", False, READY, None, None), Parent("a", "hold", True, DONE, b"1", None, 1)]
+        second = [Parent("a", "hold", True, DONE, b"1", None, 1)]
+        asked = ["y", "a", "nobody", "x", "y"]
+        assert await s.look.parents(asked, MUCH) == [second, [], [], first, second]
+        assert await s.look.parents([], MUCH) == []
+
+    async def test_K3_a_size_is_that_of_the_result_and_0_without_one(self, s: Scene) -> None:
+        """K3: an empty result is a result of no size."""
+        await s.add(*(job(id) for id in "abcd"), child("z", *"abcd", policy="collect"))
+        results = {"a": b"four", "b": b"", "c": None}
+        for id, result in results.items():
+            await s.end(ack(await s.claim(id), result=result))
+        await s.end(fail(await s.claim("d"), last_error="long enough an error"))
+        assert told(await s.parents("z")) == [("a", b"four", 4), ("b", b"", 0), ("c", None, 0), ("d", None, 0)]
+
+    @pytest.mark.parametrize("most", [8, 7, 0])
+    async def test_K3_results_are_given_up_to_so_many_bytes_in_all(self, s: Scene, most: int) -> None:
+        """K3: at exactly the limit all of them, beyond it none, but always their sizes, states and errors."""
+        await s.add(job("a"), job("b"), job("c"), child("z", "a", "b", "c", policy="collect"))
+        await s.end(ack(await s.claim("a"), result=b"12345"), ack(await s.claim("b"), result=b"678"))
+        await s.end(fail(await s.claim("c"), last_error="boom"))
+        given = most >= 8
+        assert await s.parents("z", most) == [
+            Parent("a", "collect", True, DONE, b"12345" if given else None, None, 5),
+            Parent("b", "collect", True, DONE, b"678" if given else None, None, 3),
+            Parent("c", "collect", True, DLQ, None, "boom", 0),
+        ]
+
+    async def test_K3_the_limit_is_each_jobs_own(self, s: Scene) -> None:
+        """K3: one job with too much keeps nobody else from his results."""
+        await s.add(job("big"), job("small"), child("x", "big"), child("y", "small"), child("z", "big", "small"))
+        await s.end(ack(await s.claim("big"), result=b"0123456789"), ack(await s.claim("small"), result=b"01234"))
+        found = await s.look.parents(["x", "y", "z", "y"], 9)
+        assert [told(parents) for parents in found] == [
+            [("big", None, 10)],
+            [("small", b"01234", 5)],
+            [("big", None, 10), ("small", None, 5)],
+            [("small", b"01234", 5)],
+        ]
+
+    async def test_K3_a_result_counts_once_for_every_edge(self, s: Scene) -> None:
+        """K3: a parent that is there twice is given twice, and counted twice."""
+        await s.add(job("p"), child("c", "p", "p"))
+        await s.end(ack(await s.claim("p"), result=b"12345"))
+        assert told(await s.parents("c", 10)) == [("p", b"12345", 5)] * 2
+        assert told(await s.parents("c", 9)) == [("p", None, 5)] * 2
+
+    async def test_K2_two_edges_to_one_parent_are_satisfied_at_once(self, s: Scene) -> None:
+        """K2, K3: a child may name a parent twice; it is released once, by its one end."""
+        await s.add(job("p"), job("q1"), child("c", "p", "q1", "p"))
+        assert (await s.get("c")).unmet == 3
+        settle = ack(await s.claim("p"), result=b"r")
+        await s.end(settle)
+        assert ((await s.get("c")).unmet, (await s.get("c")).state) == (1, "waiting")
+        async with s.nothing_changes():
+            assert await s.settle(settle) == ["replayed"]
+        await s.end(ack(await s.claim("q1")))
+        assert [(parent.id, parent.satisfied) for parent in await s.parents("c")] == [
+            ("p", True),
+            ("q1", True),
+            ("p", True),
+        ]
+        assert await s.order() == ["c"]
+        assert ((await s.get("c")).unmet, (await s.get("c")).version) == (0, 1)
+
+    async def test_K4_two_edges_to_one_parent_have_each_a_policy(self, s: Scene) -> None:
+        """K2, K4: a failure satisfies the one that collects; the other holds until a replay."""
+        await s.add(job("p"), family("c", ("p", "collect"), ("p", "hold")), family("d", ("p", "hold"), ("p", "cancel")))
+        await s.end(fail(await s.claim("p")))
+        assert [parent.satisfied for parent in await s.parents("c")] == [True, False]
+        assert ((await s.get("c")).unmet, (await s.get("c")).state) == (1, "waiting")
+        assert await s.states("d") == ["cancelled"]
+        await s.replay("p")
+        await s.end(ack(await s.claim("p")))
+        assert ((await s.get("c")).unmet, (await s.get("c")).state) == (0, "ready")
+
+    async def test_K3_edges_that_only_order_stand_beside_those_that_give(self, s: Scene) -> None:
+        """K3: all are told, in the order given, each with the policy of its own."""
+        await s.add(
+            job("gives"),
+            job("orders"),
+            job("also"),
+            family("c", ("gives", "hold"), ("orders", "collect"), ("also", "cancel")),
+        )
+        await s.end(fail(await s.claim("orders"), last_error="no matter"))
+        for id in ("also", "gives"):
+            await s.end(ack(await s.claim(id), result=id.encode()))
+        assert await s.parents("c") == [
+            Parent("gives", "hold", True, DONE, b"gives", None, 5),
+            Parent("orders", "collect", True, DLQ, None, "no matter", 0),
+            Parent("also", "cancel", True, DONE, b"also", None, 4),
+        ]
+        assert await s.states("c") == ["ready"]
+
+    async def test_K3_a_replayed_parent_is_told_as_it_is_now(self, s: Scene) -> None:
+        """K2, K3: a collected failure that went well later gives its result, and its edge stays as it was."""
+        await s.add(job("p"), child("c", "p", policy="collect"))
+        await s.end(fail(await s.claim("p"), last_error="boom"))
+        await s.replay("p")
+        [again] = await s.parents("c")
+        assert (again.satisfied, again.state, again.result) == (True, READY, None)
+        await s.end(ack(await s.claim("p"), result=b"well"))
+        assert await s.parents("c") == [Parent("p", "collect", True, DONE, b"well", None, 4)]
+
+    async def test_K3_many_jobs_are_asked_for_at_once(self, s: Scene) -> None:
+        """K3: 500 children, in an order that is nobody's."""
+        ids = [f"c{n:03}" for n in range(500)]
+        await s.add(*(job(f"p{n}") for n in range(5)), *(child(id, f"p{n % 5}") for n, id in enumerate(ids)))
+        await s.end(*(ack(each, result=each.id.encode()) for each in await s.reserve(5)))
+        asked = [ids[(n * 7) % 500] for n in range(500)]
+        found = await s.look.parents(asked, MUCH)
+        assert [parent.result for [parent] in found] == [f"p{(n * 7) % 500 % 5}".encode() for n in range(500)]
+
+    async def test_K2_a_group_of_1000_a_join_and_a_second_stage(self, s: Scene) -> None:
+        """K1, K2, K3: members, a finalizer, then as many members again behind one join; each stage runs once."""
+        first = [f"m{n:04}" for n in range(1000)]
+        second = [f"n{n:04}" for n in range(500)]
+        await s.add(
+            *(job(id) for id in first),
+            child("join", *first),
+            *(child(id, "join") for id in second),
+            child("end", *second),
+            workflow_id="w",
+        )
+        await finish(s, first)
+        assert [(record.unmet, str(record.state)) for record in [await s.get("join"), await s.get("end")]] == [
+            (0, "ready"),
+            (500, "waiting"),
+        ]
+        assert [parent.result for parent in await s.parents("join")] == [id.encode() for id in first]
+        for stage in (["join"], second, ["end"]):
+            await finish(s, stage)
+        assert [parent.result for parent in await s.parents("end")] == [id.encode() for id in second]
+        assert {record.version for record in await s.all()} == {1}
+        assert await s.reserve(ALL) == []
+
+    async def test_D9_a_flow_comes_with_a_settle(self, s: Scene) -> None:
+        """D9, K1, K3, K5: jobs that wait for each other, of a workflow of their own, in one step with an Ack."""
+        s.tick(1)
+        held = await s.held("starter")
+        flow = [
+            job("l", workflow_id="w"),
+            job("r", workflow_id="w"),
+            family("z", ("r", "collect"), ("l", "hold"), workflow_id="w"),
+            family("after", ("z", "cancel"), workflow_id="w", run_at=at(60)),
+        ]
+        s.tick(1)
+        settle = ack(held, new_jobs=tuple(flow))
+        await s.end(settle)
+        assert await s.states("l", "r", "z", "after") == ["ready", "ready", "waiting", "waiting"]
+        assert [(await s.get(id)).unmet for id in ("z", "after")] == [2, 1]
+        [counts] = await s.look.workflows(9)
+        assert (counts.id, counts.created_at, counts.states) == ("w", s.now, {READY: 2, State.WAITING: 2})
+        async with s.nothing_changes():
+            assert await s.settle(settle) == ["replayed"]
+        await s.end(fail(await s.claim("r"), last_error="boom"))
+        await s.end(ack(await s.claim("l"), result=b"l"))
+        assert await s.parents("z") == [
+            Parent("r", "collect", True, DLQ, None, "boom", 0),
+            Parent("l", "hold", True, DONE, b"l", None, 1),
+        ]
+        await s.end(fail(await s.claim("z")))
+        assert await s.states("after") == ["cancelled"]
+
+    async def test_D9_flows_of_one_flush_stay_apart(self, s: Scene) -> None:
+        """D9, D7: each settle brings its own; that of a refused one is not born."""
+        held = {id: await s.held(id, lease=5 if id == "late" else 60) for id in ("a", "b", "late")}
+        s.tick(5)
+        verdicts = await s.settle(
+            *(
+                ack(each, new_jobs=(job(f"{id}.p", workflow_id=id), child(f"{id}.c", f"{id}.p", workflow_id=id)))
+                for id, each in held.items()
+            )
+        )
+        assert [str(each) if isinstance(each, str) else type(each).__name__ for each in verdicts] == [
+            "ok",
+            "ok",
+            "LeaseExpired",
+        ]
+        assert [counts.id for counts in await s.look.workflows(9)] == ["b", "a"]
+        assert [told(parents) for parents in await s.look.parents(["a.c", "b.c", "late.c"], MUCH)] == [
+            [("a.p", None, 0)],
+            [("b.p", None, 0)],
+            [],
+        ]
+        await s.end(ack(await s.claim("b.p")))
+        assert await s.states("a.c", "b.c") == ["waiting", "ready"]

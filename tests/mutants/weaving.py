@@ -1,0 +1,127 @@
+"""Broken workers: flows on their way into the store, and what their steps are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.outcome import Failed, Outcome
+from taskharbor.core.states import Shown
+from taskharbor.core.workflow import Outs, Shape, flat
+from taskharbor.driver import Group, Inspect, Parent, capability
+from taskharbor.runtime import executor as executors
+from taskharbor.runtime import flow as flows
+from taskharbor.runtime import workflows as operators
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.flow import Edges, Flow, Plan, Steps, Tempered
+from taskharbor.runtime.keeper import Held
+from taskharbor.runtime.parents import Parents
+from taskharbor.runtime.workflows import Workflows
+
+from .mutant import Roll
+
+WEAVING = Roll("worker")
+mutant = WEAVING.mutant
+
+NESTED = "results_come_in_order_and_nested_as_the_flow_is"
+
+
+@mutant((flows, "shape"), by=NESTED)
+def nesting_flattened(shape: Any, outs: Outs) -> Shape:
+    """A finalizer of nested groups is given one long list."""
+    length = len(list(flat(outs)))
+    return length if isinstance(outs, tuple) else 0
+
+
+@mutant((flows, "shape"), by=NESTED)
+def single_result_in_a_list(shape: Any, outs: Outs) -> Shape:
+    """A step of a chain is given a list of one."""
+    found: Shape = shape(outs)
+    return found or 1
+
+
+@mutant((executors, "filled"), by=NESTED)
+def results_in_the_wrong_order(filled: Any, payload: bytes, parameter: str, given: Sequence[Parent]) -> Any:
+    """The results of a group come backwards."""
+    return filled(payload, parameter, given[::-1])
+
+
+@mutant((Parents, "of"), by="results_are_read_when_a_step_starts")
+async def results_read_before_their_time(of: Any, parents: Any, id: str) -> list[Parent]:
+    """What the parents came to before a replay is taken for what they come to."""
+    known: dict[str, list[Parent]] = vars(parents).setdefault("_known", {})
+    if id not in known:
+        known[id] = await of(parents, id)
+    return known[id]
+
+
+@mutant((executors, "_raised"), by="a_store_that_is_away_when_results_are_read_costs_nothing")
+def unread_results_are_a_failure(raised: Any, error: BaseException, held: Held, task: Any) -> Outcome:
+    """A step dies because the store was away when it was to begin."""
+    outcome: Outcome = raised(error, held, task)
+    return Failed("NotNow", "") if isinstance(error, executors._NotNow) else outcome
+
+
+@mutant((Tempered, "policy"), by="a_failed_step_stands_in_for_its_result")
+def policy_of_a_flow_dropped(policy: Any, flow: Any) -> str:
+    """Whatever was said about failures, they hold everything up."""
+    return "hold"
+
+
+@mutant((flows, "lay_behind"), by="between_many_and_many_stands_one_step")
+def join_skipped(lay_behind: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
+    """Each of many waits for each of many: edges grow as the square of the steps."""
+    return flow.lay(layout, edges)
+
+
+@mutant((flows, "lay_behind"), by="between_many_and_many_stands_one_step")
+def join_waits_for_nobody(lay_behind: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
+    """The step between two groups waits for the first of a group only."""
+    return lay_behind(flow, layout, edges[:1])
+
+
+@mutant((flows, "paths"), by="a_flow_under_a_known_key_is_the_first_one")
+def result_of_a_flow_unnested(paths: Any, outs: Outs) -> Any:
+    """Whoever finds a flow by its key sees its results in another form."""
+    numbers = list(flat(outs))
+    return ((number, [(place, len(numbers))]) for place, number in enumerate(numbers))
+
+
+@mutant((Client, "_group"), by="a_flow_under_a_known_key_is_the_first_one")
+def key_of_a_flow_ignored(group: Any, client: Client, plan: Plan[Any], options: Any, session: Any) -> Group:
+    """A flow enqueued twice under one key is stored twice."""
+    made: Group = group(client, plan, {**options, "idempotency_key": None}, session)
+    return made
+
+
+@mutant((Client, "enqueue_with"), by="a_flow_comes_with_its_handlers_success")
+def flow_of_a_handler_unordered(enqueue_with: Any, client: Client, held: Held, flow: Flow[Any]) -> Any:
+    """The steps of a flow that a handler enqueued do not wait for each other."""
+    run = enqueue_with(client, held, flow)
+    held.new_jobs = tuple(replace(job, depends_on=()) for job in held.new_jobs)
+    return run
+
+
+@mutant((Workflows, "acancel"), by="a_cancelled_workflow_releases_nobody")
+async def workflow_cancelled_oldest_first(acancel: Any, workflows: Workflows, id: str) -> int:
+    """Steps that collect failures are released by the very cancellation, and run."""
+    where = Filter(workflow_id=id, states=operators._UNFINISHED)
+    pages = [page async for page in workflows._pages(where)]
+    oldest_first = [job.id for page in pages for job in page][::-1]
+    for first in range(0, len(oldest_first), len(pages[0])):
+        await workflows._client.cancel(oldest_first[first : first + len(pages[0])])
+    return len(oldest_first)
+
+
+@mutant((Workflows, "areplay"), by="a_replayed_workflow_goes_on_from_where_it_failed")
+async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflows, id: str) -> list[str]:
+    """What was cancelled because of a failure stays so."""
+    where = Filter(workflow_id=id, states=(Shown.DLQ,))
+    ids = [job.id async for page in workflows._pages(where) for job in page]
+    async with workflows._client.store() as driver:
+        await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
+    return ids

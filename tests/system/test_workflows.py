@@ -1,0 +1,60 @@
+"""Workflows whose workers and clients are killed (K1, K2)."""
+
+from __future__ import annotations
+
+from taskharbor import Run, chain, chord, group
+
+from .crew import Crew, until
+
+MEMBERS = 200
+KILLS = 6
+
+
+def test_a_chord_of_200_ends_once_whoever_is_killed(crew: Crew) -> None:
+    """K1, K2, H10: with every result in its place, under kills of one worker after the other."""
+    crew.max_crashes = None
+    tasks = crew.harbor.by_name
+    run = chord(group(tasks["amble"].step(number) for number in range(MEMBERS)), tasks["total"]).enqueue()
+    workers = [crew.worker(concurrency=4), crew.worker(concurrency=4)]
+    for _ in range(KILLS):
+        before = _done(crew, run.id)
+        until(lambda before=before: _done(crew, run.id) > before + 5, "some members end")  # type: ignore[misc]
+        workers.pop(0).kill()
+        workers.append(crew.worker(concurrency=4))
+    assert run.result(timeout=60) == sum(range(MEMBERS))
+    records = crew.judge()
+    assert [job.state for job in records] == ["done"] * (MEMBERS + 1)
+    assert sum(job.crashes or job.version > 1 for job in records) > 0
+
+
+def _done(crew: Crew, id: str) -> int:
+    return crew.harbor.admin.workflows.get(id).counts.get("done", 0)
+
+
+def test_a_client_that_is_killed_leaves_whole_workflows_or_none(crew: Crew) -> None:
+    """D1, K1: whatever was stored of a flow is all of it, and runs to its end."""
+    for _ in range(3):
+        client = crew.client([], members=20, rounds=None)
+        before = len(crew.harbor.admin.workflows.list(limit=1000))
+        client.go()
+        until(lambda stored=before: len(crew.harbor.admin.workflows.list(limit=1000)) > stored + 2, "flows are stored")  # type: ignore[misc]
+        client.kill()
+    crew.worker(concurrency=32)
+    crew.drained()
+    found = crew.harbor.admin.workflows.list(limit=1000)
+    assert {(workflow.state, workflow.jobs) for workflow in found} == {("done", 21)}
+    crew.judge()
+
+
+def test_a_chain_survives_the_death_of_each_of_its_workers(crew: Crew) -> None:
+    """K1, K3, X1: every step is killed once, and goes on with the result before."""
+    tasks = crew.harbor.by_name
+    run: Run[int] = chain(tasks["amble"].step(7), tasks["amble"], tasks["amble"], tasks["amble"]).enqueue()
+    ids = [node.id for node in crew.harbor.admin.workflows.graph(run.id)]
+    for id in ids:
+        worker = crew.worker(concurrency=1)
+        crew.runs(id)
+        worker.kill()
+    crew.worker()
+    assert run.result(timeout=60) == 7
+    assert {job.state for job in crew.judge()} == {"done"}

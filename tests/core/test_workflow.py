@@ -100,6 +100,8 @@ READY, WAITING, INFLIGHT, DONE, DLQ, CANCELLED = State
         ({DONE: 3}, None, Standing.DONE),
         ({DONE: 3, DLQ: 1}, None, None),
         ({DONE: 3, DLQ: 1}, [DONE], Standing.DONE),
+        ({DONE: 3, DLQ: 1}, [], Standing.FAILED),
+        ({CANCELLED: 1}, [], Standing.CANCELLED),
         ({DONE: 3, DLQ: 1}, [DONE, DLQ], Standing.FAILED),
         ({DONE: 3, DLQ: 1, CANCELLED: 1}, [CANCELLED], Standing.FAILED),
         ({DONE: 3, CANCELLED: 1}, [DONE, CANCELLED], Standing.CANCELLED),

@@ -9,7 +9,15 @@ import pytest
 
 from taskharbor import FailedStep, Flow, Graph, Harbor, Run, chain, chord, current, group
 from taskharbor.core import wiring
-from taskharbor.errors import InvalidJob, JobCancelled, JobFailed, JobNotFound, NotEncodable, PayloadTooLarge
+from taskharbor.errors import (
+    InvalidJob,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    NotEncodable,
+    PayloadTooLarge,
+    StoreCorrupt,
+)
 from taskharbor.runtime.parents import MOST_AT_ONCE
 from taskharbor.testing import LostRequest, Outage, script
 
@@ -450,6 +458,61 @@ async def test_a_graph_refuses_what_would_be_a_circle_or_foreign() -> None:
     with pytest.raises(InvalidJob, match="a node belongs to the graph"):
         await node.then(w.add).aenqueue()
     assert await w.result(graph) == [1]
+
+
+@virtual
+async def test_whoever_comes_next_waits_also_behind_empty_groups_and_nodes() -> None:
+    """K1: what a flow without steps of its own waits for, its successor waits for."""
+    w = Sums()
+
+    @w.harbor.task
+    async def last(parts: Any) -> None:
+        w.seen.append("last")
+
+    slow = w.tell.using(delay=5)
+    prepared = group(chain(slow.step("one"), group()), chain(slow.step("two"), group(w.tell.step("inner"))))
+    async with w.worker():
+        await (await prepared.then(last).aenqueue()).aresult()
+        assert (sorted(w.seen[:-1]), w.seen[-1]) == (["inner", "one", "two"], "last")  # type: ignore[type-var]
+        w.seen.clear()
+        graph = Graph()
+        one, two = graph.add(w.tell.step("one")), graph.add(w.tell.step("two"))
+        both = graph.add(group(one, two), after=[graph.add(slow.step("slow"))])
+        graph.add(both.then(last))
+        await (await graph.aenqueue()).aresult()
+        assert w.seen == ["one", "two", "slow", "last"]
+
+
+@virtual
+async def test_a_graph_is_no_part_of_itself_and_knows_its_policies() -> None:
+    """X5."""
+    w = Sums()
+    graph = Graph()
+    node = graph.add(w.number.step(1))
+    anything: Any = graph
+    with pytest.raises(InvalidJob, match="a graph cannot be a part of itself"):
+        graph.add(graph)
+    with pytest.raises(InvalidJob, match="on_failure is hold, cancel or collect, not 'colect'"):
+        anything.add(w.number.step(1), after=[node], on_failure="colect")
+    assert await w.result(graph) == [1]
+
+
+@virtual
+async def test_parents_that_cannot_be_read_fail_their_own_child_only() -> None:
+    """F7, F9, K3: it is asked for each by itself, and counts as a failure."""
+    w = Sums(max_attempts=1)
+    parents, bad = w.memory.parents, set[str]()
+
+    async def damaged(ids: Any, most: int) -> Any:
+        if any(id in bad for id in ids):
+            raise StoreCorrupt("a row is damaged")
+        return await parents(ids, most)
+
+    w.memory.parents = damaged  # type: ignore[method-assign]
+    runs = [await chain(w.number.step(n), w.add).aenqueue() for n in range(5)]
+    bad |= {id for id, job in w.memory._store.jobs.items() if job.workflow_id == runs[2].id and job.type == "add"}
+    await w.drain()
+    assert [await run.astate() for run in runs] == ["done", "done", "failed", "done", "done"]
 
 
 @virtual

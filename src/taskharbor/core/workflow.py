@@ -133,6 +133,7 @@ def standing(states: Mapping[State, int], results: Iterable[State] | None = None
         return Standing.DONE
     if results is None:
         return None
-    if all(state is DONE for state in results):
+    found = list(results)
+    if found and all(state is DONE for state in found):
         return Standing.DONE
     return Standing.FAILED if states.get(DLQ) else Standing.CANCELLED

@@ -32,7 +32,7 @@ from taskharbor.errors import NotEncodable, PayloadTooLarge
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.context import JobContext, enter
 from taskharbor.runtime.keeper import Held, Stop
-from taskharbor.runtime.parents import Parents
+from taskharbor.runtime.parents import AWAY, Parents
 from taskharbor.runtime.registered import BUILT_IN, Registered
 from taskharbor.runtime.threads import Threads
 
@@ -101,7 +101,7 @@ class Executor:
             return job.payload
         try:
             parents = await self._parents.of(job.id)
-        except Exception as error:
+        except AWAY as error:
             raise _NotNow from error
         return filled(job.payload, task.signature.first or "", parents)
 

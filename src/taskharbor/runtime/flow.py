@@ -163,7 +163,8 @@ class Group(Flow[list[M]]):
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
         laid = [member.lay(layout, wait) for member in self.members]
-        return tuple(outs for outs, _ in laid), [] if any(not left for _, left in laid) else wait
+        left = [edge for _, edges in laid for edge in edges] if laid else wait
+        return tuple(outs for outs, _ in laid), list(dict.fromkeys(left))
 
     @property
     def beginnings(self) -> int:
@@ -233,10 +234,8 @@ class Tempered(Flow[R]):
     """A flow whose failures mean something of their own."""
 
     def __init__(self, flow: Flow[Any], policy: OnFailure) -> None:
-        if policy not in ("hold", "cancel", "collect"):
-            raise InvalidJob(f"on_failure is hold, cancel or collect, not {policy!r}")
         self._flow = flow
-        self._policy: OnFailure = policy
+        self._policy: OnFailure = _policy(policy)
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
         return self._flow.lay(layout, wait)
@@ -257,16 +256,17 @@ class Tempered(Flow[R]):
 class Node(Single[R]):
     """A flow that has its place in a graph: others may wait for it, and take its result."""
 
-    def __init__(self, layout: Steps, outs: Outs, returns: Any, policy: OnFailure) -> None:
+    def __init__(self, layout: Steps, outs: Outs, left: Edges, returns: Any, policy: OnFailure) -> None:
         self._layout = layout
         self.outs = outs
+        self._left = left
         self._returns = returns
         self._policy: OnFailure = policy
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
         if layout is not self._layout:
             raise InvalidJob("a node belongs to the graph that it was added to: add what uses it to that graph")
-        return self.outs, wait
+        return self.outs, [*self._left, *wait]
 
     @property
     def beginnings(self) -> int:
@@ -301,16 +301,19 @@ class Graph(Flow[list[Any]]):
         for node in after:
             if not isinstance(node, Node):
                 raise InvalidJob(f"after= takes nodes that graph.add gave, not {node!r}")
-            edges += [Edge(number, on_failure) for number in flat(node.lay(self._layout, ())[0])]
+            outs, left = node.lay(self._layout, ())
+            edges += [*(Edge(number, _policy(on_failure)) for number in flat(outs)), *left]
         laid = len(self._layout.laid)
         try:
-            outs, _ = lay_behind(flow, self._layout, edges)
+            outs, left = lay_behind(flow, self._layout, edges)
         except BaseException:
             del self._layout.laid[laid:]
             raise
-        return Node(self._layout, outs, flow.returns, flow.policy)
+        return Node(self._layout, outs, left, flow.returns, flow.policy)
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
+        if layout is self._layout:
+            raise InvalidJob("a graph cannot be a part of itself")
         base = len(layout.laid)
         awaited = {edge.parent for laid in self._layout.laid for edge in laid.edges}
         for laid in self._layout.laid:
@@ -326,6 +329,12 @@ class Graph(Flow[list[Any]]):
     @property
     def returns(self) -> Any:
         return list[Any]
+
+
+def _policy(policy: OnFailure) -> OnFailure:
+    if policy not in ("hold", "cancel", "collect"):
+        raise InvalidJob(f"on_failure is hold, cancel or collect, not {policy!r}")
+    return policy
 
 
 def lay_behind(flow: Flow[Any], layout: Steps, edges: Edges) -> tuple[Outs, Edges]:

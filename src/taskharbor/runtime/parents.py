@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from taskharbor.core.wiring import LIMIT
 from taskharbor.driver import Driver, Inspect, Parent, capability
+from taskharbor.errors import DriverClosed, DriverUnavailable
 
 MOST_AT_ONCE = 100
+AWAY = (DriverUnavailable, DriverClosed, TimeoutError, OSError)
 
 
 class Parents:
@@ -33,18 +35,25 @@ class Parents:
         try:
             while self._waiting:
                 asked = {id: self._waiting.pop(id) for id in list(self._waiting)[:MOST_AT_ONCE]}
-                try:
-                    answers = await self._answers(list(asked))
-                except Exception as error:
-                    for future in asked.values():
-                        if not future.done():
-                            future.set_exception(error)
-                    continue
-                for future, answer in zip(asked.values(), answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
+                await self._tell(asked)
         finally:
             self._asking = None
+
+    async def _tell(self, asked: dict[str, asyncio.Future[list[Parent]]]) -> None:
+        try:
+            answers = await self._answers(list(asked))
+        except Exception as error:
+            if len(asked) > 1 and not isinstance(error, AWAY):  # one that cannot be read: the others must not suffer
+                for id, future in asked.items():
+                    await self._tell({id: future})
+                return
+            for future in asked.values():
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future, answer in zip(asked.values(), answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
 
     async def _answers(self, ids: list[str]) -> list[list[Parent]]:
         async with asyncio.timeout(self._timeout):

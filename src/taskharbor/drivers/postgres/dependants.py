@@ -32,26 +32,25 @@ async def tell(db: Db, ended: Sequence[Ended], edges: Sequence[Row], now: dateti
     that cancels it has one that is never satisfied, and is not released. It is cancelled by the first of its parents.
     A job is held before its edges, by whoever deletes it too; and nobody else ends a parent that this step has ended.
     """
-    if not edges:
-        return False
-    states = {id: state for id, state, _ in ended}
-    met = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.SATISFY]
-    lost = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.CANCEL]
-    counts = Counter(edge[1] for edge in met)
-    await hold(db, {edge[1] for edge in lost}.union(counts))
     released = False
-    if met:
-        released = await _release(db, counts, now)
-        await db.rows("dependants_satisfy", [edge[1] for edge in met], [edge[2] for edge in met])
-    for keep_until, children in _taken_along(ended, lost):
+    lost: list[tuple[datetime, list[str]]] = []  # to be cancelled, the next one last: a line of them may be very long
+    while True:
+        if edges:
+            states = {id: state for id, state, _ in ended}
+            met = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.SATISFY]
+            dropped = [edge for edge in edges if effect(edge[3], states[edge[0]]) is Effect.CANCEL]
+            counts = Counter(edge[1] for edge in met)
+            await hold(db, {edge[1] for edge in dropped}.union(counts))
+            if met:
+                released |= await _release(db, counts, now)
+                await db.rows("dependants_satisfy", [edge[1] for edge in met], [edge[2] for edge in met])
+            lost += reversed(_taken_along(ended, dropped))
+        if not lost:
+            return released
+        keep_until, children = lost.pop()
         gone = await _withdraw(db, children, ("waiting",), now, keep_until)
-        released |= await _tell_of(db, gone, now, keep_until)
-    return released
-
-
-async def _tell_of(db: Db, cancelled: Sequence[str], now: datetime, keep_until: datetime) -> bool:
-    ended: list[Ended] = [(id, CANCELLED, keep_until) for id in cancelled]
-    return await tell(db, ended, await dependants(db, cancelled), now)
+        ended = [(id, CANCELLED, keep_until) for id in gone]
+        edges = await dependants(db, gone)
 
 
 def _taken_along(ended: Sequence[Ended], edges: Sequence[Row]) -> list[tuple[datetime, list[str]]]:
@@ -103,7 +102,7 @@ def nowhere(id: str) -> StoreCorrupt:
 async def withdraw(db: Db, ids: Iterable[str], states: Sequence[str], now: datetime, keep_until: datetime) -> list[str]:
     """Cancel jobs that are in one of these states, which nobody runs, and tell their dependants; which ones it were."""
     gone = await _withdraw(db, ids, states, now, keep_until)
-    await _tell_of(db, gone, now, keep_until)
+    await tell(db, [(id, CANCELLED, keep_until) for id in gone], await dependants(db, gone), now)
     return gone
 
 

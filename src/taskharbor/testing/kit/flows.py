@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from taskharbor.driver import Parent
@@ -215,6 +217,14 @@ class Flows(Cases):
         assert await s.states("c", "d", "held") == ["cancelled", "cancelled", "waiting"]
         records = [await s.get(id) for id in "cd"]
         assert {(record.completed_at, record.keep_until) for record in records} == {(s.now, KEEP)}
+
+    async def test_K4_cancel_takes_a_very_long_line_along(self, s: Scene) -> None:
+        """K4: longer than calls can be deep."""
+        ids = [f"n{number:04}" for number in range(1200)]
+        line = [child(id, before, policy="cancel") for before, id in pairwise(ids)]
+        await s.add(job(ids[0]), *line)
+        await s.end(fail(await s.claim(ids[0])))
+        assert set(await s.states(ids[1], ids[600], ids[-1])) == {"cancelled"}
 
     @every_dead_end
     async def test_K4_collect_runs_with_the_failures(self, s: Scene, how: str) -> None:

@@ -1,16 +1,26 @@
 """Exactly-once effects on PostgreSQL: a handler's own writes commit together with the end of its job, or not at all.
 
-Run it: TASKHARBOR_URL=postgresql://… python examples/effects.py
+Run it: TASKHARBOR_URL=postgresql://user:password@host/database python examples/effects.py
+It makes a table of its own there, `account`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
-from taskharbor import Harbor, current, group
+from taskharbor import Harbor, chain, current, group
 
 harbor = Harbor()  # TASKHARBOR_URL
 crashes = {3, 7}
+
+
+@harbor.task
+async def open_account(name: str) -> None:
+    """An empty account, unless there is one."""
+    async with current().transaction() as tx:
+        await tx.execute("CREATE TABLE IF NOT EXISTS account (name text PRIMARY KEY, cents bigint NOT NULL)")
+        await tx.execute("INSERT INTO account VALUES ($1, 0) ON CONFLICT DO NOTHING", name)
 
 
 @harbor.task(max_attempts=3)
@@ -24,12 +34,15 @@ async def deposit(account: str, cents: int, number: int) -> None:
 
 async def main() -> None:
     """Twenty deposits, some of them tried twice; each is booked once."""
+    if not harbor.url.startswith(("postgresql://", "postgres://")):
+        sys.exit("this needs PostgreSQL: set TASKHARBOR_URL=postgresql://user:password@host/database")
     await harbor.amigrate()
     async with harbor.open():
-        run = await group(deposit.step("Ada", 100, number) for number in range(20)).aenqueue()
+        deposits = group(deposit.step("Ada", 100, number) for number in range(20))
+        run = await chain(open_account.step("Ada"), deposits).aenqueue()
         async with harbor.worker():
             await run.aresult(timeout=60)
-        failed = [job for job in await harbor.admin.jobs.alist() if job.attempts]
+        failed = [job for job in await harbor.admin.jobs.alist(f"workflow:{run.id}") if job.attempts]
         print(f"{len(failed)} deposits were tried again")
 
 

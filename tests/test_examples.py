@@ -12,17 +12,23 @@ from servers.postgres import PostgresServer
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-def run(example: str, folder: Path, **environment: str) -> str:
-    """What an example prints."""
-    done = subprocess.run(
+def start(example: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """An example that was run to its end."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TASKHARBOR_URL"}
+    return subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / example)],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
+
+
+def run(example: str, folder: Path, **environment: str) -> str:
+    """What an example prints."""
+    done = start(example, folder, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -44,10 +50,18 @@ def test_an_order_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_effects_happen_once(tmp_path: Path, postgres: PostgresServer) -> None:
-    """D9, D13, G3: what a dead run wrote is gone, what a job's end was committed with is there once."""
+    """D9, D13, G3: what a dead run wrote is gone, what a job's end was committed with is there once; every time."""
     database = postgres.new_database()
-    postgres.execute("CREATE TABLE account (name text, cents bigint)", database=database)
-    postgres.execute("INSERT INTO account VALUES ('Ada', 0)", database=database)
-    printed = run("effects.py", tmp_path, TASKHARBOR_URL=postgres.url(database))
-    assert printed == "2 deposits were tried again\n"
-    assert postgres.execute("SELECT cents FROM account", database=database) == [(2000,)]
+    for booked in (2000, 4000, 6000):
+        printed = run("effects.py", tmp_path, TASKHARBOR_URL=postgres.url(database))
+        assert printed == "2 deposits were tried again\n"
+        assert postgres.execute("SELECT cents FROM account", database=database) == [(booked,)]
+
+
+def test_effects_without_a_server_say_how_to_name_one(tmp_path: Path) -> None:
+    """X5: one line, and no file is made."""
+    done = start("effects.py", tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "set TASKHARBOR_URL=postgresql://" in line
+    assert list(tmp_path.iterdir()) == []

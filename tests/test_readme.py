@@ -55,6 +55,14 @@ def test_the_readme_sells_and_starts_it_within_60_lines() -> None:
         assert needed in head
 
 
+def test_every_example_is_linked_from_the_docs() -> None:
+    """Whoever looks for one finds it."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    for example in (ROOT / "examples").glob("*.py"):
+        assert f"](../examples/{example.name})" in index
+    assert "](examples)" in README
+
+
 def test_links_lead_somewhere() -> None:
     """Every relative link of README and docs names a file that exists."""
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:

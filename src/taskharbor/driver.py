@@ -27,7 +27,10 @@ from taskharbor.errors import CapabilityMissing, JobExists, LeaseError, UnknownD
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Jobs stored all or none. With a key (a flow's), a known key stores nothing and names the existing workflow."""
+    """Jobs stored all or none, each behind those that it waits for: they are forgotten the other way round.
+
+    With a key (a flow's), a known key stores nothing and names the existing workflow.
+    """
 
     jobs: tuple[NewJob, ...]
     key: str | None = None
@@ -106,6 +109,9 @@ class Driver(Protocol):
         """Let go of the store; any later verb is `DriverClosed` (D10)."""
         ...
 
+
+# How soon prune looks again at what it keeps because a workflow has not ended.
+PRUNE_AGAIN = timedelta(hours=1)
 
 Cancellation = Literal["cancelled", "requested", "finished", "missing"]
 Deletion = Literal["deleted", "missing", "live", "needed"]
@@ -206,15 +212,26 @@ class Inspect(Protocol):
         ...
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        """Cancel jobs in line at once; for a job under a lease, record the request (T3)."""
+        """Cancel jobs in line at once, and record the request for jobs under a lease (T3).
+
+        Dependants hear of it once all of these are cancelled: none of them is released on the way.
+        """
         ...
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
-        """Remove terminal jobs that no unfinished dependant needs."""
+        """Remove terminal jobs, but none that a dependant needs which is not done."""
+        ...
+
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        """Forget the key that stands for a workflow (I2); False if there is none."""
         ...
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        """Put dead or cancelled jobs back in line; a new key that is taken meanwhile is dropped (Q2)."""
+        """Put dead or cancelled jobs back in line; a new key that is taken meanwhile is dropped (Q2).
+
+        Once all of these are, each waits for what it lacks: for edges that were never satisfied, and again for parents
+        whose failure it had collected and that run again (Q3).
+        """
         ...
 
     async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
@@ -230,7 +247,11 @@ class Inspect(Protocol):
         ...
 
     async def prune(self, now: datetime, limit: int) -> int:
-        """Forget up to `limit` records past their `keep_until` that no unfinished workflow needs (X8)."""
+        """Forget up to `limit` records past their `keep_until` (X8), unless a dependant needs them that is not done.
+
+        Those of a workflow go together, once the last of them is past it and its key has run out if it ever does (I3).
+        Until then their `keep_until` is moved to that time, or `PRUNE_AGAIN` from now while the workflow has not ended.
+        """
         ...
 
 

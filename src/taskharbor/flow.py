@@ -8,11 +8,12 @@ run = flow.enqueue()
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
-from taskharbor.core.wiring import FailedStep
+from taskharbor.core.collecting import FailedStep
 from taskharbor.errors import InvalidJob
-from taskharbor.runtime.flow import After, Flow, Graph, Group, OnFailure, Sequel, Tempered, next_step
+from taskharbor.runtime.flow import After, Flow, Group, OnFailure, Sequel, Tempered, next_step
+from taskharbor.runtime.graph import Graph
 from taskharbor.runtime.step import Step
 
 __all__ = ["FailedStep", "Flow", "Graph", "chain", "chord", "group"]
@@ -26,6 +27,7 @@ E = TypeVar("E")
 F = TypeVar("F")
 Taken = TypeVar("Taken", contravariant=True)
 Given = TypeVar("Given", covariant=True)
+Plain = Literal["hold", "cancel"]
 
 
 class Takes(Protocol[Taken, Given]):
@@ -35,12 +37,12 @@ class Takes(Protocol[Taken, Given]):
 
 
 @overload
-def chain(first: Flow[A], /, *, on_failure: OnFailure = ...) -> Flow[A]: ...
+def chain(first: Flow[A], /, *, on_failure: Plain = ...) -> Flow[A]: ...
 @overload
-def chain(first: Flow[A], second: Takes[A, B] | Flow[B], /, *, on_failure: OnFailure = ...) -> Flow[B]: ...
+def chain(first: Flow[A], second: Takes[A, B] | Flow[B], /, *, on_failure: Plain = ...) -> Flow[B]: ...
 @overload
 def chain(
-    first: Flow[A], second: Takes[A, B] | Flow[B], third: Takes[B, C] | Flow[C], /, *, on_failure: OnFailure = ...
+    first: Flow[A], second: Takes[A, B] | Flow[B], third: Takes[B, C] | Flow[C], /, *, on_failure: Plain = ...
 ) -> Flow[C]: ...
 @overload
 def chain(
@@ -50,7 +52,7 @@ def chain(
     fourth: Takes[C, D] | Flow[D],
     /,
     *,
-    on_failure: OnFailure = ...,
+    on_failure: Plain = ...,
 ) -> Flow[D]: ...
 @overload
 def chain(
@@ -61,7 +63,7 @@ def chain(
     fifth: Takes[D, E] | Flow[E],
     /,
     *,
-    on_failure: OnFailure = ...,
+    on_failure: Plain = ...,
 ) -> Flow[E]: ...
 @overload
 def chain(
@@ -73,17 +75,18 @@ def chain(
     sixth: Takes[E, F] | Flow[F],
     /,
     *rest: Any,
-    on_failure: OnFailure = ...,
+    on_failure: Plain = ...,
 ) -> Flow[Any]: ...
+@overload
+def chain(first: Flow[Any], /, *rest: Any, on_failure: Literal["collect"]) -> Flow[Any]: ...
 def chain(first: Flow[Any], /, *rest: Any, on_failure: OnFailure = "hold") -> Flow[Any]:
     """One after the other: a step or flow, then tasks that take the result before, or flows that take nothing of it.
 
-    `on_failure` says what becomes of the rest when one fails.
+    `on_failure` says what becomes of the rest when one fails that said nothing of itself.
     """
     flow: Flow[Any] = _checked(first)
     for each in rest:
-        before: Flow[Any] = flow if on_failure == "hold" else Tempered(flow, on_failure)
-        flow = _behind(before, each)
+        flow = _behind(_tempered(flow, on_failure), each)
     return flow
 
 
@@ -98,9 +101,19 @@ def group(*members: Any) -> Group[Any]:
     return Group(members)
 
 
-def chord(members: Flow[A], finalizer: Takes[A, B], /, *, on_failure: OnFailure = "hold") -> Flow[B]:
+@overload
+def chord(members: Flow[A], finalizer: Takes[A, B], /, *, on_failure: Plain = ...) -> Flow[B]: ...
+@overload
+def chord(
+    members: Flow[list[T]], finalizer: Takes[list[T | FailedStep], B], /, *, on_failure: Literal["collect"]
+) -> Flow[B]: ...
+def chord(members: Flow[Any], finalizer: Takes[Any, B], /, *, on_failure: OnFailure = "hold") -> Flow[B]:
     """A group, and then a task that takes the list of its results; with `collect`, FailedSteps may be among them."""
-    return chain(_checked(members), finalizer, on_failure=on_failure)
+    return _behind(_tempered(_checked(members), on_failure), finalizer)
+
+
+def _tempered(flow: Flow[Any], policy: OnFailure) -> Flow[Any]:
+    return flow if policy == "hold" else Tempered(flow, policy)
 
 
 def _behind(before: Flow[Any], following: Any) -> Flow[Any]:
@@ -109,6 +122,8 @@ def _behind(before: Flow[Any], following: Any) -> Flow[Any]:
 
 
 def _checked(flow: Flow[T]) -> Flow[T]:
+    if isinstance(flow, list | tuple):
+        raise InvalidJob("a flow begins with a step or another flow, not with a list: wrap it, group([…])")
     if not isinstance(flow, Flow):
         raise InvalidJob(f"a flow begins with a step such as task.step(…), or another flow, not with {flow!r}")
     return flow

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
 from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
 from taskharbor.core.decide import Retention
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
-from taskharbor.driver import Driver, Inspect, Migration, offered
+from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
 from taskharbor.runtime.chance import own_chance
 from taskharbor.runtime.client import Client, transaction_of
 from taskharbor.runtime.clock import Clock
-from taskharbor.runtime.doze import until_open
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.mourning import Hook
@@ -28,20 +27,16 @@ from taskharbor.runtime.naming import name_of, returns_its_result
 from taskharbor.runtime.options import Duration, JobOptions, checked, checked_settings, seconds
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.run import Run
 from taskharbor.runtime.session import Session, Settings
-from taskharbor.runtime.signals import stop_signals
 from taskharbor.runtime.step import Step
+from taskharbor.runtime.workplace import Workplace
 from taskharbor.task import AsyncTask, Task
-
-if TYPE_CHECKING:
-    from taskharbor.runtime.worker import Worker
-    from taskharbor.runtime.worker_options import WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 H = TypeVar("H", bound=Hook)
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 L = TypeVar("L", bound=Callable[[], Any])
 
 
@@ -65,7 +60,7 @@ class Registrar:
         return self._harbor.register(function, self._name, self._retry, self._options)
 
 
-class Harbor:
+class Harbor(Workplace):
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
@@ -115,22 +110,14 @@ class Harbor:
             store_timeout=store_timeout,
         )
         self._driver = driver
-        self._client = Client(Session(self._connect, settings, clock, chance or own_chance()))
-        self._tasks: dict[str, Registered] = {}
-        self._middleware: list[Middleware] = []
-        self._lifespans: list[Lifespan] = []
-        self._on_dead: list[Hook] = []
-        self.admin = Admin(self._client)
+        super().__init__(Client(Session(self._connect, settings, clock, chance or own_chance())))
+        self.admin = Admin(self._client, self._tasks)
 
     def __repr__(self) -> str:
         return f"<Harbor {drivers.redacted(self.url)}>"
 
     async def _connect(self) -> Driver:
         return self._driver or await drivers.from_url(self.url)
-
-    @property
-    def _session(self) -> Session:
-        return self._client.session
 
     @property
     def portal(self) -> Portal:
@@ -249,6 +236,10 @@ class Harbor:
         """A handle on a job by its id."""
         return Job(self._client, id)
 
+    def workflow(self, id: str) -> Run[Any]:
+        """A handle on a workflow by its id."""
+        return Run(self._client, id)
+
     def find(self, name: str) -> Registered:
         """The task of this name."""
         if name not in self._tasks:
@@ -314,101 +305,6 @@ class Harbor:
         """Let go of the store and of the thread behind blocking calls."""
         self.portal.call("aclose", self.aclose)
         self.portal.close()
-
-    # working
-
-    @asynccontextmanager
-    async def worker(
-        self,
-        queues: Sequence[str] | Mapping[str, int] | None = None,
-        *,
-        concurrency: int = 16,
-        lease: float = 30.0,
-        grace: float = 25.0,
-        threads: bool = True,
-    ) -> AsyncGenerator[Worker]:
-        """A worker beside your own code: works inside the block, stops gracefully at its end.
-
-        The block begins when the store is there: one that is away is waited for, and the log says so.
-        """
-        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
-        async with self._lived(waits=True) as worker_of:
-            worker = worker_of(options)
-            worker.start()
-            try:
-                yield worker
-            finally:
-                await worker.stop()
-
-    async def run_worker(
-        self,
-        queues: Sequence[str] | Mapping[str, int] | None = None,
-        *,
-        concurrency: int = 16,
-        lease: float = 30.0,
-        grace: float = 25.0,
-        release_abandoned: bool = False,
-    ) -> None:
-        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
-
-        `release_abandoned` gives back the jobs of threads that ignore their cancellation too: only for a process that
-        ends right after, or the job would run here and elsewhere.
-        """
-        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
-        async with self._lived(waits=True) as worker_of:
-            worker = worker_of(options)
-            with stop_signals(worker.tell_to_stop):
-                worker.start()
-                try:
-                    await worker.wait()
-                finally:
-                    await worker.stop(hold_abandoned=release_abandoned)
-        await worker.release()
-
-    async def drain(
-        self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
-    ) -> int:
-        """Run everything that is due, and what that makes due, then return the number of runs. For tests."""
-        total = 0
-        async with self._lived() as worker_of:
-            while True:
-                names = await self._all_queues() if queues is None else queues
-                options = self._options(names, concurrency=concurrency, lease=lease, threads=threads)
-                total += await worker_of(options).drain()
-                if queues is not None or set(await self._all_queues()) <= set(names):
-                    return total
-
-    @asynccontextmanager
-    async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
-        from taskharbor.runtime.worker import Worker  # with all that works: producers do without
-
-        async with AsyncExitStack() as stack:
-            await (until_open(self._session) if waits else self._session.driver())
-            for lifespan in self._lifespans:
-                await stack.enter_async_context(_manager(lifespan))
-            yield lambda options: Worker(self._client, self._tasks, self._middleware, options, self._on_dead)
-
-    def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
-        from taskharbor.runtime.worker_options import WorkerOptions
-
-        return WorkerOptions(queues=self._queues() if queues is None else queues, **given)
-
-    def _queues(self) -> list[str]:
-        return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
-
-    async def _all_queues(self) -> list[str]:
-        jobs = offered(await self._session.driver(), Inspect)
-        stored = [] if jobs is None else await jobs.counts(self._session.now())
-        return sorted({*self._queues(), *(counts.queue for counts in stored)})
-
-
-def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
-    manager: object = lifespan()
-    if not isinstance(manager, AbstractAsyncContextManager):
-        raise ConfigError(
-            f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
-        )
-    return manager
 
 
 async def _opened(driver: Driver) -> Driver:

@@ -30,7 +30,7 @@ PATIENCE = 60.0
 SHOP = """
 import logging
 import threading
-from taskharbor import Harbor, Retry, current
+from taskharbor import FailedStep, Harbor, Retry, current
 
 harbor = Harbor("sqlite:///jobs.db")
 log = logging.getLogger("shop")
@@ -44,9 +44,21 @@ async def welcome(user_id: int, *, locale: str = "en") -> str:
 def explode(text: str) -> None:
     raise ValueError(text)
 
+@harbor.task(max_attempts=1)
+def once(file: str) -> str:
+    with open(file, "a+") as seen:
+        if seen.tell() == 0:
+            seen.write("x")
+            raise ValueError("the first time")
+    return file
+
 @harbor.task
 def merge(results: list[str | None], *, between: str = " ") -> str:
     return between.join(map(str, results))
+
+@harbor.task
+def tell(results: list[str | FailedStep]) -> str:
+    return str(results)
 
 @harbor.task
 def hang() -> None:

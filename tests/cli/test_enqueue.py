@@ -79,7 +79,7 @@ def test_a_known_key_stores_nothing(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["shop.nothing"], "shop.explode, shop.hang, shop.merge, shop.welcome"),
+        (["shop.nothing"], "shop.explode, shop.hang, shop.merge, shop.once, shop.tell, shop.welcome"),
         (["shop.welcome"], "user_id"),
         (["shop.welcome", "user_id=many"], "Expected `int`, got `str` - at `arguments.user_id`"),
         (["shop.welcome", "user_id=1", "colour=red"], "colour"),

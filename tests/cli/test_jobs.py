@@ -126,6 +126,20 @@ def test_no_such_job(busy: Desk) -> None:
     assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--json", "--url", busy.url)
 
 
+def test_a_job_that_is_done_shows_no_error_in_lists(desk: Desk) -> None:
+    """C: after a good replay the old one is history, which its page and the JSON keep."""
+    desk.enqueue("shop.once", "file=seen", "--id", "mended")
+    desk.drain()
+    assert "the first time" in desk.good("jobs", "ls", "--url", desk.url)
+    desk.good("dlq", "replay", "mended", "--url", desk.url)
+    assert "the first time" in desk.good("jobs", "ls", "--url", desk.url)
+    desk.drain()
+    assert "the first time" not in desk.good("jobs", "ls", "--url", desk.url)
+    assert "the first time" in desk.good("jobs", "show", "mended", "--url", desk.url)
+    (job,) = desk.json("jobs", "ls", "--url", desk.url)
+    assert (job["state"], job["last_error"]) == ("done", "ValueError: the first time")
+
+
 def test_what_a_job_says_cannot_steer_the_terminal(desk: Desk) -> None:
     """X5: control characters in stored text are shown, not sent."""
     desk.enqueue("shop.explode", 'text="\\u001b[31mred\\u0007\\u202e"', "--id", "evil")

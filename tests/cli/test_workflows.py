@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,12 @@ def workflow(desk: Desk, *texts: str) -> str:
     return id
 
 
+def application(desk: Desk) -> Any:
+    """The module in the desk's folder."""
+    sys.path.insert(0, str(desk.folder))
+    return import_module("shop")
+
+
 @pytest.fixture
 def held(desk: Desk) -> tuple[Desk, str]:
     """A store with a workflow that a dead step holds up, and its id."""
@@ -42,7 +52,7 @@ def test_the_list(held: tuple[Desk, str]) -> None:
     assert (second["id"], second["state"], second["jobs"]) == (id, "held", 4)
     assert second["counts"] == {"waiting": 1, "done": 2, "dlq": 1}
     head, *rows = desk.good("workflows", "ls", "--url", desk.url).splitlines()
-    assert head.split() == ["ID", "STATE", "JOBS", "WHICH", "CREATED"]
+    assert head.split() == ["ID", "STATE", "JOBS", "BY", "STATE", "CREATED"]
     assert [row.split()[:3] for row in rows] == [[done, "done", "3"], [id, "held", "4"]]
     result = desk.run("workflows", "ls", "--limit", "1", "--url", desk.url)
     assert f"--after {done}" in result.stderr
@@ -74,13 +84,78 @@ def test_the_graph(held: tuple[Desk, str]) -> None:
         {"id": step["id"], "policy": "hold", "satisfied": step["state"] == "done"} for step in steps
     ]
     text = desk.good("workflows", "show", id, "--url", desk.url)
-    assert "held" in text
+    names = [line.partition("  ")[0] for line in text.partition("\n\n")[0].splitlines()]
+    assert names == ["workflow", "state", "jobs", "created"]
+    assert f"workflow  {id}\nstate     held\n" in text
     assert "4: 1 waiting, 2 done, 1 dlq" in text
     head, *rows = text.partition("Graph\n")[2].splitlines()
     assert head.split() == ["NO", "ID", "TASK", "STATE", "AFTER", "WAITS", "FOR", "ERROR"]
     assert rows[3].split() == ["4", last["id"], "shop.merge", "waiting", "1-3", "2"]
     result = desk.run("workflows", "show", id, "--limit", "2", "--url", desk.url)
     assert (result.exit_code, "The first 2 of 4 jobs" in result.stderr) == (0, True)
+
+
+def test_what_a_failure_means_is_in_the_graph(desk: Desk) -> None:
+    """K4, K5: beside whom a step waits for, unless it just waits."""
+    shop = application(desk)
+
+    async def enqueue() -> str:
+        first, second, third = (shop.welcome.using(delay=60).step(number) for number in range(3))
+        mixed = group(first.on_failure("collect"), second.on_failure("cancel"), third)
+        async with shop.harbor.open():
+            return str((await mixed.then(shop.tell).aenqueue()).id)
+
+    id = asyncio.run(enqueue())
+    rows = desk.good("workflows", "show", id, "--url", desk.url).partition("Graph\n")[2].splitlines()
+    assert rows[4].endswith("  waiting    3; collect 1; cancel 2  3; collect 1; cancel 2")
+
+
+def test_a_step_that_is_done_shows_no_error(desk: Desk) -> None:
+    """K5: after a good replay."""
+    shop = application(desk)
+
+    async def enqueue() -> str:
+        async with shop.harbor.open():
+            return str((await group([shop.once.step("seen"), shop.welcome.step(1)]).aenqueue()).id)
+
+    id = asyncio.run(enqueue())
+    desk.drain()
+    assert "the first time" in desk.good("workflows", "show", id, "--url", desk.url)
+    desk.good("workflows", "replay", id, "--url", desk.url)
+    desk.drain()
+    assert "the first time" not in desk.good("workflows", "show", id, "--url", desk.url)
+    assert "the first time" in desk.good("jobs", "show", _first_step(desk, id), "--url", desk.url)
+
+
+def _first_step(desk: Desk, id: str) -> str:
+    return str(desk.json("workflows", "show", id, "--url", desk.url)["graph"][0]["id"])
+
+
+def test_what_runs_is_called_running(desk: Desk) -> None:
+    """T2, K5: as in lists of jobs, whatever the store calls it."""
+    shop = application(desk)
+
+    async def claim() -> str:
+        async with shop.harbor.open():
+            run = await group([shop.welcome.step(1), shop.welcome.step(2)]).aenqueue()
+            driver = await shop.harbor.driver()
+            now = shop.harbor.admin.now()
+            assert await driver.reserve(["mail"], now, timedelta(seconds=60), 1, "somebody")
+            return str(run.id)
+
+    id = asyncio.run(claim())
+    for words in (["show", id], ["ls"]):
+        text = desk.good("workflows", *words, "--url", desk.url)
+        assert "1 ready, 1 running" in text
+        assert "inflight" not in text
+
+
+def test_a_workflow_is_no_job(held: tuple[Desk, str]) -> None:
+    """C: exit 1, and it says where to look."""
+    desk, id = held
+    for command in ("jobs", "dlq"):
+        complaint = desk.bad(1, command, "show", id, "--url", desk.url)
+        assert complaint == f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`"
 
 
 def test_the_graph_fits_the_terminal(held: tuple[Desk, str]) -> None:

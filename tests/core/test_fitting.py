@@ -64,6 +64,7 @@ class Custom:
         (Annotated[int, msgspec.Meta(gt=5)], int),
         (int, Annotated[int, msgspec.Meta(gt=5)]),
         (Annotated[int, msgspec.Meta(extra={"a": 1})], Annotated[int, msgspec.Meta(extra={"a": 1})]),
+        (Annotated[int, ["no hash"]], int),
         (str, bytes | str),
         ("not a type", int),
     ],
@@ -94,6 +95,7 @@ def test_what_may_fit_is_let_through(given: Any, taken: Any) -> None:
         (list[list[int]], list[int]),
         (Annotated[int, msgspec.Meta(extra={"a": 1})], str),
         (str, Annotated[int, msgspec.Meta(extra={"a": 1})]),
+        (Annotated[int, ["no hash"]], str),
     ],
 )
 def test_what_cannot_fit_is_refused(given: Any, taken: Any) -> None:

@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from taskharbor.core import wiring
 from taskharbor.core.codec import Signature, Undecodable, encode_named
+from taskharbor.core.collecting import FailedStep
 from taskharbor.core.states import State
-from taskharbor.core.wiring import FailedStep, TooMuch, Wiring, filled, wired, wiring_of
+from taskharbor.core.wiring import TooMuch, Wiring, filled, wired, wiring_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=5),
@@ -44,8 +45,8 @@ def came_to(value: Any) -> Came:
 def test_an_argument_is_added_to_those_that_were_given(arguments: dict[str, Any], value: Any) -> None:
     """K3: beside any others, and the rest of the payload stays as it is."""
     arguments.pop("taken", None)
-    payload = wired(encode_named(arguments), Wiring(takes=0, out=[(1, 2)]))
-    assert wiring_of(payload) == Wiring(takes=0, out=[(1, 2)])
+    payload = wired(encode_named(arguments), Wiring(takes=0, out=[(1, 2)], outs=2))
+    assert wiring_of(payload) == Wiring(takes=0, out=[(1, 2)], outs=2)
     found = json.loads(filled(payload, "taken", [came_to(value)]))
     assert found == {"v": 1, "args": {"taken": value, **arguments}}
 
@@ -107,6 +108,16 @@ def test_more_than_a_step_can_be_given_is_refused(monkeypatch: pytest.MonkeyPatc
     assert json.loads(filled(payload, "x", [came_to("abc"), came_to("def")]))["args"] == {"x": ["abc", "def"]}
     with pytest.raises(TooMuch, match="the results of its 2 parents take 11 bytes, the limit is 10"):
         filled(payload, "x", [came_to("abc"), came_to("defg")])
+
+
+def test_failures_that_are_collected_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K3, K4: regression: ten thousand long errors were no bytes at all."""
+    payload = wired(encode_named({}), Wiring(takes=2))
+    given = [came_to("abc"), Came(state=State.DLQ, error="é" * 500)]
+    monkeypatch.setattr(wiring, "LIMIT", 1000)
+    with pytest.raises(TooMuch, match=r"the results of its 2 parents take 1,\d\d\d bytes, the limit is 1,000"):
+        filled(payload, "x", given)
+    assert filled(payload, "x", [came_to("abc"), Came(state=State.CANCELLED)])
 
 
 def test_a_payload_without_wiring_is_left_as_it_is() -> None:

@@ -17,8 +17,11 @@ from taskharbor.core.workflow import (
     Standing,
     assembled,
     flat,
+    joint,
     mapped,
     paths,
+    policies,
+    said,
     shape,
     standing,
 )
@@ -32,6 +35,16 @@ def numbered(nest: Nested[int]) -> Nested[int]:
     return mapped(nest, lambda _: next(numbers))
 
 
+def test_behind_what_a_failure_cancels_the_rest_is_cancelled() -> None:
+    """K4: unless something else was said; what nobody said at all is held."""
+    layout: Layout[str] = Layout()
+    for edges in [], [Edge(0)], [Edge(0, "cancel")], [Edge(1), Edge(2)], [Edge(3)], [Edge(4, "hold")], [Edge(5)]:
+        layout.add("", edges)
+    assert policies(layout.laid) == [
+        (), ("hold",), ("cancel",), ("hold", "cancel"), ("cancel",), ("hold",), ("hold",)
+    ]  # fmt: skip
+
+
 def test_a_layout_gives_steps_their_numbers() -> None:
     """K1: in the order in which they are laid, so nobody can wait for a later one."""
     layout: Layout[str] = Layout()
@@ -42,6 +55,31 @@ def test_a_layout_gives_steps_their_numbers() -> None:
         ("a", (), None),
         ("b", (Edge(0, "hold"),), 0),
     ]
+
+
+def test_a_policy_is_for_those_that_said_nothing() -> None:
+    """K4: the innermost wins."""
+    outs = (Edge(0), (Edge(1, "collect"), Edge(2)))
+    cancelling = (Edge(0, "cancel"), (Edge(1, "collect"), Edge(2, "cancel")))
+    assert said(outs, "cancel") == cancelling
+    assert said(cancelling, "collect") == cancelling
+    assert said(Edge(5), "collect") == Edge(5, "collect")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([None, None], None),
+        (["hold", None], None),
+        (["collect", "collect"], "collect"),
+        (["collect", None], None),
+        (["collect", "hold"], None),
+        (["collect", "cancel", None], "cancel"),
+    ],
+)
+def test_a_step_between_others_fails_as_the_strictest(asked: list[str | None], expected: str | None) -> None:
+    """K4: nobody goes on behind it who would not have gone on without it."""
+    assert joint([Edge(number, policy) for number, policy in enumerate(asked)]) == expected
 
 
 @pytest.mark.parametrize(

@@ -182,14 +182,177 @@ def test_a_child_that_is_being_replayed_hears_of_its_parents_end(play: Play) -> 
     play(act)
 
 
-def test_a_child_that_was_replayed_between_two_looks_hears_of_its_parents_end(play: Play) -> None:
-    """K2, Q3: the same without anybody waiting for a lock."""
+def test_a_child_that_is_replayed_while_its_parent_ends_hears_of_it(play: Play) -> None:
+    """K2, Q3: the replay waits for the end, and finds nothing left to wait for."""
 
     async def act(s: Stage) -> None:
         parent = await a_cancelled_child(s)
-        db = Between(s.third, "dependants_release", lambda: s.driver.replay([Replay(id="c")], T0))
-        assert await settle.settle(db, [ack(parent)], T0) == ["ok"]
+        async with s.other.transaction():
+            assert await settle.settle(s.other, [ack(parent)], T0) == ["ok"]
+            replaying = asyncio.ensure_future(s.driver.replay([Replay(id="c")], T0))
+            await s.meets(replaying)
+        assert await replaying == ["replayed"]
         assert await s.state("c") is State.READY
+
+    play(act)
+
+
+async def a_collector_and_a_parent(s: Stage) -> JobRecord:
+    """`z`, which is dead and had collected the failure of `a`, which runs again."""
+    await s.driver.enqueue([group(job("a"), child("z", "a", policy="collect"))], T0)
+    for id in "az":
+        await s.driver.settle(list(map(fail, await s.claim(id))), T0)
+    assert await s.driver.replay([Replay(id="a")], T0) == ["replayed"]
+    return (await s.claim("a"))[0]
+
+
+def test_a_parent_that_ends_while_a_collector_is_replayed_tells_it(play: Play) -> None:
+    """K2, Q3: a statement that began before the replay was committed must not overlook whom it makes wait again."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_collector_and_a_parent(s)
+        async with s.other.transaction():
+            assert await manage.replay(s.other, [Replay(id="z")], T0) == ["replayed"]
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert await s.state("z") is State.READY
+
+    play(act)
+
+
+def test_a_collector_that_is_replayed_while_a_parent_ends_waits_for_nobody(play: Play) -> None:
+    """K2, Q3: the other way round, the parent has ended."""
+
+    async def act(s: Stage) -> None:
+        parent = await a_collector_and_a_parent(s)
+        async with s.other.transaction():
+            assert await settle.settle(s.other, [ack(parent)], T0) == ["ok"]
+            replaying = asyncio.ensure_future(s.driver.replay([Replay(id="z")], T0))
+            await s.meets(replaying)
+        assert await replaying == ["replayed"]
+        assert await s.state("z") is State.READY
+
+    play(act)
+
+
+def test_a_new_job_hears_of_the_end_of_a_parent_that_settles_meanwhile(play: Play) -> None:
+    """K2, D9: stored with another's outcome, while nobody waited for the parent so far."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p")), group(job("x"))], T0)
+        parent, other = await s.claim("p", "x")
+        async with s.other.transaction():
+            new = ack(other, new_jobs=(child("c", "p"),))
+            assert await settle.settle(s.other, [new], T0) == ["ok"]
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+@pytest.mark.parametrize("end", ["ack", "cancel"])
+def test_a_collector_waits_for_no_parent_that_is_just_ending(play: Play, end: str) -> None:
+    """K2, Q3: it was dead when the replay looked for what to hold, ran again, and ends while the edge is reopened."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"), child("z", "a", policy="collect"))], T0)
+        for id in "az":
+            await s.driver.settle(list(map(fail, await s.claim(id))), T0)
+        ending = s.third.transaction()
+
+        async def begin_to_end() -> None:
+            await s.driver.replay([Replay(id="a")], T0)
+            held = await s.claim("a") if end == "ack" else []
+            await ending.__aenter__()
+            if held:
+                assert await settle.settle(s.third, list(map(ack, held)), T0) == ["ok"]
+            else:
+                assert await manage.cancel(s.third, ["a"], T0, KEEP) == ["cancelled"]
+
+        db = Between(s.other, "hold_ended", begin_to_end)
+        replaying = asyncio.ensure_future(whole(s.other, manage.replay(db, [Replay(id="z")], T0)))
+        await s.meets(replaying, s.third)
+        await ending.__aexit__(None, None, None)
+        assert await replaying == ["replayed"]
+        assert await s.state("z") is State.READY
+
+    play(act)
+
+
+async def new_child_of(s: Stage, how: Callable[[JobRecord], Ack | Fail]) -> Ack:
+    """An outcome of `x` that brings `c` along, which waits for `p`, which has ended."""
+    await s.driver.enqueue([group(job("p")), group(job("x"))], T0)
+    parent, other = await s.claim("p", "x")
+    await s.driver.settle([how(parent)], T0)
+    return ack(other, new_jobs=(child("c", "p"),))
+
+
+def test_a_dead_parent_that_is_replayed_knows_of_a_new_child(play: Play) -> None:
+    """K2, D9: stored with another's outcome, before the replay and committed after it began."""
+
+    async def act(s: Stage) -> None:
+        new = await new_child_of(s, fail)
+        async with s.other.transaction():
+            assert await settle.settle(s.other, [new], T0) == ["ok"]
+            replaying = asyncio.ensure_future(s.driver.replay([Replay(id="p")], T0))
+            await s.meets(replaying)
+        assert await replaying == ["replayed"]
+        assert await s.driver.settle(list(map(ack, await s.claim("p"))), T0) == ["ok"]
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+@pytest.mark.parametrize("how", [ack, fail])
+def test_a_parent_is_not_deleted_under_a_new_child(play: Play, how: Callable[[JobRecord], Ack | Fail]) -> None:
+    """K3, D9: likewise."""
+
+    async def act(s: Stage) -> None:
+        new = await new_child_of(s, how)
+        async with s.other.transaction():
+            assert await settle.settle(s.other, [new], T0) == ["ok"]
+            deleting = asyncio.ensure_future(s.driver.delete(["p"]))
+            await s.meets(deleting)
+        assert await deleting == ["needed"]
+
+    play(act)
+
+
+def test_a_workflow_is_not_pruned_under_a_replay(play: Play) -> None:
+    """X8, Q3: one of its jobs is put back while it is to be forgotten, and keeps what it waits for."""
+
+    async def act(s: Stage) -> None:
+        flow = group(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w")
+        await s.driver.enqueue([flow], T0)
+        await s.driver.cancel(["p", "c"], T0, T0)
+        db = Between(s.other, "prune_members", lambda: s.driver.replay([Replay(id="c"), Replay(id="p")], T0))
+        assert await whole(s.other, manage.prune(db, T0, 9)) == 0
+        assert (await s.state("p"), await s.state("c")) == (State.READY, State.WAITING)
+
+    play(act)
+
+
+def test_a_workflow_is_not_pruned_while_one_of_it_comes_and_goes(play: Play) -> None:
+    """X8, Q3: put back when it was to be held, and cancelled again: then it is held by nobody, and may be put back."""
+
+    async def act(s: Stage) -> None:
+        flow = group(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w")
+        await s.driver.enqueue([flow], T0)
+        await s.driver.cancel(["p", "c"], T0, T0)
+
+        async def cancel() -> None:
+            await s.driver.cancel(["c"], T0, T0)
+
+        async def replay() -> None:
+            await s.driver.replay([Replay(id="c")], T0)
+
+        db = Between(Between(s.other, "hold_ended", cancel), "prune_members", replay)
+        assert await whole(s.other, manage.prune(db, T0, 9)) == 0
+        assert await s.driver.replay([Replay(id="c"), Replay(id="p")], T0) == ["replayed"] * 2
+        assert (await s.state("p"), await s.state("c")) == (State.READY, State.WAITING)
 
     play(act)
 
@@ -332,29 +495,14 @@ def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
         held: list[JobRecord] = []
 
         async def claim() -> None:
+            await s.driver.replay([Replay(id="a")], T0)
             held.extend(await s.claim("a"))
 
-        async with s.other.transaction():
-            await manage.replay(s.other, [Replay(id="a")], T0)
-            db = Between(s.third, "states", claim)
-            cancelling = asyncio.ensure_future(whole(s.third, manage.cancel(db, ["a"], T0, KEEP)))
-            await s.meets(cancelling)
-        assert await cancelling == ["requested"]
+        db = Between(s.third, "hold", claim)
+        assert await whole(s.third, manage.cancel(db, ["a"], T0, KEEP)) == ["requested"]
         assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"]
 
     play(act)
-
-
-async def replay_meanwhile(s: Stage, name: str, step: Callable[[Db], Awaitable[Any]]) -> tuple[Any, Any]:
-    """What a step of `other`, and a replay that comes right after one of its statements, have to say about `a`."""
-    replays: list[asyncio.Future[Any]] = []
-
-    async def replay() -> None:
-        replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
-        await s.meets(replays[0])
-
-    found = await whole(s.other, step(Between(s.other, name, replay)))
-    return found, await replays[0]
 
 
 def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
@@ -362,14 +510,16 @@ def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a", idempotency_key="k"))], T0)
-        [held] = await s.claim("a")
-        async with s.third.transaction():
-            assert await settle.settle(s.third, [fail(held)], T0) == ["ok"]
-            deleting = asyncio.ensure_future(
-                replay_meanwhile(s, "delete_needed", lambda db: manage.delete(db, ["a"])),
-            )
-            await s.meets(deleting, s.third)
-        assert await deleting == (["deleted"], ["missing"])
+        held = await s.claim("a")
+        replays: list[asyncio.Future[Any]] = []
+
+        async def replay() -> None:
+            replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
+            await s.meets(replays[0])
+
+        db = Between(s.other, "hold_ended", lambda: s.driver.settle(list(map(fail, held)), T0))
+        assert await whole(s.other, manage.delete(Between(db, "delete_needed", replay), ["a"])) == ["deleted"]
+        assert await replays[0] == ["missing"]
         assert (await s.state("a"), await s.keys()) == (None, [])
 
     play(act)
@@ -380,12 +530,15 @@ def test_two_replays_are_one(play: Play) -> None:
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a"))], T0)
-        async with s.third.transaction():
-            assert await manage.cancel(s.third, ["a"], T0, KEEP) == ["cancelled"]
-            again = [Replay(id="a")]
-            replaying = asyncio.ensure_future(replay_meanwhile(s, "get", lambda db: manage.replay(db, again, T0)))
-            await s.meets(replaying, s.third)
-        assert await replaying == (["replayed"], ["not_dead"])
+        replays: list[asyncio.Future[Any]] = []
+
+        async def replay() -> None:
+            replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
+            await s.meets(replays[0])
+
+        db = Between(s.other, "hold_ended", lambda: s.driver.cancel(["a"], T0, KEEP))
+        answers = await whole(s.other, manage.replay(Between(db, "get", replay), [Replay(id="a")], T0))
+        assert (answers, await replays[0]) == (["replayed"], ["not_dead"])
         [found] = await s.driver.get(["a"])
         assert found is not None
         assert (found.state, found.replays) == (State.READY, 1)
@@ -394,7 +547,7 @@ def test_two_replays_are_one(play: Play) -> None:
 
 
 def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
-    """I2, X8: also if two prune a member each at the same time, so that each sees the other's."""
+    """I2, X8: also if two prune at the same time; both take the last one first."""
 
     async def act(s: Stage) -> None:
         flow = group(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
@@ -404,7 +557,9 @@ def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
             assert await manage.prune(s.other, T0, 1) == 1
             pruning = asyncio.ensure_future(s.driver.prune(T0, 1))
             await s.meets(pruning)
-        assert await pruning == 1
+        assert await pruning == 0
+        assert await s.keys() == ["k"]
+        assert await s.driver.prune(T0, 9) == 1
         assert await s.keys() == []
 
     play(act)
@@ -605,7 +760,7 @@ def test_a_delete_and_a_settle_never_wait_for_each_other(play: Play) -> None:
     async def act(s: Stage) -> None:
         parent = await a_cancelled_child(s)
         async with s.other.transaction():
-            assert await s.other.rows("state_held", "c")
+            assert await s.other.rows("hold_ended", ["c"])
             settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
             await s.meets(settling)
             edges = f"SELECT parent FROM {SCHEMA}.edge WHERE child = 'c' FOR UPDATE NOWAIT"

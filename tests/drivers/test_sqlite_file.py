@@ -289,7 +289,7 @@ class TestSql:
             (NEXT_PRIORITY, ("q", 9), "COVERING INDEX job_line (queue=? AND priority<?)"),
             (LINE_UP, (1, 0), "job_lease (lease_expires_at<?)"),
             (LAPSED, (1,), "job_lease (lease_expires_at<?)"),
-            (sql.load("prune"), (1, 9), "job_ended (keep_until>? AND keep_until<?)"),
+            (sql.load("prune"), (1, 0, 0, 9), "job_ended (keep_until>? AND keep_until<?)"),
             (sql.load("sweep_expired"), (1, 9), "job_expiring (expires_at>? AND expires_at<?)"),
             (sql.load("sweep_stopping"), (1, 9), "job_lease (lease_expires_at<?)"),
             (sql.load("dead_groups"), (9, *[None] * 9), "job_aside (state=?)"),

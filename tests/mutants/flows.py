@@ -189,14 +189,16 @@ def flow_of_a_settle_has_no_name(settle: Any, store: Store, to: Transition, now:
 @mutant((Store, "prune"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
 def prune_takes_needed_parents(prune: Any, store: Store, *rest: Any) -> Any:
     """The results that a child has yet to read are forgotten."""
-    with mock.patch.object(store, "_is_wanted", return_value=False):
+    with mock.patch.object(store, "_is_needed", return_value=False):
         return prune(store, *rest)
 
 
-@mutant((Store, "_is_wanted"), by="test_K3_a_dead_child_keeps_the_results_for_its_replay[fail]")
-def dead_children_need_no_results(is_wanted: Any, store: Store, id: str) -> bool:
+@mutant((Store, "_is_needed"), by="test_K3_a_dead_child_keeps_the_results_for_its_replay[fail]")
+def dead_children_need_no_results(is_needed: Any, store: Store, id: str) -> bool:
     """A finalizer that is replayed later than the retention of its members finds nothing."""
-    return store._is_needed(id)
+    return any(
+        not edge.satisfied or store.jobs[edge.child].state not in TERMINAL for edge in store.children.get(id, ())
+    )
 
 
 @mutant((Store, "delete"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
@@ -212,17 +214,55 @@ def running_children_need_no_parents(is_needed: Any, store: Store, id: str) -> b
     return any(store.jobs[edge.child].state is State.WAITING for edge in store.children.get(id, ()))
 
 
-@mutant((Store, "prune"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
-def prune_breaks_workflows_up(prune: Any, store: Store, *rest: Any) -> Any:
+@mutant((Store, "_is_kept"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+def prune_breaks_workflows_up(is_kept: Any, store: Store, workflow: str, now: datetime) -> bool:
     """Members of a flow are forgotten while others still run."""
-    live, store._live = store._live, type(store._live)()
+    is_over = all(store.jobs[id].keep_until is not None for id in store._members[workflow])
+    return is_over and bool(is_kept(store, workflow, now))
+
+
+@mutant((Store, "_is_kept"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
+def members_are_kept_by_their_own_end(is_kept: Any, store: Store, workflow: str, now: datetime) -> bool:
+    """The first results of a long workflow are gone before anybody could ask for all of them."""
+    is_over = all(store.jobs[id].keep_until is not None for id in store._members[workflow])
+    return not is_over and bool(is_kept(store, workflow, now))
+
+
+@mutant((Store, "_last_members"), by="test_X8_a_cancelled_chain_goes_at_once")
+def workflows_go_first_ones_first(last_members: Any, store: Store, workflow: str, limit: int) -> Any:
+    """Whoever is replayed while his workflow is being forgotten waits for somebody who is gone."""
+    ids = sorted(store._members[workflow], key=store._seq.__getitem__)
+    return {id: store.jobs[id] for id in ids[:limit]}
+
+
+@mutant((Store, "prune"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
+def workflow_goes_before_its_key(prune: Any, store: Store, now: datetime, limit: int) -> Any:
+    """A key stands for a workflow that is forgotten."""
+    keys, store.keys = store.keys, {}
     try:
-        return prune(store, *rest)
+        return prune(store, now, limit)
     finally:
-        store._live = live
+        store.keys = {key: known for key, known in keys.items() if known.alive(now)}
 
 
-@mutant((Store, "replay"), by="test_Q3_replaying_a_cancelled_child_waits_for_its_parent")
+@mutant((Store, "_reopen"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
+def replayed_collector_runs_at_once(reopen: Any, store: Store, id: str, again: Any) -> None:
+    """After a replay the finalizer runs beside its members, and is told that they failed."""
+
+
+@mutant((Store, "_reopen"), by="test_Q3_a_collector_waits_for_a_parent_that_runs_again[fail]")
+def replayed_collector_waits_for_the_dead(reopen: Any, store: Store, id: str, again: Any) -> None:
+    """After a replay the finalizer waits for members that stay dead."""
+    reopen(store, id, {edge.parent for edge in store.parents.get(id, ())})
+
+
+@mutant((Store, "cancel"), by="test_K5_a_cancel_of_several_is_one_step[cancel]")
+def cancel_goes_one_by_one(cancel: Any, store: Store, ids: Sequence[str], *rest: Any) -> Any:
+    """Of a flow that is cancelled, some are said to have ended before."""
+    return [answer for id in ids for answer in cancel(store, [id], *rest)]
+
+
+@mutant((Store, "_replay"), by="test_Q3_replaying_a_cancelled_child_waits_for_its_parent")
 def replayed_child_does_not_wait(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """A replayed child runs before its parents are done."""
     answer = replay(store, asked, now)

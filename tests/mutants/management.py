@@ -38,7 +38,7 @@ def delete_takes_live_jobs(delete: Any, store: Store, id: str) -> Any:
     return "deleted"
 
 
-@mutant((Store, "replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+@mutant((Store, "_replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
 def replay_keeps_attempts(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """A replayed job dies at its first failure."""
     before = store.jobs.get(asked.id)
@@ -48,7 +48,7 @@ def replay_keeps_attempts(replay: Any, store: Store, asked: Replay, now: datetim
     return answer
 
 
-@mutant((Store, "replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+@mutant((Store, "_replay"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
 def version_reset_on_replay(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """The fencing numbers of a replayed job start over."""
     answer = replay(store, asked, now)
@@ -57,7 +57,7 @@ def version_reset_on_replay(replay: Any, store: Store, asked: Replay, now: datet
     return answer
 
 
-@mutant((Store, "replay"), by="test_Q2_what_belonged_to_the_end_is_cleared[cancel]")
+@mutant((Store, "_replay"), by="test_Q2_what_belonged_to_the_end_is_cleared[cancel]")
 def replay_keeps_the_cancel_request(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """A replayed job is cancelled again by the request that ended it."""
     before = store.jobs.get(asked.id)
@@ -67,7 +67,7 @@ def replay_keeps_the_cancel_request(replay: Any, store: Store, asked: Replay, no
     return answer
 
 
-@mutant((Store, "replay"), by="test_Q2_several_replays_are_answered_one_by_one")
+@mutant((Store, "_replay"), by="test_Q2_several_replays_are_answered_one_by_one")
 def replay_of_finished_jobs(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """A job that is done can be run again by hand."""
     job = store.jobs.get(asked.id)
@@ -84,7 +84,7 @@ def replay_steals_a_key(key_after: Any, store: Store, asked: Replay, job: JobRec
     return key_after(store, asked, job, now)
 
 
-@mutant((Store, "cancel"), by="test_T3_cancelling_an_inflight_job_only_records_the_request")
+@mutant((Store, "_cancel"), by="test_T3_cancelling_an_inflight_job_only_records_the_request")
 def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
     """A running job is cancelled under its handler's feet."""
     job = store.jobs.get(id)
@@ -94,7 +94,7 @@ def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, 
     return "cancelled"
 
 
-@mutant((Store, "cancel"), by="test_T3_cancelling_several_jobs_answers_each")
+@mutant((Store, "_cancel"), by="test_T3_cancelling_several_jobs_answers_each")
 def cancel_not_stored(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
     """A job is said to be cancelled, and runs."""
     before = store.jobs.get(id)
@@ -253,3 +253,17 @@ def last_death_is_the_youngest(group: Any, fingerprint: str, jobs: list[JobRecor
 def fingerprint_not_looked_at(matches: Any, where: Filter, job: JobRecord, now: datetime) -> Any:
     """Whoever replays one kind of dead jobs replays all of them."""
     return matches(replace(where, fingerprint=None), job, now)
+
+
+@mutant((Store, "free_workflow_key"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def workflow_key_is_never_freed(free: Any, store: Store, workflow_id: str) -> bool:
+    """A workflow that was cancelled keeps its key from everybody."""
+    return any(known.owner == workflow_id for known in store.keys.values())
+
+
+@mutant((Store, "free_workflow_key"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def all_keys_are_freed(free: Any, store: Store, workflow_id: str) -> bool:
+    """With the key of a workflow, those of others go."""
+    freed: bool = free(store, workflow_id)
+    store.keys = {}
+    return freed

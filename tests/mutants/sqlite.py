@@ -163,10 +163,52 @@ def sql_delete_takes_needed_parents(sql: str) -> str:
     return instead(sql, "edge.parent = ?1 AND", "edge.parent = ?1 AND 0 AND")
 
 
-@mutant((manage, "PRUNE"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+@mutant((manage, "NEEDED"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
+def sql_delete_takes_parents_of_the_dead(sql: str) -> str:
+    """A parent can be deleted that a replay of its child would need."""
+    return instead(sql, "job.state <> 'done'", "job.completed_at IS NULL")
+
+
+@mutant((manage, "PRUNE_KEPT"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
 def sql_prune_breaks_workflows_up(sql: str) -> str:
     """Members of a flow are forgotten while others still run."""
-    return instead(sql, "member.completed_at IS NULL", "member.completed_at IS NULL AND 0")
+    return instead(sql, "keep_until IS NULL)", "keep_until IS NULL AND 0)")
+
+
+@mutant((manage, "PRUNE_KEPT"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
+def sql_members_are_kept_by_their_own_end(sql: str) -> str:
+    """The first results of a long workflow are gone before anybody could ask for all of them."""
+    return instead(sql, "SELECT max(keep_until)", "SELECT min(keep_until)")
+
+
+@mutant((manage, "PRUNE_KEPT"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
+def sql_workflow_goes_before_its_key(sql: str) -> str:
+    """A key stands for a workflow that is forgotten."""
+    return instead(sql, "SELECT max(expires_at)", "SELECT min(0)")
+
+
+@mutant((manage, "PRUNE_MEMBERS"), by="test_X8_a_cancelled_chain_goes_at_once")
+def sql_workflows_go_first_ones_first(sql: str) -> str:
+    """Whoever is replayed while his workflow is being forgotten waits for somebody who is gone."""
+    return instead(sql, "DESC", "")
+
+
+@mutant((manage, "REOPEN"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
+def sql_replayed_collector_runs_at_once(sql: str) -> str:
+    """After a replay the finalizer runs beside its members, and is told that they failed."""
+    return instead(sql, "satisfied = 1", "satisfied = 1 AND 0")
+
+
+@mutant((manage, "REOPEN"), by="test_Q3_a_collector_waits_for_a_parent_that_runs_again[fail]")
+def sql_replayed_collector_waits_for_the_dead(sql: str) -> str:
+    """After a replay the finalizer waits for members that stay dead."""
+    return instead(sql, "AND job.completed_at IS NULL", "")
+
+
+@mutant((manage, "FREE_OWNER"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def sql_all_keys_are_freed(sql: str) -> str:
+    """With the key of a workflow, those of others go."""
+    return instead(sql, "owner = ?1", "?1 = ?1")
 
 
 @mutant((manage, "REPLAY"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 from msgspec.structs import replace
 
@@ -13,11 +14,12 @@ from taskharbor.core.outcome import Failed, Outcome
 from taskharbor.core.states import Shown
 from taskharbor.core.workflow import Outs, Shape, flat
 from taskharbor.driver import Group, Inspect, Parent, capability
+from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.runtime import executor as executors
 from taskharbor.runtime import flow as flows
 from taskharbor.runtime import workflows as operators
 from taskharbor.runtime.client import Client
-from taskharbor.runtime.flow import Edges, Flow, Plan, Steps, Tempered
+from taskharbor.runtime.flow import Edges, Flow, Plan, Steps
 from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.parents import Parents
 from taskharbor.runtime.workflows import Workflows
@@ -66,22 +68,22 @@ def unread_results_are_a_failure(raised: Any, error: BaseException, held: Held, 
     return Failed("NotNow", "") if isinstance(error, executors._NotNow) else outcome
 
 
-@mutant((Tempered, "policy"), by="a_failed_step_stands_in_for_its_result")
-def policy_of_a_flow_dropped(policy: Any, flow: Any) -> str:
+@mutant((flows, "said"), by="a_failed_step_stands_in_for_its_result")
+def policy_of_a_flow_dropped(said: Any, outs: Outs, policy: str) -> Outs:
     """Whatever was said about failures, they hold everything up."""
-    return "hold"
+    return outs
 
 
-@mutant((flows, "lay_behind"), by="between_many_and_many_stands_one_step")
-def join_skipped(lay_behind: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
+@mutant((flows, "joined"), by="between_many_and_many_stands_one_step")
+def join_skipped(joined: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Edges:
     """Each of many waits for each of many: edges grow as the square of the steps."""
-    return flow.lay(layout, edges)
+    return edges
 
 
-@mutant((flows, "lay_behind"), by="between_many_and_many_stands_one_step")
-def join_waits_for_nobody(lay_behind: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
+@mutant((flows, "joined"), by="between_many_and_many_stands_one_step")
+def join_waits_for_nobody(joined: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
     """The step between two groups waits for the first of a group only."""
-    return lay_behind(flow, layout, edges[:1])
+    return joined(flow, layout, edges[:1])
 
 
 @mutant((flows, "paths"), by="a_flow_under_a_known_key_is_the_first_one")
@@ -122,6 +124,34 @@ async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflo
     """What was cancelled because of a failure stays so."""
     where = Filter(workflow_id=id, states=(Shown.DLQ,))
     ids = [job.id async for page in workflows._pages(where) for job in page]
+    async with workflows._client.store() as driver:
+        await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
+    return ids
+
+
+@mutant((Workflows, "acancel"), by="a_cancelled_workflow_that_collects_can_be_replayed")
+async def cancelled_workflow_keeps_its_key(acancel: Any, workflows: Workflows, id: str) -> int:
+    """Nobody can enqueue again what was cancelled."""
+    with mock.patch.object(MemoryDriver, "free_workflow_key", mock.AsyncMock()):
+        stopped: int = await acancel(workflows, id)
+        return stopped
+
+
+@mutant((Workflows, "areplay"), by="a_cancelled_workflow_that_collects_can_be_replayed")
+async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id: str) -> list[str]:
+    """The last step of a workflow runs before the others, on their failures."""
+    ids = [job.id async for page in workflows._pages(Filter(workflow_id=id)) for job in page]
+    for each in ids:
+        async with workflows._client.store() as driver:
+            await capability(driver, Inspect).replay([Replay(id=each)], workflows._now())
+    return ids
+
+
+@mutant((Workflows, "areplay"), by="a_replay_leaves_out_what_nobody_waits_for")
+async def workflow_replay_takes_what_was_collected(areplay: Any, workflows: Workflows, id: str) -> list[str]:
+    """A failure that everybody has come to terms with is run again."""
+    where = Filter(workflow_id=id, states=(Shown.DLQ, Shown.CANCELLED))
+    ids = [job.id async for page in workflows._pages(where) for job in page][::-1]
     async with workflows._client.store() as driver:
         await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
     return ids

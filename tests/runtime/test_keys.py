@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Harbor, Retry, Unrecoverable, current
+from servers.postgres import PostgresServer
+from taskharbor import Graph, Harbor, Retry, Run, Unrecoverable, current
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Inspect, capability
 from taskharbor.testing import ManualClock
@@ -210,6 +211,41 @@ def test_another_payload_under_the_same_key_is_flagged(counter: Scene) -> None:
             jobs = await world.harbor.aenqueue_many(many)
             assert [(job.created, job.same_payload) for job in jobs] == [(True, True), (False, True), (False, False)]
             assert (await first.arecord()).key_expires_at == (await first.arecord()).created_at + timedelta(hours=24)
+
+    play(scene())
+
+
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres"])
+def test_another_graph_under_the_same_key_is_flagged(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """I3, K4: of the same steps; who waits for whom and what a failure means is asked for as well."""
+    url = "memory://" if engine == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
+    if engine == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url(server.new_database(), migrate="true")
+
+    async def scene() -> None:
+        world = Counter(url)
+
+        def graph(*after: int, on_failure: Any = None) -> Graph:
+            made = Graph()
+            nodes = [made.add(world.count.step(number)) for number in (1, 2)]
+            nodes.append(made.add(world.count.step(3), after=[nodes[place] for place in after], on_failure=on_failure))
+            made.add(world.other.step(4), after=nodes)
+            return made
+
+        async def enqueued(flow: Graph) -> Run[Any]:
+            return await flow.using(idempotency_key="k").aenqueue()
+
+        async with world.harbor.open():
+            first = await enqueued(graph(0))
+            others = [graph(), graph(1), graph(0, 1), graph(1, 0)]
+            others += [graph(0, on_failure=policy) for policy in ("cancel", "collect")]
+            runs = [await enqueued(flow) for flow in (graph(0), *others)]
+            assert {run.id for run in runs} == {first.id}
+            assert [run.same_payload for run in runs] == [True, *(False for _ in others)]
+            assert not (await world.keyed().aenqueue(1)).same_payload
 
     play(scene())
 

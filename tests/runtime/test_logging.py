@@ -79,6 +79,23 @@ async def test_every_record_inside_a_job_carries_its_id_task_and_attempt() -> No
 
 
 @virtual
+async def test_a_worker_says_how_many_runs_there_were(caplog: pytest.LogCaptureFixture) -> None:
+    """UX: one run, two runs."""
+    world = World()
+    caplog.set_level(logging.INFO, "taskharbor")
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    for number in range(3):
+        await world.harbor.aenqueue_many(work.step() for _ in range(number))
+        async with world.worker():
+            await asyncio.sleep(1)
+    ends = [record.getMessage() for record in caplog.records if "worker.stopped" in record.getMessage()]
+    assert [end.rpartition(" after ")[2] for end in ends] == ["0 runs", "1 run", "2 runs"]
+
+
+@virtual
 async def test_what_becomes_of_jobs_is_logged_under_stable_names(caplog: pytest.LogCaptureFixture) -> None:
     """UX: job.succeeded, job.retrying, job.dead, job.released, job.cancelled."""
     world = World(retry=Retry.fixed(0))

@@ -11,7 +11,7 @@ import pytest
 
 from taskharbor import Retry, current
 from taskharbor.errors import ConfigError, DriverUnavailable
-from taskharbor.testing import Outage
+from taskharbor.testing import Outage, Slow
 
 from .world import World, time, until, virtual
 
@@ -182,6 +182,22 @@ async def test_drain_works_with_one_slot_and_long_jobs() -> None:
     await world.harbor.aenqueue_many(work.step() for _ in range(30))
     assert await world.drain(concurrency=30) == 30
     assert time() == pytest.approx(31)
+
+
+@virtual
+async def test_drain_sees_what_was_put_back_behind_its_last_look() -> None:
+    """A run that ends while drain waits for an answer may have made work that the answer knows nothing of."""
+    world = World(lambda inner: Slow(inner, 5, lambda verb: verb == "reserve"), retry=Retry.fixed(0))
+
+    @world.harbor.task
+    async def work() -> None:
+        await asyncio.sleep(7)
+        if current().attempt == 1:
+            raise ValueError("again")
+
+    job = await work.aenqueue()
+    assert await world.drain("default") == 2
+    assert await world.state(job) == "done"
 
 
 @virtual

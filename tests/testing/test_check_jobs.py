@@ -321,9 +321,11 @@ def test_the_key_of_a_whole_group_is_no_jobs_key() -> None:
 def flow_twice(until: int | None, *, now: int = 3, between: str = "", word: str = "", known: bool = False) -> Report:
     """A flow of two jobs under a key, and then another under the same one."""
     tale = Tale()
-    first, second = ([job(f"{name}{n}", flow_key="f", key_until=until) for n in (1, 2)] for name in "ab")
+    first, second = ([job(f"{name}{n}", flow_key="f", flow=name, key_until=until) for n in (1, 2)] for name in "ab")
     tale.enqueue(*first, now=1)
-    for each in first if between else ():
+    if between == "free_workflow_key":
+        tale.by_hand(between, word, "True")
+    for each in first if between in ("cancel", "delete") else ():
         tale.by_hand(between, each.id, word)
     if known:
         tale.call("enqueue", second, *[Made("a", False)] * 2, now=now)
@@ -340,6 +342,8 @@ def test_the_key_of_a_flow_makes_one_workflow_while_it_lives() -> None:
     assert flow_twice(50, now=50).fine
     assert flow_twice(None, between="cancel", word="cancelled").names == {"H8"}
     assert flow_twice(None, between="delete", word="deleted").fine
+    assert flow_twice(None, between="free_workflow_key", word="a").fine
+    assert flow_twice(None, between="free_workflow_key", word="other").names == {"H8"}
 
 
 # H10

@@ -12,7 +12,7 @@ import msgspec
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, Column, ago, exact
 from taskharbor.core.job import Failure, JobRecord
-from taskharbor.core.states import Shown, shown
+from taskharbor.core.states import Shown, State, shown
 from taskharbor.driver import DeadGroup
 
 COLUMNS = (
@@ -146,7 +146,7 @@ def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
         "STATE": output.state_cell(shown(job, now)),
         "TRIES": f"{job.attempts}/{job.max_attempts or '∞'}",
         "WHEN": _when(job, now),
-        "ERROR": Cell(job.last_error or "", "red"),
+        "ERROR": Cell((job.last_error if job.state is not State.DONE else None) or "", "red"),
     }
 
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import suppress
 from typing import Any
 
 import click
+import msgspec
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.jobs import WORDS_HELP, show_list
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_object, json_option, limit_option, time_option
+from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option
+from taskharbor.core.filter import WORDS
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
-from taskharbor.core.wiring import wiring_of
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.dead_letters import Purged
 from taskharbor.runtime.part import BULK_LIMIT
 
 PREVIEW = 20
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 NAMED = 5
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
@@ -144,7 +148,8 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
 
 @dlq.command("purge", help=f"Delete dead jobs for good: those that match, or all.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
-@time_option("--older-than", "Only jobs that died that long ago: 7d, 12h.")
+@time_option("--older-than", "Only jobs that died that long ago: 7d, 12h.", type=age)
+@click.option("--id", "named", metavar="ID", multiple=True, help="This job, instead of those that match.")
 @click.option("--all", "every", is_flag=True, help="All dead jobs, if neither words nor an age narrow them down.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -154,17 +159,29 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
 def purge(
     words: tuple[str, ...],
     older_than: float | None,
+    named: tuple[str, ...],
     every: bool,
     dry_run: bool,
     yes: bool,
     limit: int,
     as_json: bool,
 ) -> None:
-    if not words and older_than is None and not every:
-        raise click.UsageError("say which: words as in `dlq ls`, --older-than, or --all")
+    narrowed = bool(words) or older_than is not None
+    if not narrowed and not every and not named:
+        raise click.UsageError("say which: words as in `dlq ls`, --older-than, --id, or --all")
+    if named and (narrowed or every):
+        raise click.UsageError("--id is for jobs by their ids: leave words, --older-than and --all out")
+    if found := next(filter(UUID.fullmatch, words), None):
+        raise click.UsageError(f"{found} is an id, and words name tasks: to delete that job, write --id {found}")
+
+    async def look(harbor: Harbor) -> Purged:
+        if named:
+            return Purged([(await harbor.admin.dlq.aget(id)).id for id in dict.fromkeys(named)], [])
+        return await harbor.admin.dlq.apurge(words, older_than=older_than, limit=limit, dry_run=True)
+
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.dlq.apurge(words, older_than=older_than, limit=limit, dry_run=True))
-    ids, purged = found.deleted, found
+    purged = ask(harbor, look)
+    ids = purged.deleted
     if ids and not dry_run:
         _confirm(harbor, "delete", ids, yes)
         purged = ask(harbor, lambda harbor: harbor.admin.dlq.apurge_ids(ids))
@@ -182,7 +199,7 @@ def _complain_of_needed(purged: Purged) -> None:
         named = ", ".join(purged.needed[:NAMED]) + (" …" if len(purged.needed) > NAMED else "")
         complain(
             f"{output.count(len(purged.needed), 'job')} stayed, for others in their workflows wait for them: {named}; "
-            "replay them, or cancel the workflows (`taskharbor workflows cancel`): they go with their retention"
+            "replay them, or cancel the workflows first (`taskharbor workflows cancel`)"
         )
         click.get_current_context().exit(BAD)
 
@@ -219,46 +236,71 @@ def _first(harbor: Harbor, ids: list[str]) -> list[JobRecord]:
     return ask(harbor, look)
 
 
+class Edit(Struct, frozen=True):
+    """Arguments before and after; `checked` if the task is known here, so that they fit it."""
+
+    before: msgspec.Raw | None
+    after: dict[str, Any]
+    checked: bool
+
+    def show(self) -> None:
+        """The two, and whether anybody has looked."""
+        old = "not readable" if self.before is None else bytes(self.before).decode()
+        output.facts([("before", old), ("after", msgspec.json.encode(self.after).decode())])
+        if not self.checked:
+            output.say("The new arguments were not checked: name the application that knows the task with -A.")
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What became of one job, or would."""
+
+    id: str
+    outcome: str
+    arguments: Edit | None = None
+
+
 def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, as_json: bool) -> None:
-    async def act(harbor: Harbor) -> dict[str, str]:
-        if "arguments" in changes:
-            await _check_arguments(harbor, ids[0], changes["arguments"])
-        outcome = _would_replay if dry_run else _replay_one
-        return {id: await outcome(harbor, id, changes) for id in dict.fromkeys(ids)}
+    async def act(harbor: Harbor) -> list[Answer]:
+        answer = _would_replay if dry_run else _replay_one
+        return [await answer(harbor, id, changes) for id in dict.fromkeys(ids)]
 
     answers = ask(here().store(), act)
     if as_json:
-        output.print_json([{"id": id, "outcome": answer} for id, answer in answers.items()])
-    for id, answer in answers.items():
-        if answer in NOT_REPLAYED:
-            complain(f"{id} was not replayed: {NOT_REPLAYED[answer]}")
+        output.print_json(answers)
+    for answer in answers:
+        if answer.outcome in NOT_REPLAYED:
+            complain(f"{answer.id} was not replayed: {_why_not(answer)}")
         elif not as_json:
-            output.say(f"{'Would replay' if dry_run else 'Replayed'} {id}.")
-    if set(answers.values()) & set(NOT_REPLAYED):
+            output.say(f"{'Would replay' if dry_run else 'Replayed'} {answer.id}.")
+            if answer.arguments is not None:
+                answer.arguments.show()
+    if {answer.outcome for answer in answers} & set(NOT_REPLAYED):
         click.get_current_context().exit(BAD)
 
 
-async def _check_arguments(harbor: Harbor, id: str, arguments: dict[str, Any]) -> None:
-    """With the application at hand, arguments that do not fit are refused here and not by a worker."""
-    job = await harbor.admin.jobs.aget(id)
-    if job.type not in harbor.tasks:
-        return
-    if wiring_of(job.payload).takes is None:
-        harbor.step(job.type, arguments)
-    else:  # its first argument is the result of the step before
-        harbor.find(job.type).signature.encode_rest(Any, (), arguments)
+def _why_not(answer: Answer) -> str:
+    name, colon, _ = answer.id.partition(":")
+    if answer.outcome == "missing" and colon and name in ("state", *WORDS):
+        return f"{name}: is a filter word, not an id; for all jobs that match, add --all"
+    return NOT_REPLAYED[answer.outcome]
 
 
-async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> str:
+async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
     try:
-        return await harbor.admin.dlq.areplay(id, **changes)
+        return Answer(id, await harbor.admin.dlq.areplay(id, **changes))
     except IllegalMove:
-        return "not_dead"
+        return Answer(id, "not_dead")
 
 
-async def _would_replay(harbor: Harbor, id: str, _: dict[str, Any]) -> str:
+async def _would_replay(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
     try:
         job = await harbor.admin.jobs.aget(id)
     except JobNotFound:
-        return "missing"
-    return "would_replay" if job.state in (State.DLQ, State.CANCELLED) else "not_dead"
+        return Answer(id, "missing")
+    if job.state not in (State.DLQ, State.CANCELLED):
+        return Answer(id, "not_dead")
+    edit = None
+    if "arguments" in changes:
+        harbor.admin.dlq.edited(job, changes["arguments"])
+        edit = Edit(describe.arguments_of(job), changes["arguments"], job.type in harbor.tasks)
+    return Answer(id, "would_replay", edit)

@@ -19,7 +19,7 @@ WORDS_HELP = """
       queue:mail        a queue
       state:dlq,ready   scheduled, ready, waiting, claimed, running, done, dlq, cancelled
       tag:vip           a tag
-      error:refused     part of the last error
+      error:Timeout     part of the last error; small and capital letters differ
       reason:crash_*    why it is in the dead-letter queue
       group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
       workflow:ID       the jobs of a workflow

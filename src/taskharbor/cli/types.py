@@ -20,7 +20,11 @@ def span(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        pass
+        return age(text)
+
+
+def age(text: str) -> float:
+    """Seconds, written like 15m: a number alone is refused, for 7 may be meant as days."""
     try:
         return duration(text).total_seconds()
     except ConfigError as error:
@@ -38,10 +42,12 @@ def moment(text: str) -> datetime:
     return found.astimezone(UTC)
 
 
-def time_option(name: str, help: str, default: str | None = None) -> Callable[[C], C]:
+def time_option(
+    name: str, help: str, default: str | None = None, *, type: Callable[[str], float] = span
+) -> Callable[[C], C]:
     """An option that takes a length of time."""
     shown = default is not None
-    return click.option(name, type=span, metavar="TIME", default=default, show_default=shown, help=help)
+    return click.option(name, type=type, metavar="TIME", default=default, show_default=shown, help=help)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

@@ -17,11 +17,12 @@ from taskharbor.harbor import Harbor
 from taskharbor.runtime.workflows import GraphNode, Workflow
 
 STYLES = {"running": "yellow", "held": "bold red", "done": "green", "failed": "bold red", "cancelled": "dim"}
+KNOWN_AS = {"inflight": "running"}
 COLUMNS = (
     Column("ID"),
     Column("STATE"),
     Column("JOBS", right=True, least=56),
-    Column("WHICH", least=90, soft=True),
+    Column("BY STATE", least=90, soft=True),
     Column("CREATED", least=70),
 )
 NODE_COLUMNS = (
@@ -79,7 +80,7 @@ def _state(workflow: Workflow) -> Cell:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {state}" for state, number in counts.items())
+    return ", ".join(f"{number:,} {KNOWN_AS.get(state, state)}" for state, number in counts.items())
 
 
 @workflows.command("show")
@@ -88,7 +89,11 @@ def _counts(counts: Mapping[str, int]) -> str:
 @json_option
 @place_options
 def show_workflow(id: str, limit: int, as_json: bool) -> None:
-    """Show the graph: each job with its state, what it comes after, and what it still waits for."""
+    """Show the graph: each job with its state, what it comes after, and what it still waits for.
+
+    `1, 2; collect 3`: should 1 or 2 fail, it waits for their replay; should 3 fail, it is told. `cancel 4`: it would be
+    cancelled with 4.
+    """
 
     async def look(harbor: Harbor) -> tuple[Workflow, list[GraphNode]]:
         return await harbor.admin.workflows.aget(id), await harbor.admin.workflows.agraph(id)
@@ -98,9 +103,9 @@ def show_workflow(id: str, limit: int, as_json: bool) -> None:
     if as_json:
         output.print_json({**asdict(workflow), "graph": [_node(node) for node in nodes]})
         return
-    output.say(f"workflow  {workflow.id}", "bold")
     output.facts(
         [
+            ("workflow", Cell(workflow.id, "bold")),
             ("state", _state(workflow)),
             ("jobs", f"{workflow.jobs:,}: {_counts(workflow.counts)}"),
             ("created", output.exact(workflow.created_at, harbor.admin.now())),
@@ -125,15 +130,28 @@ def _show_graph(nodes: Sequence[GraphNode], limit: int) -> None:
                 Cell(node.id, "bold"),
                 node.task,
                 output.state_cell(node.state),
-                _ranges(numbers[parent] for parent, _, _ in node.parents if parent in numbers),
-                Cell(_ranges(numbers[id] for id, _, met in node.parents if not met and id in numbers), "yellow"),
-                Cell(node.error or "", "red"),
+                _edges((numbers[id], policy) for id, policy, _ in node.parents if id in numbers),
+                Cell(
+                    _edges((numbers[id], policy) for id, policy, met in node.parents if not met and id in numbers),
+                    "yellow",
+                ),
+                Cell((node.error if node.state != "done" else None) or "", "red"),
             ]
             for node in nodes[:limit]
         ],
     )
     if len(nodes) > limit:
         click.echo(f"The first {limit:,} of {len(nodes):,} jobs. All: --json, or --limit.", err=True)
+
+
+def _edges(parents: Iterable[tuple[int, str]]) -> str:
+    """`1-3; collect 5, 7`: whom a step comes after, and what their failure means unless it just waits."""
+    by_policy: dict[str, list[int]] = {"hold": []}
+    for number, policy in parents:
+        by_policy.setdefault(policy, []).append(number)
+    held = _ranges(by_policy.pop("hold"))
+    others = [f"{policy} {_ranges(numbers)}" for policy, numbers in by_policy.items()]
+    return "; ".join(filter(None, [held, *others]))
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -184,7 +202,7 @@ def replay(id: str, as_json: bool) -> None:
     elif replayed:
         output.say(f"Replayed {output.count(len(replayed), 'job')} of workflow {id}.")
     if not replayed:
-        _refuse(f"nothing of workflow {id} is dead or cancelled: it is {workflow.state}")
+        _refuse(f"there is nothing to replay in workflow {id}: it is {workflow.state}")
 
 
 def _refuse(why: str) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Union, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple
 
+from taskharbor.core.collecting import readable, reader
 from taskharbor.core.fitting import fits
 from taskharbor.core.jsonable import decoder, to_json
 from taskharbor.core.text import message_of
@@ -96,7 +97,7 @@ class Signature:
         if self.first is None:
             raise NotEncodable(
                 f"task {self.name} has no first parameter for the result of the step before: "
-                f"write def {self.name.rpartition('.')[2]}(result, …)"
+                f"write def {self.name.rpartition('.')[2]}(result, …), or put its step(…) into a chain if it only waits"
             )
         taken = self._hints.get(self.first, Any)
         if not fits(given, taken):
@@ -110,7 +111,7 @@ class Signature:
     def _rest(self) -> msgspec.json.Decoder[Any]:
         """Reads payloads whose first argument is left out."""
         fields = [
-            (name, Union[kind, UnsetType], UNSET) if name == self.first else (name, kind, *default)  # noqa: UP007
+            (name, kind, UNSET) if name == self.first else (name, kind, *default)
             for name, kind, *default in _fields(self._parameters.values(), self._hints)
         ]
         arguments = msgspec.defstruct("Rest", fields, kw_only=True, forbid_unknown_fields=True)
@@ -156,7 +157,7 @@ def encode_value(value: Any) -> bytes:
 def decode_value(raw: bytes, kind: Any = Any) -> Any:
     """A stored value as the given type; as plain JSON where the type cannot be decoded."""
     try:
-        return decoder(kind).decode(raw)
+        return reader(kind).decode(raw)
     except Exception:
         return msgspec.json.decode(raw)
 
@@ -193,13 +194,13 @@ def _fields(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -
     """The fields of a struct for these parameters."""
     fields: list[tuple[Any, ...]] = []
     for parameter in parameters:
-        kind = hints.get(parameter.name, Any)
+        kind = readable(hints.get(parameter.name, Any))
         if parameter.kind is parameter.VAR_POSITIONAL:
             kind = list.__class_getitem__(kind)
         elif parameter.kind is parameter.VAR_KEYWORD:
             kind = dict.__class_getitem__((str, kind))
         optional = parameter.default is not parameter.empty or parameter.kind in _OPEN
-        fields.append((parameter.name, Union[kind, UnsetType], UNSET) if optional else (parameter.name, kind))  # noqa: UP007
+        fields.append((parameter.name, kind, UNSET) if optional else (parameter.name, kind))
     return fields
 
 

@@ -1,14 +1,19 @@
 """Whether what one task gives can be what the next one takes, as far as their annotations tell (K3).
 
 Values travel as JSON, so it is forms of JSON that are compared: a `str` may well become a date. Only what cannot fit at
-all is refused; a type that is not understood fits.
+all is refused, and what makes no room for a FailedStep where one may come; a type that is not understood fits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec.inspect as types
+
+from taskharbor.core.collecting import FailedStep, readable
+from taskharbor.core.jsonable import Hooked
 
 _TEXT = "text"
 _WHOLE = "whole number"
@@ -38,8 +43,16 @@ _LISTS = (types.ListType, types.SetType, types.FrozenSetType, types.VarTupleType
 def fits(given: Any, taken: Any) -> bool:
     """Whether some value of the type `given` could be read as a `taken`."""
     try:
-        return _meet(types.type_info(given), types.type_info(taken))
-    except Exception:  # annotations may be anything
+        return _fits(given, taken)
+    except Exception:  # annotations may be anything, also without a hash
+        return _fits.__wrapped__(given, taken)
+
+
+@lru_cache(1024)
+def _fits(given: Any, taken: Any) -> bool:
+    try:
+        return _meet(_understood(given), _understood(taken))
+    except Exception:
         return True
 
 
@@ -48,14 +61,39 @@ def _meet(given: types.Type, taken: types.Type) -> bool:
         return _meet(given.type, taken)
     if isinstance(taken, types.Metadata):
         return _meet(given, taken.type)
-    if isinstance(given, types.UnionType):
-        return any(_meet(part, taken) for part in given.types)
-    if isinstance(taken, types.UnionType):
-        return any(_meet(given, part) for part in taken.types)
+    if (parts := _parts(given)) is not None:
+        chosen = list(parts)
+        failed = [part for part in chosen if _is_failed(part)]  # what may well come has to be taken
+        others = [part for part in chosen if part not in failed]
+        return all(_meet(part, taken) for part in failed) and any(_meet(part, taken) for part in others or failed)
+    if (parts := _parts(taken)) is not None:
+        return any(_meet(given, part) for part in parts)
     if isinstance(given, _LISTS) and isinstance(taken, _LISTS):
         return _meet(given.item_type, taken.item_type)
+    if _is_failed(given) and isinstance(taken, types.StructType | types.DataclassType):
+        return _is_failed(taken)
     one, other = _forms(given), _forms(taken)
     return one is None or other is None or bool(one & other)
+
+
+def _understood(kind: Any) -> types.Type:
+    try:
+        return types.type_info(kind)
+    except Exception:
+        return types.type_info(readable(kind))
+
+
+def _parts(kind: types.Type) -> Iterable[types.Type] | None:
+    """What a value of a type may be; None if that is no choice."""
+    if isinstance(kind, types.UnionType):
+        return kind.types
+    if isinstance(kind, types.CustomType) and isinstance(kind.cls, Hooked):
+        return map(_understood, kind.cls.parts)
+    return None
+
+
+def _is_failed(kind: types.Type) -> bool:
+    return isinstance(kind, types.StructType) and kind.cls is FailedStep
 
 
 def _forms(kind: types.Type) -> frozenset[str] | None:

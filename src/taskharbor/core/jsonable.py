@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
@@ -38,6 +38,16 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_dec_hook)
 
 
+class Hooked(type):
+    """A type for the hook alone: one of `parts`, whichever `read` makes of plain JSON."""
+
+    parts: tuple[Any, ...]
+    read: Callable[[Any], Any]
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
 def _enc_hook(value: Any) -> Any:
     if _is_model(value):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
@@ -45,6 +55,8 @@ def _enc_hook(value: Any) -> Any:
 
 
 def _dec_hook(kind: Any, value: Any) -> Any:
+    if isinstance(kind, Hooked):
+        return kind.read(value)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
         return cast("Any", kind).model_validate_json(_encoder.encode(value))

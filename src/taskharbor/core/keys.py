@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import msgspec
 from msgspec import Struct
+
+from taskharbor.core.job import NewJob
 
 
 class KeyRecord(Struct, frozen=True):
@@ -30,3 +33,10 @@ def digest(asked: Iterable[tuple[str, bytes]]) -> bytes:
             found.update(len(part).to_bytes(8, "big"))
             found.update(part)
     return found.digest()
+
+
+def group_digest(jobs: Sequence[NewJob]) -> bytes:
+    """The same for a keyed group, with who waits for whom and what a failure means to him; never that of a job."""
+    numbers = {job.id: number for number, job in enumerate(jobs)}
+    edges = [[(numbers.get(edge.parent), edge.policy) for edge in job.depends_on] for job in jobs]
+    return digest([*((job.type, job.payload) for job in jobs), ("", msgspec.json.encode(edges))])

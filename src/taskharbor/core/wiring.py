@@ -1,7 +1,7 @@
 """What a payload says about a workflow, and how the results of parents become an argument (K3).
 
 Beside its arguments, the envelope of a step may hold `takes`, the shape of what its first parameter is given when it
-starts, and `out`, the place of its result in that of the whole.
+starts, `out`, the place of its result in that of the whole, and `outs`, how many such places there are.
 """
 
 from __future__ import annotations
@@ -13,33 +13,26 @@ import msgspec
 from msgspec import Raw, Struct
 
 from taskharbor.core.codec import Undecodable
+from taskharbor.core.collecting import FailedStep
 from taskharbor.core.states import State
 from taskharbor.core.workflow import Path, Shape
 
 LIMIT = 16 * 1024 * 1024
 
 
-class FailedStep(Struct, frozen=True, gc=False, tag_field="taskharbor", tag="failed_step"):
-    """What stands in for the result of a step that failed or was cancelled, where failures are collected (K4).
-
-    `state` is dlq or cancelled, or what a replay has made of it since.
-    """
-
-    id: str
-    state: str
-    error: str | None = None
-
-
 class Wiring(Struct, frozen=True, omit_defaults=True):
     """`takes`, a Shape, is None for a step that is given no result, `out` for one whose result stays inside.
 
     `edges` is how many parents a step has that takes something: of those that are left later on, none may slip into
-    another's place.
+    another's place. `outs` is how many steps the result of the whole is made of: said by each of them, or by the last
+    step of all if there are none. With `collects`, a failure of this one is a part of the result as well.
     """
 
     takes: Any = None  # msgspec knows no types that name themselves
     edges: int = 0
     out: Path | None = None
+    outs: int | None = None
+    collects: bool = False
 
 
 class _Envelope(Struct, frozen=True, omit_defaults=True):
@@ -93,7 +86,7 @@ def filled(payload: bytes, parameter: str, given: Sequence[Given]) -> bytes:
     assert envelope.takes is not None
     if len(given) < envelope.edges:
         raise Undecodable("the results of its parents are gone: they were deleted, or their retention has run out")
-    if (size := sum(parent.size for parent in given)) > LIMIT:
+    if (size := sum(map(_size, given))) > LIMIT:
         raise TooMuch(
             f"the results of its {len(given):,} parents take {size:,} bytes, the limit is {LIMIT:,}: "
             "let them store their data elsewhere and return references to it"
@@ -116,10 +109,19 @@ def _parts(takes: Shape, results: Iterator[Given]) -> Iterator[bytes]:
     yield b"]"
 
 
+def _size(given: Given) -> int:
+    """How much one parent gives, or would: results that are too large in all are not told."""
+    return given.size if given.state is State.DONE else len(_failed(given))
+
+
+def _failed(given: Given) -> bytes:
+    return _encode(FailedStep(given.id, str(given.state), given.error))
+
+
 def _value(results: Iterator[Given]) -> bytes:
     given = next(results, None)
     if given is None:
         raise Undecodable("the results of its parents are gone: their retention has run out")
     if given.state is not State.DONE:
-        return _encode(FailedStep(given.id, str(given.state), given.error))
+        return _failed(given)
     return b"null" if given.result is None else given.result

@@ -7,7 +7,7 @@ steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, Union, cast
 
@@ -21,8 +21,6 @@ V = TypeVar("V")
 
 # Something for each step that a result is made of, nested as that is.
 Nested = Union[T, tuple["Nested[T]", ...]]  # noqa: UP007 (a generic alias that names itself)
-# Numbers of steps.
-Outs = Nested[int]
 # How a step's argument is put together from the results of its parents, in order: 0 is one result as it is, a number n
 # a list of n results, a list its parts each by its own shape.
 Shape = int | list["Shape"]
@@ -31,10 +29,14 @@ Path = list[tuple[int, int]]
 
 
 class Edge(Struct, frozen=True, gc=False):
-    """An earlier step to wait for, and what its failure means."""
+    """An earlier step to wait for, and what its failure means; None if nothing was said about that."""
 
     parent: int
-    policy: str
+    policy: str | None = None
+
+
+# The steps that a result is made of, as whoever comes next waits for them.
+Outs = Nested[Edge]
 
 
 class Laid(Struct, Generic[S], frozen=True):
@@ -66,22 +68,54 @@ def flat(nested: Nested[T]) -> Iterator[T]:
         yield nested
 
 
-def shape(outs: Outs) -> Shape:
+def said(outs: Outs, policy: str) -> Outs:
+    """The same, with this policy for those about which nothing was said yet (K4)."""
+    return mapped(outs, lambda edge: Edge(edge.parent, policy) if edge.policy is None else edge)
+
+
+def policies(laid: Sequence[Laid[Any]]) -> list[tuple[str, ...]]:
+    """For each step, what the failure of each that it waits for means.
+
+    What nobody said is `hold`, but behind a step that a failure cancels `cancel`: then the rest is cancelled, too (K4).
+    """
+    cancelled: set[int] = set()
+    found: list[tuple[str, ...]] = []
+    for number, each in enumerate(laid):
+        own = tuple(edge.policy or ("cancel" if edge.parent in cancelled else "hold") for edge in each.edges)
+        if "cancel" in own:
+            cancelled.add(number)
+        found.append(own)
+    return found
+
+
+def joint(edges: Iterable[Edge]) -> str | None:
+    """What the failure of one step means that waits for all of these in the place of others (K4).
+
+    It cancels those if one of these would, and is collected only if all of these are.
+    """
+    policies = {edge.policy for edge in edges}
+    if "cancel" in policies:
+        return "cancel"
+    return policies.pop() if len(policies) == 1 else None
+
+
+def shape(outs: Nested[Any]) -> Shape:
     """How the results of these steps are put together."""
     if not isinstance(outs, tuple):
         return 0
-    shapes = [shape(out) for out in outs]
+    shapes = [shape(out) for out in cast("tuple[Nested[Any], ...]", outs)]
     return len(shapes) if shapes and all(part == 0 for part in shapes) else shapes
 
 
-def paths(outs: Outs) -> Iterator[tuple[int, Path]]:
-    """The place of each step in the result of the whole."""
-    if isinstance(outs, tuple):
-        for place, out in enumerate(outs):
-            for number, path in paths(out):
-                yield number, [(place, len(outs)), *path]
+def paths(nested: Nested[T]) -> Iterator[tuple[T, Path]]:
+    """The place of each value in the whole."""
+    if isinstance(nested, tuple):
+        parts = cast("tuple[Nested[T], ...]", nested)
+        for place, part in enumerate(parts):
+            for value, path in paths(part):
+                yield value, [(place, len(parts)), *path]
     else:
-        yield outs, []
+        yield nested, []
 
 
 def assembled(places: Iterable[tuple[Path, T]]) -> Nested[T]:

@@ -5,7 +5,7 @@ Thin: every rule is the driver's or the core's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -25,12 +25,12 @@ from taskharbor.driver import (
     WorkerRecord,
     capability,
 )
-from taskharbor.errors import JobNotFound
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.dead_letters import DeadLetters
 from taskharbor.runtime.options import Duration, checked, moment, seconds
-from taskharbor.runtime.part import LIMIT, Part, Words
+from taskharbor.runtime.part import LIMIT, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.workflows import Workflows
 
 ALIVE = timedelta(seconds=40)
@@ -48,7 +48,7 @@ class Jobs(Part):
         """One job, or `JobNotFound`."""
         record = await self._client.record(id)
         if record is None:
-            raise JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+            raise await self._why_gone(id)
         return record
 
     async def afind(self, key: str) -> JobRecord | None:
@@ -58,14 +58,17 @@ class Jobs(Part):
             id = await inspect.find_key(key, self._now())
             return None if id is None else (await inspect.get([id]))[0]
 
-    async def acancel(self, ids: Sequence[str]) -> list[Cancellation]:
+    async def acancel(self, ids: Ids) -> list[Cancellation]:
         """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each."""
-        return await self._client.cancel(ids)
+        return await self._client.cancel(each(ids))
 
-    async def adelete(self, ids: Sequence[str]) -> list[Deletion]:
-        """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each."""
+    async def adelete(self, ids: Ids) -> list[Deletion]:
+        """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
+
+        One that is `live` has to be cancelled first.
+        """
         async with self._client.store() as driver:
-            return await capability(driver, Inspect).delete(ids)
+            return await capability(driver, Inspect).delete(each(ids))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Move a job that waits in line; False if it does not."""
@@ -135,10 +138,10 @@ class Stats(Struct, frozen=True):
 class Admin(Part):
     """The operator's view of a harbor."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
         super().__init__(client)
         self.jobs = Jobs(client)
-        self.dlq = DeadLetters(client)
+        self.dlq = DeadLetters(client, tasks)
         self.queues = Queues(client)
         self.workers = Workers(client)
         self.workflows = Workflows(client)

@@ -24,6 +24,7 @@ from taskharbor.driver import (
     Transaction,
     WaitForWork,
     Within,
+    WorkflowCounts,
     at_once,
     capability,
     offered,
@@ -32,7 +33,7 @@ from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, Inval
 from taskharbor.runtime.context import lineage
 from taskharbor.runtime.doze import discard
 from taskharbor.runtime.flow import Flow, FlowOptions, Plan
-from taskharbor.runtime.handle import Job
+from taskharbor.runtime.handle import Collected, Job
 from taskharbor.runtime.intake import no_answer
 from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.portal import Portal
@@ -153,11 +154,16 @@ class Client:
         if isinstance(result, Exception):
             raise result
         first = result[0]
+
+        def returns(number: int) -> Any:
+            return plan.laid[number].step.returns
+
         if not first.created:
-            return Run(self, first.id, None, False, first.same_payload)
+            known = mapped(plan.outs, returns) if first.same_payload else None
+            return Run(self, first.id, None, False, first.same_payload, known)
 
         def handle(number: int) -> Job[Any]:
-            return Job(self, result[number].id, plan.laid[number].step.returns)
+            return (Collected if number in plan.collected else Job)(self, result[number].id, returns(number))
 
         return Run(self, group.workflow_id or "", mapped(plan.outs, handle))
 
@@ -223,6 +229,12 @@ class Client:
         """The job as stored."""
         async with self.store() as driver:
             return (await capability(driver, Inspect).get([id]))[0]
+
+    async def workflow(self, id: str) -> WorkflowCounts | None:
+        """The states of a workflow's jobs as stored."""
+        async with self.store() as driver:
+            found = await capability(driver, Inspect).workflows(1, None, [id])
+        return found[0] if found else None
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
         """Cancel jobs in line at once; ask the holders of running ones to stop."""

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.core.codec import checked_size, encode_named
+from taskharbor.core.codec import Undecodable, checked_size, encode_named
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import DLQ, Shown, shown
-from taskharbor.core.wiring import wired, wiring_of
+from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
-from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound
+from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, NotEncodable
 from taskharbor.runtime.options import Duration, JobOptions, checked, seconds
-from taskharbor.runtime.part import BULK_LIMIT, LIMIT, PAGE, Part, Words
+from taskharbor.runtime.part import BULK_LIMIT, LIMIT, PAGE, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.step import key_expiry
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
 
 BITE = 500
 MOMENT = timedelta(microseconds=1)
@@ -37,6 +41,10 @@ class Purged(Struct, frozen=True):
 class DeadLetters(Part):
     """Jobs in the dead-letter queue."""
 
+    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
+        super().__init__(client)
+        self._tasks = tasks
+
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching dead jobs, the newest first."""
         async with self._client.store() as driver:
@@ -46,7 +54,7 @@ class DeadLetters(Part):
         """One dead job with its reason and its failures, or `JobNotFound`."""
         job = await self._client.record(id)
         if job is None:
-            raise JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+            raise await self._why_gone(id)
         if job.state is not DLQ:
             raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
         return job
@@ -66,6 +74,7 @@ class DeadLetters(Part):
     ) -> Replaying:
         """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
 
+        The arguments take the place of the old ones for good; where the task is registered, they must fit it.
         Says `replayed`, or `missing` if there is no such job. `IllegalMove` if it is neither dead nor cancelled.
         A key that another job has taken meanwhile is dropped.
         """
@@ -79,7 +88,7 @@ class DeadLetters(Part):
                     return "missing"
                 replay = Replay(
                     id=id,
-                    payload=None if arguments is None else self._payload(arguments, job),
+                    payload=None if arguments is None else self.edited(job, arguments),
                     idempotency_key=_own_key(key, job),
                     key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
                 )
@@ -88,13 +97,14 @@ class DeadLetters(Part):
                 raise await self._not_dead(inspect, id)
             return answer
 
-    def _payload(self, arguments: Mapping[str, Any], job: JobRecord) -> bytes:
-        """Other arguments for a job: its place in a workflow stays what it was (K3)."""
+    def edited(self, job: JobRecord, arguments: Mapping[str, Any]) -> bytes:
+        """The job's payload with other arguments, or why they do not fit; its place in a workflow stays (K3)."""
         if not isinstance(arguments, Mapping):
             raise InvalidJob(f"arguments must be a dict by the names of parameters, not {arguments!r}")
-        limit = self._client.session.payload_limit
-        payload = wired(encode_named(arguments, limit), wiring_of(job.payload))
-        return checked_size(payload, limit, f"the arguments of {job.type}")
+        limit, wiring = self._client.session.payload_limit, wiring_of(job.payload)
+        task = self._tasks.get(job.type)
+        payload = encode_named(arguments, limit) if task is None else _fitting(task, arguments, wiring, limit)
+        return checked_size(wired(payload, wiring), limit, f"the arguments of {job.type}")
 
     async def _not_dead(self, inspect: Inspect, id: str) -> IllegalMove:
         (job,) = await inspect.get([id])
@@ -106,12 +116,13 @@ class DeadLetters(Part):
     async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
         """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks."""
         ids = await self._ids(words, limit)
-        return ids if dry_run else await self.areplay_ids(ids)
+        # The first ones first: those behind them in a workflow wait for them.
+        return ids if dry_run else await self.areplay_ids(ids[::-1])
 
-    async def areplay_ids(self, ids: Sequence[str]) -> list[str]:
+    async def areplay_ids(self, ids: Ids) -> list[str]:
         """Run these dead or cancelled jobs again; returns the ids of those that were."""
         replayed: list[str] = []
-        for bite in _bites(ids):
+        for bite in _bites(each(ids)):
             async with self._client.store() as driver:
                 answers = await capability(driver, Inspect).replay([Replay(id=id) for id in bite], self._now())
             replayed += [id for id, answer in zip(bite, answers, strict=True) if answer == "replayed"]
@@ -122,14 +133,37 @@ class DeadLetters(Part):
     ) -> Purged:
         """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
 
-        One that others in its workflow wait for stays, also if those are cancelled: they could be replayed. `dry_run`
-        only looks, and does not find these out.
+        One that others in its workflow wait for stays; if those are cancelled, they go with it (Q2). `dry_run` only
+        looks, and does not find these out.
         """
         ids = await self._ids(words, limit, older_than)
         return Purged(ids, []) if dry_run else await self.apurge_ids(ids)
 
-    async def apurge_ids(self, ids: Sequence[str]) -> Purged:
-        """Delete these jobs, if they have ended and nobody needs them."""
+    async def apurge_ids(self, ids: Ids) -> Purged:
+        """Delete these jobs, if they have ended and nobody needs them but cancelled ones, which go with them."""
+        first = await self._delete(each(ids))
+        if not first.needed or not await self._delete_cancelled(first.needed):
+            return first
+        second = await self._delete(first.needed)
+        return Purged(first.deleted + second.deleted, second.needed)
+
+    async def _delete_cancelled(self, ids: Sequence[str]) -> bool:
+        """Delete what is cancelled in the workflows of these jobs, the last ones first; whether there was anything."""
+        async with self._client.store() as driver:
+            jobs = await capability(driver, Inspect).get(ids)
+        gone = False
+        for workflow in dict.fromkeys(job.workflow_id for job in jobs if job is not None and job.workflow_id):
+            where, after = Filter(workflow_id=workflow, states=(Shown.CANCELLED,)), None
+            while True:
+                async with self._client.store() as driver:
+                    page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
+                gone |= bool((await self._delete([job.id for job in page])).deleted)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].id
+        return gone
+
+    async def _delete(self, ids: Sequence[str]) -> Purged:
         purged = Purged([], [])
         for bite in _bites(ids):
             async with self._client.store() as driver:
@@ -170,6 +204,23 @@ class DeadLetters(Part):
     replay_ids = blocking(areplay_ids)
     purge = blocking(apurge)
     purge_ids = blocking(apurge_ids)
+
+
+def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:
+    """The payload of named arguments that fit the task; without the first if the steps before give it (K3)."""
+    signature = task.signature
+    if wiring.takes is None:
+        payload = encode_named(arguments, limit)
+        try:
+            signature.decode(payload)
+        except Undecodable as error:
+            raise NotEncodable(f"task {task.name}: {error}") from None
+        return payload
+    if signature.first in arguments:
+        raise NotEncodable(
+            f"task {task.name}: {signature.first} is the result of the steps before it: leave it out of the arguments"
+        )
+    return signature.encode_rest(Any, (), arguments, limit)
 
 
 def _key(key: str | None, ttl: Duration | EllipsisType | None) -> JobOptions:

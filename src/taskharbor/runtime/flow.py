@@ -1,10 +1,11 @@
 """Flows: steps that are enqueued together and wait for each other, as values that can be put together further.
 
-A flow lays its steps out (`core.workflow`); nothing else knows how it is built. `Graph` is for whatever is no tree.
+A flow lays its steps out (`core.workflow`); nothing else knows how it is built.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -21,9 +22,10 @@ from typing import (
 
 from msgspec.structs import replace
 
+from taskharbor.core.collecting import FailedStep, collected, one_of
 from taskharbor.core.job import Dependency, NewJob
-from taskharbor.core.wiring import FailedStep, Wiring, wired
-from taskharbor.core.workflow import Edge, Layout, Outs, flat, paths, shape
+from taskharbor.core.wiring import Wiring, wired
+from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, mapped, paths, policies, said, shape
 from taskharbor.errors import InvalidJob
 from taskharbor.runtime.options import Duration, checked
 from taskharbor.runtime.run import Run
@@ -51,32 +53,32 @@ class FlowOptions(TypedDict, total=False):
     tx: object
 
 
-class Flow(Generic[R]):
+class Flow(ABC, Generic[R]):
     """Work that will come to an R: one step, or several that wait for each other."""
 
     __slots__ = ()
 
+    @abstractmethod
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
         """Lay the steps out; those that wait for nobody inside wait for `wait`.
 
         Gives the steps that the result is made of, and what whoever comes next has to wait for beside them.
         """
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def beginnings(self) -> int:
         """How many steps wait for nobody inside."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def returns(self) -> Any:
         """The type of the result, as far as annotations tell."""
-        return Any
 
     @property
-    def policy(self) -> OnFailure:
-        """What a failure inside means for whoever comes next."""
-        return "hold"
+    @abstractmethod
+    def collected(self) -> Any:
+        """That type if the failures are collected about which nothing was said."""
 
     @overload
     def then(
@@ -143,15 +145,19 @@ class Single(Flow[R]):
         """What a failure means for whoever comes next: he holds on for a replay, is cancelled, or gets a FailedStep."""
         return Tempered(self, policy)
 
+    @property
+    def collected(self) -> Any:
+        return collected(self.returns)
+
 
 class Group(Flow[list[M]]):
     """Flows side by side; the results are a list in their order."""
 
     def __init__(self, members: Iterable[Flow[M]]) -> None:
         self.members = tuple(members)
-        for member in self.members:
-            if not isinstance(member, Flow):
-                raise InvalidJob(f"a group is made of steps and flows such as task.step(…), not of {member!r}")
+        if not all(issubclass(kind, Flow) for kind in set(map(type, self.members))):
+            odd = next(member for member in self.members if not isinstance(member, Flow))
+            raise InvalidJob(f"a group is made of steps and flows such as task.step(…), not of {odd!r}")
 
     @overload
     def on_failure(self, policy: Literal["collect"], /) -> Flow[list[M | FailedStep]]: ...
@@ -172,177 +178,154 @@ class Group(Flow[list[M]]):
 
     @property
     def returns(self) -> Any:
-        kinds = list(dict.fromkeys(member.returns for member in self.members))
-        return list[tuple(kinds)] if 0 < len(kinds) <= MOST_KINDS else list[Any]  # type: ignore[misc]
+        return _list_of(member.returns for member in self.members)
+
+    @property
+    def collected(self) -> Any:
+        return _list_of(member.collected for member in self.members)
 
 
-class Sequel(Single[R]):
+def _list_of(types: Iterable[Any]) -> Any:
+    kinds: list[Any] = []  # they may have no hash
+    for kind in types:
+        if kind not in kinds:
+            kinds.append(kind)
+        if len(kinds) > MOST_KINDS:
+            break
+    return list[one_of(kinds)] if 0 < len(kinds) <= MOST_KINDS else list[Any]  # type: ignore[misc]
+
+
+class Further(Flow[R]):
+    """A flow that goes on where another ends: `before`."""
+
+    before: Flow[Any]
+
+    @abstractmethod
+    def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
+        """What the ends of `before` come to."""
+
+    @property
+    @abstractmethod
+    def opens(self) -> int:
+        """How many of its own steps wait for nobody if there are none before."""
+
+    @property
+    def following(self) -> Flow[Any] | None:
+        """What is laid next, if that is a flow of its own."""
+        return None
+
+    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
+        first, line = unrolled(self)  # and a loop, for a chain may be longer than calls can be deep
+        outs, left = first.lay(layout, wait)
+        while line:
+            link = line.pop()
+            outs, left = link.go_on(layout, outs, left)
+            if (following := link.following) is not None:
+                first, more = unrolled(following)
+                outs, left = first.lay(layout, left)
+                line += more
+        return outs, left
+
+    @property
+    def beginnings(self) -> int:
+        first, line = unrolled(self)
+        return first.beginnings or next((count for link in reversed(line) if (count := link.opens)), 0)
+
+
+def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Further[Any]]]:
+    """What a flow begins with, and all that goes on from there, the last first."""
+    line: list[Further[Any]] = []
+    while isinstance(flow, Further):
+        line.append(flow)
+        flow = flow.before
+    return flow, line
+
+
+class Sequel(Further[R], Single[R]):
     """A flow, and then a step that takes its result."""
 
     def __init__(self, before: Flow[Any], step: Step[R]) -> None:
         self.before = before
         self.step = step
 
-    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        line: list[Sequel[Any]] = [self]  # a loop, for a chain may be longer than calls can be deep
-        while isinstance(before := line[-1].before, Sequel):
-            line.append(before)
-        outs, left = before.lay(layout, wait)
-        for sequel in reversed(line):
-            edges = [*(Edge(number, sequel.before.policy) for number in flat(outs)), *left]
-            outs, left = layout.add(sequel.step, edges, shape(outs)), NOTHING
-        return outs, left
+    def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
+        return Edge(layout.add(self.step, [*flat(outs), *left], shape(outs))), NOTHING
 
     @property
-    def beginnings(self) -> int:
-        first = self.before
-        while isinstance(first, Sequel):
-            first = first.before
-        return first.beginnings or 1
+    def opens(self) -> int:
+        return 1
 
     @property
     def returns(self) -> Any:
         return self.step.returns
 
 
-class After(Flow[R]):
+class After(Further[R]):
     """A flow, and then another that makes no use of its result."""
 
     def __init__(self, before: Flow[Any], flow: Flow[R]) -> None:
         self.before = before
-        self.flow = flow
-
-    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        outs, left = self.before.lay(layout, wait)
-        edges = [*(Edge(number, self.before.policy) for number in flat(outs)), *left]
-        return lay_behind(self.flow, layout, edges)
-
-    @property
-    def beginnings(self) -> int:
-        return self.before.beginnings or self.flow.beginnings
-
-    @property
-    def returns(self) -> Any:
-        return self.flow.returns
-
-    @property
-    def policy(self) -> OnFailure:
-        return self.flow.policy
-
-
-class Tempered(Flow[R]):
-    """A flow whose failures mean something of their own."""
-
-    def __init__(self, flow: Flow[Any], policy: OnFailure) -> None:
         self._flow = flow
-        self._policy: OnFailure = _policy(policy)
+        self._returns = flow.returns
 
-    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        return self._flow.lay(layout, wait)
+    def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
+        return (), joined(self._flow, layout, [*flat(outs), *left])
 
     @property
-    def beginnings(self) -> int:
+    def opens(self) -> int:
         return self._flow.beginnings
 
     @property
-    def returns(self) -> Any:
-        return Any if self._policy == "collect" else self._flow.returns
-
-    @property
-    def policy(self) -> OnFailure:
-        return self._policy
-
-
-class Node(Single[R]):
-    """A flow that has its place in a graph: others may wait for it, and take its result."""
-
-    def __init__(self, layout: Steps, outs: Outs, left: Edges, returns: Any, policy: OnFailure) -> None:
-        self._layout = layout
-        self.outs = outs
-        self._left = left
-        self._returns = returns
-        self._policy: OnFailure = policy
-
-    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        if layout is not self._layout:
-            raise InvalidJob("a node belongs to the graph that it was added to: add what uses it to that graph")
-        return self.outs, [*self._left, *wait]
-
-    @property
-    def beginnings(self) -> int:
-        return 0
+    def following(self) -> Flow[R]:
+        return self._flow
 
     @property
     def returns(self) -> Any:
         return self._returns
 
     @property
-    def policy(self) -> OnFailure:
-        return self._policy
+    def collected(self) -> Any:
+        flow = self._flow
+        while isinstance(flow, After):
+            flow = flow._flow
+        return flow.collected
 
 
-class Graph(Flow[list[Any]]):
-    """Any workflow without circles: add flows one after the other, each behind those it waits for.
+class Tempered(Further[R]):
+    """A flow whose failures mean something of their own, but for steps inside that said so themselves."""
 
-    The result is the list of what those came to that nobody waits for, in the order they were added.
-    """
+    def __init__(self, before: Flow[Any], policy: OnFailure) -> None:
+        self.before = before
+        self._policy: OnFailure = known_policy(policy)
 
-    def __init__(self) -> None:
-        self._layout: Steps = Layout()
-
-    def add(self, flow: Flow[R2], /, *, after: Iterable[Node[Any]] = (), on_failure: OnFailure = "hold") -> Node[R2]:
-        """Give a flow its place, behind the nodes that it takes results of and those of `after`.
-
-        `on_failure` says what a failure of one in `after` means for it.
-        """
-        if isinstance(flow, Node):
-            raise InvalidJob("this node has its place already: what it waits for was said when it was added")
-        edges: list[Edge] = []
-        for node in after:
-            if not isinstance(node, Node):
-                raise InvalidJob(f"after= takes nodes that graph.add gave, not {node!r}")
-            outs, left = node.lay(self._layout, ())
-            edges += [*(Edge(number, _policy(on_failure)) for number in flat(outs)), *left]
-        laid = len(self._layout.laid)
-        try:
-            outs, left = lay_behind(flow, self._layout, edges)
-        except BaseException:
-            del self._layout.laid[laid:]
-            raise
-        return Node(self._layout, outs, left, flow.returns, flow.policy)
-
-    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        if layout is self._layout:
-            raise InvalidJob("a graph cannot be a part of itself")
-        base = len(layout.laid)
-        awaited = {edge.parent for laid in self._layout.laid for edge in laid.edges}
-        for laid in self._layout.laid:
-            own = [Edge(edge.parent + base, edge.policy) for edge in laid.edges]
-            layout.add(laid.step, own or wait, laid.takes)
-        outs = tuple(base + number for number in range(len(self._layout.laid)) if number not in awaited)
-        return outs, [] if outs else wait
+    def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
+        return said(outs, self._policy), left
 
     @property
-    def beginnings(self) -> int:
-        return sum(not laid.edges for laid in self._layout.laid)
+    def opens(self) -> int:
+        return 0
 
     @property
     def returns(self) -> Any:
-        return list[Any]
+        return self.before.collected if self._policy == "collect" else self.before.returns
+
+    @property
+    def collected(self) -> Any:
+        return self.returns
 
 
-def _policy(policy: OnFailure) -> OnFailure:
+def known_policy(policy: OnFailure) -> OnFailure:
+    """The policy, or `InvalidJob` if there is no such."""
     if policy not in ("hold", "cancel", "collect"):
         raise InvalidJob(f"on_failure is hold, cancel or collect, not {policy!r}")
     return policy
 
 
-def lay_behind(flow: Flow[Any], layout: Steps, edges: Edges) -> tuple[Outs, Edges]:
-    """Lay a flow whose beginnings wait for all of these; where many would wait for many, a step between them does."""
+def joined(flow: Flow[Any], layout: Steps, edges: Edges) -> Edges:
+    """What the beginnings of a flow wait for behind these: where many would wait for many, a step between them."""
     if len(edges) > 1 and flow.beginnings > 1:
-        policy = "cancel" if any(edge.policy == "cancel" for edge in edges) else edges[0].policy
-        edges = [Edge(layout.add(layout.laid[edges[0].parent].step.joining(), edges), policy)]
-    return flow.lay(layout, edges)
+        return [Edge(layout.add(layout.laid[edges[0].parent].step.joining(), edges), joint(edges))]
+    return edges
 
 
 def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
@@ -358,7 +341,9 @@ class Plan(Generic[R]):
 
     def __init__(self, flow: Flow[R]) -> None:
         layout: Steps = Layout()
-        self.outs, _ = flow.lay(layout, ())
+        outs, _ = flow.lay(layout, ())
+        self.outs = mapped(outs, lambda edge: edge.parent)
+        self.collected = {edge.parent for edge in flat(outs) if edge.policy == "collect"}
         self.laid = layout.laid
         self.client = self._client()
 
@@ -377,12 +362,17 @@ class Plan(Generic[R]):
     def jobs(self, preparation: Preparation, workflow_id: str) -> list[NewJob]:
         """The jobs to store; most of a large one neither wait nor take anything."""
         places = dict(paths(self.outs))
+        telling = places.keys() or {len(self.laid) - 1}
+        meanings = policies(self.laid)
         jobs = preparation.jobs((laid.step for laid in self.laid), workflow_id)
         for number, laid in enumerate(self.laid):
-            if laid.edges or number in places:
+            if laid.edges or number in telling:
                 job = jobs[number]
-                edges = tuple(Dependency(jobs[edge.parent].id, edge.policy) for edge in laid.edges)
-                wiring = Wiring(laid.takes, 0 if laid.takes is None else len(edges), places.get(number))
+                parents = zip(laid.edges, meanings[number], strict=True)
+                edges = tuple(Dependency(jobs[edge.parent].id, policy) for edge, policy in parents)
+                taken = 0 if laid.takes is None else len(edges)
+                outs = len(places) if number in telling else None
+                wiring = Wiring(laid.takes, taken, places.get(number), outs, number in self.collected)
                 payload = wired(job.payload, wiring)
                 jobs[number] = replace(job, depends_on=edges, payload=payload)
         return jobs

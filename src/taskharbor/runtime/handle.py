@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from msgspec import Struct
 
 from taskharbor.core.codec import decode_value
+from taskharbor.core.collecting import FailedStep
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State, shown
 from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
@@ -39,7 +40,7 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
         """Everything the store knows about the job."""
         record = await self._client.record(self.id)
         if record is None:
-            raise _gone(self.id)
+            raise await self._why_gone()
         return record
 
     async def astate(self) -> str:
@@ -51,7 +52,10 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
 
         Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there is none.
         """
-        return self.outcome(await self._client.finished(self.id, timeout))
+        record = await self._client.finished(self.id, timeout)
+        if record is None:
+            raise await self._why_gone()
+        return self.outcome(record)
 
     def outcome(self, record: JobRecord | None) -> R:
         """The result as the ended job's record has it, or the reason why there is none."""
@@ -65,7 +69,13 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
 
     async def acancel(self) -> bool:
         """Cancel it: at once if it waits, through the heartbeat if it runs. False if it had ended or is gone."""
-        return (await self._client.cancel([self.id]))[0] in ("cancelled", "requested")
+        (answer,) = await self._client.cancel([self.id])
+        if answer == "missing" and await self._client.workflow(self.id) is not None:
+            raise _no_job(self.id)
+        return answer in ("cancelled", "requested")
+
+    async def _why_gone(self) -> JobNotFound:
+        return _gone(self.id) if await self._client.workflow(self.id) is None else _no_job(self.id)
 
     record = blocking(arecord)
     state = blocking(astate)
@@ -73,5 +83,20 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
     cancel = blocking(acancel)
 
 
+class Collected(Job[R], frozen=True, eq=False, gc=False):
+    """A job whose failure is a result as well (K4)."""
+
+    def outcome(self, record: JobRecord | None) -> Any:
+        if record is not None and record.state in (State.DLQ, State.CANCELLED):
+            return FailedStep(record.id, record.state.value, record.last_error)
+        return super().outcome(record)
+
+
 def _gone(id: str) -> JobNotFound:
     return JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+
+
+def _no_job(id: str) -> JobNotFound:
+    return JobNotFound(
+        f"{id} is a workflow, not a job: take it by harbor.workflow({id!r}), or give the job a key that no flow has"
+    )

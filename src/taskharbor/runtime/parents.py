@@ -14,7 +14,10 @@ AWAY = (DriverUnavailable, DriverClosed, TimeoutError, OSError)
 
 
 class Parents:
-    """One call for all that ask while the last one is under way, and no more of them than it can carry."""
+    """One call for all that ask while the last one is under way, and no more of them than it can carry.
+
+    It carries LIMIT in all: a share for each, and whoever needs more than that is asked for alone.
+    """
 
     def __init__(self, driver: Callable[[], Awaitable[Driver]], timeout: float) -> None:
         self._driver = driver
@@ -40,8 +43,9 @@ class Parents:
             self._asking = None
 
     async def _tell(self, asked: dict[str, asyncio.Future[list[Parent]]]) -> None:
+        share = LIMIT // len(asked)
         try:
-            answers = await self._answers(list(asked))
+            answers = await self._answers(list(asked), share)
         except Exception as error:
             if len(asked) > 1 and not isinstance(error, AWAY):  # one that cannot be read: the others must not suffer
                 for id, future in asked.items():
@@ -51,10 +55,15 @@ class Parents:
                 if not future.done():
                     future.set_exception(error)
             return
-        for future, answer in zip(asked.values(), answers, strict=True):
-            if not future.done():
+        large: list[str] = []
+        for (id, future), answer in zip(asked.items(), answers, strict=True):
+            if share < sum(parent.size for parent in answer) <= LIMIT:
+                large.append(id)
+            elif not future.done():
                 future.set_result(answer)
+        for id in large:
+            await self._tell({id: asked[id]})
 
-    async def _answers(self, ids: list[str]) -> list[list[Parent]]:
+    async def _answers(self, ids: list[str], most: int) -> list[list[Parent]]:
         async with asyncio.timeout(self._timeout):
-            return await capability(await self._driver(), Inspect).parents(ids, LIMIT)
+            return await capability(await self._driver(), Inspect).parents(ids, most)

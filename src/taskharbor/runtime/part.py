@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from taskharbor.core.filter import Filter, parse
+from taskharbor.errors import JobNotFound
 from taskharbor.runtime.portal import Portal
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ LIMIT = 50
 BULK_LIMIT = 10_000
 PAGE = 1000
 Words = str | Sequence[str] | Filter
+Ids = str | Sequence[str]
 
 
 class Part:
@@ -36,3 +38,13 @@ class Part:
         if isinstance(words, Filter):
             return words
         return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
+
+    async def _why_gone(self, id: str) -> JobNotFound:
+        if await self._client.workflow(id) is not None:
+            return JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
+        return JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+
+
+def each(ids: Ids) -> Sequence[str]:
+    """The ids; one may come alone."""
+    return [ids] if isinstance(ids, str) else ids

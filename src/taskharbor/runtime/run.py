@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL
+from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Standing, flat, mapped
 from taskharbor.driver import Inspect, at_once, capability
-from taskharbor.errors import JobFailed
-from taskharbor.runtime.handle import Job
+from taskharbor.errors import JobCancelled, JobFailed
+from taskharbor.runtime.handle import Collected, Job
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.workflows import Workflows
 
@@ -18,17 +20,19 @@ if TYPE_CHECKING:
     from taskharbor.runtime.client import Client
 
 R = TypeVar("R", covariant=True)
-PAGE = 1000
+FEW, MANY = 16, 1000
 FIRST_LOOK, LAST_LOOK = 0.2, 5.0
 
 
 class Run(Generic[R]):
     """A workflow that was enqueued. `created` is False if its idempotency key already stood for this one.
 
-    A flow without steps is done from the start, and stored nowhere: its run has no client.
+    Where `outs`, the jobs that the result is made of, are not known, the store knows them, and `returns` are their
+    types if somebody asked for the same. A flow without steps is done from the start, and stored nowhere: its run has
+    no client.
     """
 
-    __slots__ = ("_client", "_outs", "created", "id", "same_payload")
+    __slots__ = ("_client", "_outs", "_returns", "created", "id", "same_payload")
 
     def __init__(
         self,
@@ -37,9 +41,11 @@ class Run(Generic[R]):
         outs: Nested[Job[Any]] | None = None,
         created: bool = True,
         same_payload: bool = True,
+        returns: Nested[Any] | None = None,
     ) -> None:
         self._client = client
         self._outs = outs
+        self._returns = returns
         self.id = id
         self.created = created
         self.same_payload = same_payload
@@ -62,9 +68,17 @@ class Run(Generic[R]):
         return Standing.DONE.value if workflows is None else (await workflows.aget(self.id)).state
 
     async def acancel(self) -> int:
-        """Cancel what has not ended; how many jobs that were. Running ones hear of it with their next heartbeat."""
+        """Cancel what has not ended; how many jobs that were. Running ones hear of it with their next heartbeat.
+
+        `JobNotFound` if there is no such workflow.
+        """
         workflows = self._workflows
-        return 0 if workflows is None else await workflows.acancel(self.id)
+        if workflows is None:
+            return 0
+        stopped = await workflows.acancel(self.id)
+        if not stopped:
+            await workflows.aget(self.id)
+        return stopped
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
@@ -75,20 +89,48 @@ class Run(Generic[R]):
         if client is None:
             return cast(R, _shaped(outs, iter(())))
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        if outs is None:  # somebody else has enqueued this: the store knows
-            workflows = Workflows(client)
-            await workflows.aget(self.id)
-            outs = mapped(await workflows.results(self.id), lambda job: Job[Any](client, job.id))
-        left, values = list(flat(outs)), list[Any]()
-        while left:
-            ended = await self._ended(client, left[:PAGE])
-            values += ended
-            del left[: len(ended)]
-            if left and len(ended) < PAGE:
-                await self._wait(client, left[0], deadline)
+        if outs is None:
+            outs = await self._stored_outs(client)
+        try:
+            values = await self._values(client, list(flat(outs)), deadline)
+        except JobCancelled:
+            if (why := await Workflows(client).cause(self.id)) is None:
+                raise
+            raise JobFailed(f"workflow {self.id} has failed: {why}. What waited for it was cancelled") from None
         return cast(R, _shaped(outs, iter(values)))
 
-    async def _ended(self, client: Client, jobs: list[Job[Any]]) -> list[Any]:
+    async def _stored_outs(self, client: Client) -> Nested[Job[Any]]:
+        workflows = Workflows(client)
+        await workflows.aget(self.id)
+        found = await workflows.results(self.id)
+
+        def handle(job: JobRecord, returns: Any = Any) -> Job[Any]:
+            return (Collected if wiring_of(job.payload).collects else Job)(client, job.id, returns)
+
+        if self._returns is None:
+            return mapped(found, handle)
+        jobs = flat(found)
+        return mapped(self._returns, lambda returns: handle(next(jobs), returns))
+
+    async def _values(self, client: Client, jobs: Sequence[Job[Any]], deadline: float | None) -> list[Any]:
+        """The results of all of these, for about as many records read.
+
+        Each look is at twice as many as the one before; after a wait, at one.
+        """
+        values: list[Any] = []
+        most = FEW
+        while len(values) < len(jobs):
+            asked = jobs[len(values) : len(values) + most]
+            ended = await self._ended(client, asked)
+            values += ended
+            most = min(most * 2, MANY)
+            if len(ended) < len(asked):
+                first = asked[len(ended)]
+                values.append(first.outcome(await self._wait(client, first, deadline)))
+                most = 1
+        return values
+
+    async def _ended(self, client: Client, jobs: Sequence[Job[Any]]) -> list[Any]:
         """The results of the first of these, as far as they have ended."""
         values: list[Any] = []
         async with client.store() as driver:
@@ -99,20 +141,19 @@ class Run(Generic[R]):
             values.append(job.outcome(record))
         return values
 
-    async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> None:
-        """Wait until the job has ended, unless it never will."""
+    async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> JobRecord | None:
+        """The job once it has ended, unless it never will."""
         loop, look = asyncio.get_running_loop(), FIRST_LOOK
         while True:
             left = LAST_LOOK if deadline is None else deadline - loop.time()
             try:
-                await client.finished(job.id, max(0.0, min(left, look)))
-                return
+                return await client.finished(job.id, max(0.0, min(left, look)))
             except TimeoutError:
                 state = await self.astate()
                 if state == Standing.HELD:
+                    why = await Workflows(client).cause(self.id) or "something was cancelled that others wait for"
                     raise JobFailed(
-                        f"workflow {self.id} is held: a job that others wait for has failed. "
-                        f"See it by harbor.admin.workflows.graph({self.id!r}), and replay it to go on"
+                        f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
                     ) from None
                 if deadline is not None and loop.time() >= deadline:
                     raise TimeoutError(f"workflow {self.id} is {state} and has no result yet") from None

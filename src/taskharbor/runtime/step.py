@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
-from taskharbor.core.workflow import Outs
+from taskharbor.core.workflow import Edge, Outs
 from taskharbor.runtime.flow import Edges, FlowOptions, Single, Steps
 from taskharbor.runtime.options import JobOptions, moment, seconds
 from taskharbor.runtime.registered import JOIN, Registered
@@ -39,7 +39,7 @@ class Step(Single[R]):
         return f"<Step {self.task.name}>"
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        return layout.add(self, wait), []
+        return Edge(layout.add(self, wait)), []
 
     @property
     def beginnings(self) -> int:

@@ -220,7 +220,7 @@ class Worker:
         if self._threads is not None:
             self._threads.close()
         await self._upkeep.farewell(self.id)
-        logger.info("worker.stopped: %s after %d runs", self.id, self.finished)
+        logger.info("worker.stopped: %s after %d %s", self.id, self.finished, "run" if self.finished == 1 else "runs")
 
     async def drain(self) -> int:
         """Run everything that is due, and what that makes due, then return how many runs that were."""
@@ -230,8 +230,9 @@ class Worker:
             await self._upkeep.sweep()
             while True:
                 room, ids = self._room()
+                idle = self._empty  # what ends while we look may be back in line behind the look
                 jobs = await self._reserve(room, ids)
-                if room and ids is None and not jobs and self._empty:
+                if room and ids is None and not jobs and idle:
                     if self._mourners.idle:
                         return self.finished
                     await self._mourners.told()  # who may have enqueued something

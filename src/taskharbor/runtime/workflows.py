@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -12,8 +12,8 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State, shown
 from taskharbor.core.wiring import wiring_of
-from taskharbor.core.workflow import Nested, assembled, standing
-from taskharbor.driver import Inspect, WorkflowCounts, capability
+from taskharbor.core.workflow import Nested, Path, assembled, standing
+from taskharbor.driver import Inspect, Parent, WorkflowCounts, capability
 from taskharbor.errors import JobNotFound
 from taskharbor.runtime.part import LIMIT, PAGE, Part
 from taskharbor.runtime.portal import blocking
@@ -53,11 +53,14 @@ class Workflows(Part):
 
     async def aget(self, id: str) -> Workflow:
         """One workflow, or `JobNotFound`."""
-        async with self._client.store() as driver:
-            found = await capability(driver, Inspect).workflows(1, None, [id])
-        if not found:
-            raise JobNotFound(f"there is no workflow {id}: the id is wrong, or its retention has run out")
-        return await self._at_a_glance(found[0])
+        found = await self._client.workflow(id)
+        if found is not None:
+            return await self._at_a_glance(found)
+        if await self._client.record(id) is not None:
+            raise JobNotFound(
+                f"{id} is a job, not a workflow: take it by harbor.job({id!r}), or give the flow a key that no job has"
+            )
+        raise JobNotFound(f"there is no workflow {id}: the id is wrong, or its retention has run out")
 
     async def afind(self, key: str) -> Workflow | None:
         """The workflow that a living idempotency key stands for (I3)."""
@@ -72,8 +75,6 @@ class Workflows(Part):
         nodes: list[GraphNode] = []
         now = self._now()
         async for page in self._pages(Filter(workflow_id=id)):
-            async with self._client.store() as driver:
-                parents = await capability(driver, Inspect).parents([job.id for job in page], 0)
             nodes += [
                 GraphNode(
                     id=job.id,
@@ -82,42 +83,74 @@ class Workflows(Part):
                     error=job.last_error,
                     parents=[(parent.id, parent.policy, parent.satisfied) for parent in edges],
                 )
-                for job, edges in zip(page, parents, strict=True)
+                for job, edges in zip(page, await self._edges(page), strict=True)
             ]
         if not nodes:
             await self.aget(id)
         return nodes[::-1]
 
     async def acancel(self, id: str) -> int:
-        """Cancel what has not ended, and ask what runs to stop; how many jobs that were.
+        """Cancel what has not ended, and ask what runs to stop; how many jobs that were. Its key is free again (I2).
 
         The last ones first: a job must not be released because those that it waits for are cancelled.
         """
         stopped = 0
         async for page in self._pages(Filter(workflow_id=id, states=_UNFINISHED)):
+            async with self._client.store() as driver:
+                await capability(driver, Inspect).free_workflow_key(id)
             answers = await self._client.cancel([job.id for job in page])
             stopped += sum(answer in ("cancelled", "requested") for answer in answers)
         return stopped
 
     async def areplay(self, id: str) -> list[str]:
-        """Run what died or was cancelled again, so that the workflow goes on; the ids of those jobs."""
+        """Run what died or was cancelled again, so that the workflow goes on; the ids of those jobs.
+
+        Not what nobody waits for any more: a failure that was collected by jobs that are done. The first ones first, so
+        that those behind them wait for them.
+        """
+        dead: list[str] = []
+        served, missed = set[str](), set[str]()
+        async for page in self._pages(Filter(workflow_id=id)):
+            for job, edges in zip(page, await self._edges(page), strict=True):
+                is_dead = job.state in (State.DLQ, State.CANCELLED)
+                left_out = is_dead and job.id in served and job.id not in missed  # those behind it came before it
+                (served if left_out or job.state is State.DONE else missed).update(edge.id for edge in edges)
+                if is_dead and not left_out:
+                    dead.append(job.id)
+        left = dead[::-1]
         replayed: list[str] = []
-        async for page in self._pages(Filter(workflow_id=id, states=_DEAD)):
-            ids = [job.id for job in page]
+        for some in (left[at : at + PAGE] for at in range(0, len(left), PAGE)):
             async with self._client.store() as driver:
-                answers = await capability(driver, Inspect).replay([Replay(id=each) for each in ids], self._now())
-            replayed += [each for each, answer in zip(ids, answers, strict=True) if answer == "replayed"]
-        return replayed[::-1]
+                answers = await capability(driver, Inspect).replay([Replay(id=each) for each in some], self._now())
+            replayed += [each for each, answer in zip(some, answers, strict=True) if answer == "replayed"]
+        return replayed
+
+    async def _edges(self, jobs: Sequence[JobRecord]) -> Sequence[Sequence[Parent]]:
+        async with self._client.store() as driver:
+            return await capability(driver, Inspect).parents([job.id for job in jobs], 0)
 
     async def results(self, id: str) -> Nested[JobRecord]:
-        """The jobs that the result is made of, nested as that is."""
-        found = [
-            (path, job)
-            async for page in self._pages(Filter(workflow_id=id))
-            for job in page
-            if (path := wiring_of(job.payload).out) is not None
-        ]
+        """The jobs that the result is made of, nested as that is; `JobNotFound` if not all of them are left."""
+        found: list[tuple[Path, JobRecord]] = []
+        outs: int | None = None
+        async for page in self._pages(Filter(workflow_id=id)):
+            for job in page:
+                wiring = wiring_of(job.payload)
+                if wiring.outs is not None:
+                    outs = wiring.outs
+                if wiring.out is not None:
+                    found.append((wiring.out, job))
+        if len(found) != outs:
+            raise JobNotFound(
+                f"workflow {id} has no result any more: records of its result are gone, deleted or past their retention"
+            )
         return assembled(found)
+
+    async def cause(self, id: str) -> str | None:
+        """Which job has failed, and why; None if none is dead."""
+        async with self._client.store() as driver:
+            dead = await capability(driver, Inspect).query(Filter(workflow_id=id, states=(Shown.DLQ,)), self._now(), 1)
+        return f"job {dead[0].id} ({dead[0].type}) is dead: {dead[0].last_error}" if dead else None
 
     async def _at_a_glance(self, found: WorkflowCounts) -> Workflow:
         state = standing(found.states)
@@ -132,12 +165,14 @@ class Workflows(Part):
         )
 
     async def _result_states(self, id: str) -> list[State]:
-        return [
-            job.state
-            async for page in self._pages(Filter(workflow_id=id))
-            for job in page
-            if wiring_of(job.payload).out is not None
-        ]
+        """Of the jobs that the result is made of; a failure that is collected is as good as a result (K4)."""
+        found: list[State] = []
+        async for page in self._pages(Filter(workflow_id=id)):
+            for job in page:
+                wiring = wiring_of(job.payload)
+                if wiring.out is not None:
+                    found.append(State.DONE if wiring.collects and job.state is State.DLQ else job.state)
+        return found
 
     async def _pages(self, where: Filter) -> AsyncIterator[list[JobRecord]]:
         """Matching jobs, the newest first. What is done with a page may change what matches: the next begins behind."""

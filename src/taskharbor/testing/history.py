@@ -28,7 +28,7 @@ MICROSECOND = timedelta(microseconds=1)
 class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
     """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for, each with a policy.
 
-    `flow_key` is the key of the whole group, and `key_until` its end if there is one.
+    `flow_key` is the key of the whole group, whose name is `flow`, and `key_until` its end if there is one.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
     after: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     flow_key: str | None = None
+    flow: str | None = None
 
 
 class Want(Struct, array_like=True, frozen=True, gc=False, tag="want"):
@@ -77,7 +78,7 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
 
 
 class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
-    """A job or schedule that a cancel, delete, replay, reschedule or advance is about."""
+    """A job, a flow or a schedule that a cancel, delete, replay, reschedule, advance or freed key is about."""
 
     id: str
     run_at: int | None = None

@@ -126,6 +126,7 @@ def _jobs(groups: Iterable[Group]) -> Iterable[Job]:
                 tuple(edge.parent for edge in job.depends_on),
                 tuple(edge.policy for edge in job.depends_on),
                 group.key,
+                None if group.key is None else group.workflow_id,
             )
 
 
@@ -165,6 +166,10 @@ def _ids(given: dict[str, Any]) -> Iterable[Asked]:
     return [Named(id) for id in given["ids"]]
 
 
+def _flow(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Named(given["workflow_id"])]
+
+
 def _replay(given: dict[str, Any]) -> Iterable[Asked]:
     return [Named(replay.id, micros(replay.run_at)) for replay in given["replays"]]
 
@@ -189,6 +194,7 @@ _ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
     "settle": _settle,
     "cancel": _ids,
     "delete": _ids,
+    "free_workflow_key": _flow,
     "replay": _replay,
     "reschedule": _reschedule,
     "sweep": _nothing,

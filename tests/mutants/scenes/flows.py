@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 from unittest import mock
 
@@ -102,7 +103,7 @@ async def results_are_read_when_a_step_starts() -> None:
 
 @scene
 async def a_step_whose_parents_are_gone_is_not_run() -> None:
-    """K3, F9: a replay long after their retention ends in the DLQ, with the reason."""
+    """K3, F9: the replay of one whose parents were lost ends in the DLQ, with the reason."""
     world, runs = World(), 0
 
     @world.harbor.task
@@ -119,7 +120,7 @@ async def a_step_whose_parents_are_gone_is_not_run() -> None:
         run = await member.step().then(take).aenqueue()
         assert await over(run) == "failed"
         (parent,), (dead,) = of_task(world, "member"), of_task(world, "take")
-        assert await admin.jobs.adelete([parent.id]) == ["deleted"]
+        world.memory._store._remove(parent)
         assert await admin.dlq.areplay(dead.id) == "replayed"
         assert await over(run) == "failed"
     assert (runs, (await world.record(dead.id)).dlq_reason) == (1, "undecodable")
@@ -214,6 +215,7 @@ async def a_flow_under_a_known_key_is_the_first_one() -> None:
     async with world.worker():
         assert await first.aresult(timeout=60) == [[1, 2], 3, []]
         assert await again.aresult(timeout=60) == [[1, 2], 3, []]
+        assert await world.harbor.workflow(first.id).aresult(timeout=60) == [[1, 2], 3, []]
 
 
 @scene
@@ -292,3 +294,56 @@ async def a_replayed_workflow_goes_on_from_where_it_failed() -> None:
         assert len(await admin.workflows.areplay(run.id)) == 2
         assert await over(run) == "done"
     assert runs == ["begin", "middle", "middle", "end"]
+
+
+@scene
+async def a_cancelled_workflow_that_collects_can_be_replayed() -> None:
+    """K4, Q3: its finalizer waits for the members once more, and takes their results; the key is free meanwhile."""
+    world, given = World(), list[Any]()
+
+    @world.harbor.task
+    async def member(number: int) -> int:
+        await asyncio.sleep(1)
+        return number
+
+    @world.harbor.task
+    async def gather(parts: list[int | FailedStep]) -> None:
+        given.append(parts)
+
+    members = group(member.using(delay=100).step(number) for number in range(7))
+    flow = members.on_failure("collect").then(gather).using(idempotency_key="k")
+    with mock.patch.object(workflows, "PAGE", 3):
+        run = await flow.aenqueue()
+        assert await run.acancel() == 8
+        assert (await flow.aenqueue()).created
+        assert len(await world.harbor.admin.workflows.areplay(run.id)) == 8
+    async with world.worker():
+        assert await over(run) == "done"
+    assert given[0] == [*range(7)]
+
+
+@scene
+async def a_replay_leaves_out_what_nobody_waits_for() -> None:
+    """K2, K5: a failure that was collected by a step that is done; with one that is dead, it runs again too."""
+    world, runs, mended = World(), Counter[str](), False
+
+    @world.harbor.task(max_attempts=1)
+    async def member() -> None:
+        runs["member"] += 1
+        raise ValueError("no")
+
+    @world.harbor.task(max_attempts=1)
+    async def gather(parts: list[FailedStep | None]) -> None:
+        runs["gather"] += 1
+        if not mended:
+            raise ValueError("no")
+
+    admin = world.harbor.admin
+    async with world.worker():
+        run = await group(member.step()).on_failure("collect").then(gather).aenqueue()
+        assert await over(run) == "failed"
+        mended = True
+        assert len(await admin.workflows.areplay(run.id)) == 2
+        assert await over(run) == "done"
+        assert await admin.workflows.areplay(run.id) == []
+    assert runs == {"member": 2, "gather": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
@@ -112,6 +113,31 @@ async def lenient(parts: list[bytes | FailedStep]) -> str:
 def publish(text: str, *, bucket: str) -> None: ...
 
 
+@dataclass
+class Report:
+    size: int
+
+
+@harbor.task
+async def report(url: str) -> Report:
+    return Report(0)
+
+
+@harbor.task
+async def some(reports: list[Report | FailedStep]) -> int:
+    return sum(each.size for each in reports if isinstance(each, Report))
+
+
+@harbor.task
+def some_of_some(reports: list[list[Report | FailedStep]]) -> int:
+    return len(reports)
+
+
+@harbor.task
+def maybe(found: Report | FailedStep) -> str | None:
+    return found.error if isinstance(found, FailedStep) else None
+
+
 pages = [fetch.step("a"), fetch.step("b")]
 assert_type(chain(fetch.step("x"), parse, add), Flow[int])
 assert_type(chain(fetch.step("x"), parse, add, on_failure="cancel").enqueue(), Run[int])
@@ -124,6 +150,16 @@ assert_type(group(pages).enqueue().result(), list[bytes])
 assert_type(group(group(pages), group(pages)).enqueue().result(), list[list[bytes]])
 assert_type(group(pages).on_failure("collect").then(lenient).enqueue(), Run[str])
 assert_type(group(pages).on_failure("cancel").then(merge).enqueue(), Run[str])
+reports = group(report.step("a"), report.step("b")).on_failure("collect")
+assert_type(reports, Flow[list[Report | FailedStep]])
+assert_type(reports.then(some).enqueue(), Run[int])
+assert_type(chain(reports, some), Flow[int])
+assert_type(chord(group(report.step("a")), some, on_failure="collect"), Flow[int])
+assert_type(chord(group(pages), lenient, on_failure="collect").enqueue(), Run[str])
+chain(report.step("a"), maybe, on_failure="collect")
+assert_type(group(reports, reports).then(some_of_some).enqueue().result(), int)
+assert_type(group(report.step("a").on_failure("collect"), report.step("b")).then(some).enqueue(), Run[int])
+assert_type(report.step("a").on_failure("collect").then(maybe).enqueue().result(), str | None)
 assert_type(group(pages).then(merge).using(idempotency_key="k", idempotency_ttl=60).enqueue(), Run[str])
 assert_type(current().enqueue(group(pages).then(merge)), Run[str])
 
@@ -131,6 +167,7 @@ graph = Graph()
 page = graph.add(fetch.step("x"))
 size = graph.add(page.then(parse))
 graph.add(page.then(parse, strict=True), after=[size], on_failure="collect")
+graph.add(page.then(parse), after=[size], on_failure=None)
 graph.add(group(page, page).then(merge))
 assert_type(graph.enqueue().state(), str)
 several: list[Flow[Any]] = [fetch.step("x"), chain(fetch.step("x"), parse)]

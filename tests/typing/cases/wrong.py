@@ -89,6 +89,9 @@ chord(group(add.step(1)), merge)  # E
 group(add.step(1)).then(merge)  # E
 group(fetch)  # E
 group(fetch.step("a")).on_failure("collect").then(merge)  # E
+group(fetch.step("a").on_failure("collect"), fetch.step("b")).then(merge)  # E
+fetch.step("a").on_failure("collect").then(parse)  # E
+chord(group(fetch.step("a")), merge, on_failure="collect")  # E
 group(fetch.step("a")).on_failure("colect")  # E
 chain(fetch.step("x"), parse, on_failure="colect")  # E
 chain(fetch.step("x"), parse).using(delay=5)  # E

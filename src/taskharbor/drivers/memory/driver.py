@@ -157,7 +157,8 @@ class MemoryDriver:
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:
-            results: list[Cancellation] = [store.cancel(id, now, keep_until) for id in ids]
+            results = store.cancel(ids, now, keep_until)
+        self._work.ring()
         self._ends.ring()
         return results
 
@@ -165,9 +166,13 @@ class MemoryDriver:
         with self._step() as store:
             return [store.delete(id) for id in ids]
 
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        with self._step() as store:
+            return store.free_workflow_key(workflow_id)
+
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         with self._step() as store:
-            results: list[Replaying] = [store.replay(replay, now) for replay in replays]
+            results = store.replay(replays, now)
         self._work.ring()
         return results
 

@@ -5,8 +5,7 @@ Single-threaded; `driver.py` beside it adds the lock and the async face.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import count
@@ -17,12 +16,13 @@ from taskharbor.core import evolve
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.evolve import Replay
 from taskharbor.core.job import JobRecord, NewJob
-from taskharbor.core.keys import KeyRecord, digest
+from taskharbor.core.keys import KeyRecord, digest, group_digest
 from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
 from taskharbor.core.line import effective_due, shares
-from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, LIVE, READY, TERMINAL, WAITING
+from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
+    PRUNE_AGAIN,
     Cancellation,
     Deletion,
     Enqueued,
@@ -58,14 +58,13 @@ class Store:
         self._expiring: list[tuple[datetime, str]] = []
         self._ended: list[tuple[datetime, int, str]] = []
         self._stopping: dict[str, None] = {}
-        self._records: Counter[str] = Counter()
-        self._live: Counter[str] = Counter()
+        self._members: dict[str, set[str]] = {}
         self._new_token = new_token
 
     def enqueue(self, group: Group, now: datetime) -> GroupResult:
         """Store one group all or none (D1)."""
         if group.key is not None and (known := self._living_key(group.key, now)) is not None:
-            same = known.digest == digest((job.type, job.payload) for job in group.jobs)
+            same = known.digest == group_digest(group.jobs)
             return tuple(Enqueued(known.owner, False, same) for _ in group.jobs)
         ids = {job.id for job in group.jobs}
         for job in group.jobs:
@@ -77,10 +76,7 @@ class Store:
             return JobExists("a group names the same id twice")
         if group.key is not None and group.workflow_id is not None:
             self.keys[group.key] = KeyRecord(
-                group.key,
-                group.workflow_id,
-                digest((job.type, job.payload) for job in group.jobs),
-                group.key_expires_at,
+                group.key, group.workflow_id, group_digest(group.jobs), group.key_expires_at
             )
         return self._store(group.jobs, now)
 
@@ -102,7 +98,7 @@ class Store:
         if job.expires_at is not None:
             heappush(self._expiring, (job.expires_at, job.id))
         if job.workflow_id is not None:
-            self._records[job.workflow_id] += 1
+            self._members.setdefault(job.workflow_id, set()).add(job.id)
         self._write(evolve.enqueued(job, now, unmet))
         return Enqueued(job.id, True)
 
@@ -213,8 +209,15 @@ class Store:
                     self._withdraw(child, now, keep_until)
                     ended.append(child.id)
 
-    def cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
-        """Withdraw a job in line, or ask the holder of an inflight one to stop (T3)."""
+    def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
+        """Withdraw jobs in line, and ask the holders of inflight ones to stop (T3)."""
+        answers: list[Cancellation] = [self._cancel(id, now, keep_until) for id in ids]
+        for id, answer in zip(ids, answers, strict=True):
+            if answer == "cancelled":
+                self._tell_children(id, now, keep_until)
+        return answers
+
+    def _cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
         job = self.jobs.get(id)
         if job is None:
             return "missing"
@@ -226,7 +229,6 @@ class Store:
             self._stopping[id] = None
             return "requested"
         self._withdraw(job, now, keep_until)
-        self._tell_children(id, now, keep_until)
         return "cancelled"
 
     def _withdraw(self, job: JobRecord, now: datetime, keep_until: datetime) -> None:
@@ -245,9 +247,6 @@ class Store:
         return "deleted"
 
     def _is_needed(self, id: str) -> bool:
-        return any(not edge.satisfied or self.jobs[edge.child].state in LIVE for edge in self.children.get(id, ()))
-
-    def _is_wanted(self, id: str) -> bool:
         """Whether a dependant is not done: one that is dead may be replayed, and takes the results again (K3)."""
         return any(not edge.satisfied or self.jobs[edge.child].state is not DONE for edge in self.children.get(id, ()))
 
@@ -259,10 +258,17 @@ class Store:
         for edge in self.children.pop(job.id, ()):
             self.parents[edge.child].remove(edge)
         if job.workflow_id is not None:
-            self._records[job.workflow_id] -= 1
-            if not self._records[job.workflow_id]:
-                del self._records[job.workflow_id], self._live[job.workflow_id]
-                self.keys = {key: known for key, known in self.keys.items() if known.owner != job.workflow_id}
+            members = self._members[job.workflow_id]
+            members.remove(job.id)
+            if not members:
+                del self._members[job.workflow_id]
+                self.free_workflow_key(job.workflow_id)
+
+    def free_workflow_key(self, workflow_id: str) -> bool:
+        """Forget the key that stands for a workflow (I2)."""
+        known = len(self.keys)
+        self.keys = {key: record for key, record in self.keys.items() if record.owner != workflow_id}
+        return len(self.keys) < known
 
     def _free_key(self, job: JobRecord) -> None:
         if job.idempotency_key is not None and self._owns_key(job):
@@ -272,8 +278,21 @@ class Store:
         known = self.keys.get(job.idempotency_key or "")
         return known is not None and known.owner == job.id
 
-    def replay(self, replay: Replay, now: datetime) -> Replaying:
-        """Put a dead or cancelled job back in line (Q2)."""
+    def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
+        """Put dead or cancelled jobs back in line (Q2), each behind those of its parents that run again too (Q3)."""
+        again = {it.id for it in replays if it.id in self.jobs and self.jobs[it.id].state in (DLQ, CANCELLED)}
+        for id in again:
+            self._reopen(id, again)
+        return [self._replay(replay, now) for replay in replays]
+
+    def _reopen(self, id: str, again: Set[str]) -> None:
+        """Let a job wait once more for parents whose failure it had collected, and that run again."""
+        for edge in self.parents.get(id, ()):
+            if edge.satisfied and (edge.parent in again or self.jobs[edge.parent].state not in TERMINAL):
+                edge.satisfied = False
+                self.jobs[id] = replace(self.jobs[id], unmet=self.jobs[id].unmet + 1)
+
+    def _replay(self, replay: Replay, now: datetime) -> Replaying:
         job = self.jobs.get(replay.id)
         if job is None:
             return "missing"
@@ -336,24 +355,48 @@ class Store:
         return swept
 
     def prune(self, now: datetime, limit: int) -> int:
-        """Forget what was kept long enough and is needed by nothing unfinished (X8)."""
+        """Forget what was kept long enough and is needed no more (X8)."""
         over: dict[str, JobRecord] = {}
         kept: list[tuple[datetime, int, str]] = []
         while len(over) < limit and self._ended and self._ended[0][0] <= now:
             entry = heappop(self._ended)
             job = self.jobs.get(entry[2])
-            if job is None or job.keep_until != entry[0]:
+            if job is None or job.keep_until != entry[0] or job.id in over:
                 continue
-            if self._is_wanted(job.id) or self._live[job.workflow_id or ""]:
+            if self._is_needed(job.id):
                 kept.append(entry)
-            else:
+            elif job.workflow_id is None:
                 over[job.id] = job
+            elif not self._is_kept(job.workflow_id, now):
+                kept.append(entry)
+                over |= self._last_members(job.workflow_id, limit - len(over))
         for job in over.values():
             self._remove(job)
         for entry in kept:
             heappush(self._ended, entry)
         self.keys = {key: known for key, known in self.keys.items() if known.alive(now)}
         return len(over)
+
+    def _last_members(self, workflow: str, limit: int) -> dict[str, JobRecord]:
+        """Of a workflow that may go: those that wait before those that they wait for."""
+        ids = sorted(self._members[workflow], key=self._seq.__getitem__, reverse=True)
+        return {id: self.jobs[id] for id in ids[:limit]}
+
+    def _is_kept(self, workflow: str, now: datetime) -> bool:
+        """Whether a workflow has to stay; then all of it stays as long."""
+        until = self._kept_until(workflow, now)
+        if until <= now:
+            return False
+        for id in self._members[workflow]:
+            job = self.jobs[id]
+            if job.keep_until is not None and job.keep_until < until:
+                self._write(replace(job, keep_until=until))
+        return True
+
+    def _kept_until(self, workflow: str, now: datetime) -> datetime:
+        times = [self.jobs[id].keep_until for id in self._members[workflow]]
+        ends = [known.expires_at for known in self.keys.values() if known.owner == workflow]
+        return now + PRUNE_AGAIN if None in times else max(time for time in (*times, *ends) if time is not None)
 
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or any lease runs out."""
@@ -382,8 +425,6 @@ class Store:
             heappush(self._ended, (job.keep_until, self._seq[id], id))
             if state is CANCELLED and before is not None:
                 self._free_key(before)
-        if job.workflow_id is not None:
-            self._live[job.workflow_id] += (job.state in LIVE) - (before is not None and before.state in LIVE)
         return job
 
 

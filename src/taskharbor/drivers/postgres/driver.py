@@ -213,13 +213,15 @@ class PostgresDriver:
         return await self._callers.read(lambda db: overview.dead_groups(db, where, limit))
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        results = await self._callers.write(lambda db: manage.cancel(db, ids, now, keep_until))
-        self._work.ring()
+        results = await self._told(lambda db: manage.cancel(db, ids, now, keep_until))
         self._ends.ring()
         return results
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._callers.write(lambda db: manage.delete(db, ids))
+
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        return await self._callers.write(lambda db: manage.free_workflow_key(db, workflow_id))
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         return await self._told(lambda db: manage.replay(db, replays, now))
@@ -249,6 +251,7 @@ class PostgresDriver:
         if swept:
             self._work.ring()
             self._ends.ring()
+            self._teller.owe(self._work_channel)
         return swept
 
     async def prune(self, now: datetime, limit: int) -> int:

@@ -16,7 +16,7 @@ import asyncpg
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.job import NewJob
-from taskharbor.core.keys import digest
+from taskharbor.core.keys import digest, group_digest
 from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.postgres.db import Db, OwnDb, value
 from taskharbor.drivers.postgres.failure import CROSSED
@@ -150,7 +150,7 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
     Without `looks`, an id that is taken shows as an error of PostgreSQL: the caller's transaction ends with that.
     """
     if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
-        same = known[1] == _digest(group.jobs)
+        same = known[1] == group_digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
     if not looks and _is_closed(group.jobs):
         if len({job.id for job in group.jobs}) < len(group.jobs):
@@ -171,7 +171,8 @@ def _is_closed(jobs: Sequence[NewJob]) -> bool:
 
 async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
     """What the key of a group stands for already, or None once it stands for this one."""
-    key, values = group.key or "", ([group.key], [group.workflow_id], [_digest(group.jobs)], [group.key_expires_at])
+    key = group.key or ""
+    values = [key], [group.workflow_id], [group_digest(group.jobs)], [group.key_expires_at]
     for _ in range(TRIES):
         if (known := (await living_keys(db, [key], now)).get(key)) is not None:
             return known
@@ -267,6 +268,9 @@ async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
     """Store the edges of jobs; how many of each are unmet. A parent stored in the same step has not ended."""
     ids = {job.id for job in jobs}
     outside = {edge.parent for job in jobs for edge in job.depends_on} - ids
+    if outside:  # held from here on, so that their ends hear of it; and once more, if one was just put back
+        for name in ("enqueue_awaited", "hold_ended", "enqueue_awaited"):
+            await db.rows(name, list(outside))
     states = {row[0]: STATES[row[1]] for row in await db.rows("states", list(outside))} if outside else {}
     edges: list[tuple[str, int, str, str, bool]] = []
     unmet: list[int] = []
@@ -292,7 +296,7 @@ async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int
     if len(jobs) >= COPY_FROM and isinstance(db, OwnDb):
         await _copy(db, jobs, now, unmet)
     else:
-        await db.rows("enqueue_group", *_columns(jobs), now, unmet)
+        await db.rows("enqueue_group", *_columns(jobs), now, unmet, any(unmet))
 
 
 async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime, unmet: list[int]) -> None:

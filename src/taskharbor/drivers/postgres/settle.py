@@ -113,13 +113,13 @@ def _given(transitions: Sequence[Transition]) -> list[Given]:
 
 
 async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: bool) -> dict[str, State]:
-    """Write plain successes by one statement; without `whole`, only those of jobs that nobody waits for."""
+    """Write plain successes by one statement; without `whole`, only those of jobs that nobody can wait for."""
     given = _given(acks)
     if not given:
         return {}
     seqs, tokens, outcomes = zip(*given, strict=True)
-    kept, ids = [to.keep_until for to in outcomes], [to.id for to in outcomes]
-    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, ids, now, whole)}
+    kept = [to.keep_until for to in outcomes]
+    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, now, whole)}
     return {to.id: DONE for seq, _, to in given if seq in ended}
 
 

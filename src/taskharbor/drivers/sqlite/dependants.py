@@ -58,12 +58,11 @@ def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None
     db.executemany(RELEASE, [(child, number, now) for child, number in counts.items()])
 
 
-def withdraw(db: Connection, id: str, now: int, keep_until: int) -> bool:
-    """Cancel an unfinished job that nobody runs, and tell its dependants; False if it has ended."""
-    if not _withdraw(db, WITHDRAW, id, now, keep_until):
-        return False
-    tell(db, [(id, State.CANCELLED, keep_until)], dependants(db, [id]), now)
-    return True
+def withdraw(db: Connection, ids: Iterable[str], now: int, keep_until: int) -> int:
+    """Cancel unfinished jobs that nobody runs, and then tell their dependants; how many had not ended."""
+    gone = [id for id in ids if _withdraw(db, WITHDRAW, id, now, keep_until)]
+    tell(db, [(id, State.CANCELLED, keep_until) for id in gone], dependants(db, gone), now)
+    return len(gone)
 
 
 def _withdraw(db: Connection, statement: str, id: str, now: int, keep_until: int) -> bool:

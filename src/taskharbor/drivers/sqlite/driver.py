@@ -165,6 +165,9 @@ class SqliteDriver:
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._write(lambda db: manage.delete(db, ids))
 
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        return await self._write(lambda db: manage.free_workflow_key(db, workflow_id))
+
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         return await self._write(lambda db: manage.replay(db, replays, now), tells_work=True)
 

@@ -12,7 +12,7 @@ from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.job import NewJob
-from taskharbor.core.keys import digest
+from taskharbor.core.keys import digest, group_digest
 from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
@@ -39,7 +39,7 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     """Store one group, or say why not."""
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
-        same = known[1] == _digest(group.jobs)
+        same = known[1] == group_digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
     if _is_closed(group.jobs):
         if not _insert(db, [new_row(job, now, len(job.depends_on)) for job in group.jobs]):
@@ -52,7 +52,7 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
         stored = store(db, group.jobs, now)
     if group.key is not None and group.workflow_id is not None:
         expires_at = micros_or_none(group.key_expires_at)
-        db.execute(PUT_KEY, (group.key, group.workflow_id, _digest(group.jobs), expires_at))
+        db.execute(PUT_KEY, (group.key, group.workflow_id, group_digest(group.jobs), expires_at))
     return stored
 
 

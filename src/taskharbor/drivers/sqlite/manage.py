@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -12,10 +13,10 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.states import TERMINAL, State
-from taskharbor.driver import Cancellation, Deletion, Replaying, Reschedule
+from taskharbor.driver import PRUNE_AGAIN, Cancellation, Deletion, Replaying, Reschedule
 from taskharbor.drivers.sqlite.dependants import withdraw
 from taskharbor.drivers.sqlite.enqueue import living_key
-from taskharbor.drivers.sqlite.inspection import get_one
+from taskharbor.drivers.sqlite.inspection import BEYOND_ALL, get_one
 from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none
 from taskharbor.drivers.sqlite.sql import load
 
@@ -24,20 +25,29 @@ DELETE, NEEDED = load("delete"), load("delete_needed")
 DELETE_EDGES = load("delete_edges")
 OWNS_KEY, FREE_KEY, FREE_WORKFLOW_KEY = load("key_owner"), load("key_free"), load("key_free_workflow")
 PUT_KEY, PRUNE_KEYS = load("key_put"), load("key_prune")
-REPLAY, RESCHEDULE = load("replay"), load("reschedule")
+FREE_OWNER = load("key_free_owner")
+REPLAY, REOPEN, WAIT = load("replay"), load("replay_reopen"), load("replay_wait")
+RESCHEDULE = load("reschedule")
 PAUSE, UNPAUSE = load("pause"), load("pause_end")
-STOPPING, EXPIRED, PRUNE = load("sweep_stopping"), load("sweep_expired"), load("prune")
+STOPPING, EXPIRED = load("sweep_stopping"), load("sweep_expired")
+PRUNE, PRUNE_DELETE = load("prune"), load("prune_delete")
+PRUNE_KEPT, PRUNE_KEEP, PRUNE_MEMBERS = load("prune_kept"), load("prune_keep"), load("prune_members")
 
 # Keys cost little to forget, but a step that holds the write lock stays bounded.
 KEYS_PER_PRUNE = 10_000
 
 
 def cancel(db: Connection, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-    """Withdraw jobs in line, or ask the holders of inflight ones to stop (T3)."""
-    return [_cancel(db, id, micros(now), micros(keep_until)) for id in ids]
+    """Withdraw jobs in line, and ask the holders of inflight ones to stop (T3)."""
+    answers: dict[str, Cancellation] = {id: _asked(db, id, micros(now)) for id in ids}
+    line = [id for id, answer in answers.items() if answer == "cancelled"]
+    withdraw(db, line, micros(now), micros(keep_until))
+    repeated: dict[str, Cancellation] = {**answers, **dict.fromkeys(line, "finished")}
+    return [answers.pop(id, repeated[id]) for id in ids]
 
 
-def _cancel(db: Connection, id: str, now: int, keep_until: int) -> Cancellation:
+def _asked(db: Connection, id: str, now: int) -> Cancellation:
+    """What a cancel comes to, of which the request to a holder is written here."""
     state: str | None = db.execute(STATE, (id,)).get
     if state is None:
         return "missing"
@@ -46,7 +56,6 @@ def _cancel(db: Connection, id: str, now: int, keep_until: int) -> Cancellation:
     if state == State.INFLIGHT:
         db.execute(REQUEST_CANCEL, (id, now))
         return "requested"
-    withdraw(db, id, now, keep_until)
     return "cancelled"
 
 
@@ -75,9 +84,18 @@ def _forget(db: Connection, removed: Sequence[Row]) -> None:
     db.executemany(FREE_WORKFLOW_KEY, [(workflow,) for workflow in workflows])
 
 
+def free_workflow_key(db: Connection, workflow_id: str) -> bool:
+    """Forget the key that stands for a workflow (I2)."""
+    return db.execute(FREE_OWNER, (workflow_id,)).connection.changes() > 0
+
+
 def replay(db: Connection, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-    """Put dead or cancelled jobs back in line (Q2)."""
-    return [_replay(db, it, micros(now)) for it in replays]
+    """Put dead or cancelled jobs back in line (Q2), each behind those of its parents that run again too (Q3)."""
+    answers: list[Replaying] = [_replay(db, it, micros(now)) for it in replays]
+    again = [it.id for it, answer in zip(replays, answers, strict=True) if answer == "replayed"]
+    reopened = Counter(child for (child,) in db.execute(REOPEN, (msgspec.json.encode(again).decode(),)))
+    db.executemany(WAIT, list(reopened.items()))
+    return answers
 
 
 def _replay(db: Connection, replay: Replay, now: int) -> Replaying:
@@ -130,13 +148,44 @@ def sweep(db: Connection, now: datetime, keep_until: datetime, limit: int) -> in
             found: list[Row] = db.execute(candidates, (at, limit - swept)).fetchall()
             if not found:
                 break
-            swept += sum(withdraw(db, id, at, until) for (id,) in found)
+            swept += withdraw(db, [id for (id,) in found], at, until)
     return swept
 
 
 def prune(db: Connection, now: datetime, limit: int) -> int:
     """Forget what was kept long enough (X8), and keys that ran out."""
-    removed = db.execute(PRUNE, (micros(now), max(limit, 0))).fetchall()
-    _forget(db, removed)
+    removed: list[Row] = []
+    place: Row = (-BEYOND_ALL, 0)
+    while len(removed) < limit:
+        rows: list[Row] = db.execute(PRUNE, (micros(now), *place, limit - len(removed))).fetchall()
+        if not rows:
+            break
+        going = _going(db, rows, now, limit - len(removed))
+        gone: list[Row] = db.execute(PRUNE_DELETE, (msgspec.json.encode(going).decode(),)).fetchall()
+        _forget(db, gone)
+        removed += gone
+        place = (rows[-1][2], rows[-1][0])
     db.execute(PRUNE_KEYS, (micros(now), KEYS_PER_PRUNE))
     return len(removed)
+
+
+def _going(db: Connection, rows: Sequence[Row], now: datetime, limit: int) -> list[int]:
+    """The numbers of what is over. Of a workflow all are, dependants before those they wait for."""
+    going: list[int] = []
+    seen: set[str | None] = {None}
+    for seq, workflow, _ in rows:
+        if workflow is None:
+            going.append(seq)
+        elif workflow not in seen and len(going) < limit and not _is_kept(db, workflow, now):
+            going += [number for (number,) in db.execute(PRUNE_MEMBERS, (workflow, limit))]
+        seen.add(workflow)
+    return going[:limit]
+
+
+def _is_kept(db: Connection, workflow: str, now: datetime) -> bool:
+    """Whether a workflow has to stay; then all of it stays as long."""
+    until: int = db.execute(PRUNE_KEPT, (workflow, micros(now + PRUNE_AGAIN))).get
+    if until <= micros(now):
+        return False
+    db.execute(PRUNE_KEEP, (workflow, until))
+    return True

@@ -25,6 +25,7 @@ class _Filing:
         self._by_key: dict[str, list[Creation]] = {}
         self._by_flow_key: dict[str, list[Creation]] = {}
         self._advances: list[ByHand] = []
+        self._freed_flows: dict[str, int] = {}
         self._lost = Lost()
         self._prunes = Prunes()
         self._verbs: dict[str, Callable[[Operation], None]] = {
@@ -34,6 +35,7 @@ class _Filing:
             "settle": self._settle,
             "cancel": self._by_hand(lambda story: story.cancels, {"cancelled", "requested", "finished"}),
             "delete": self._by_hand(lambda story: story.deletes, {"deleted"}),
+            "free_workflow_key": self._free,
             "replay": self._by_hand(lambda story: story.replays, {"replayed"}),
             "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
             "sweep": lambda op: None,  # what it may have cancelled had expired, or was asked to stop
@@ -70,6 +72,11 @@ class _Filing:
             if made is not None and made[0].created and (key := group[0].flow_key) is not None:
                 stored = Creation(op, op.start, op.end, True, group[0], made[0].id, True, tuple(group))
                 self._by_flow_key.setdefault(key, []).append(stored)
+
+    def _free(self, op: Operation) -> None:
+        for named in op.call.items:
+            assert isinstance(named, Named)
+            self._freed_flows[named.id] = min(op.start, self._freed_flows.get(named.id, op.start))
 
     def _reserve(self, op: Operation) -> None:
         if op.answers is None:
@@ -145,6 +152,7 @@ class _Filing:
             self._by_id,
             self._by_key,
             self._by_flow_key,
+            self._freed_flows,
             self._advances,
             self._lost,
             self._prunes,

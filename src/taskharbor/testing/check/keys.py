@@ -45,9 +45,14 @@ class _Lifetimes:
         return self._has_run_out(maker, by) or self._free_from(self._stories.by_id[maker.job.id]) <= by.end
 
     def flow_may_be_over(self, maker: Creation, by: Creation) -> bool:
-        """The same for the key of a group, which goes with the last of its jobs."""
+        """The same for the key of a group, which goes with the last of its jobs, or is freed."""
         stories = [self._stories.by_id[job.id] for job in maker.mates]
-        return self._has_run_out(maker, by) or all(self._gone_from(story) <= by.end for story in stories)
+        freed = self._stories.freed_flows.get(maker.job.flow or "", NEVER)
+        return (
+            self._has_run_out(maker, by)
+            or freed <= by.end
+            or all(self._gone_from(story) <= by.end for story in stories)
+        )
 
     def _has_run_out(self, maker: Creation, by: Creation) -> bool:
         """Whether some clock had passed its end: the store may have dropped it then."""

@@ -60,6 +60,7 @@ class Stories(Struct):
     by_id: dict[str, Story]
     by_key: dict[str, list[Creation]]
     by_flow_key: dict[str, list[Creation]]
+    freed_flows: dict[str, int]
     advances: list[ByHand]
     lost: Lost
     prunes: Prunes

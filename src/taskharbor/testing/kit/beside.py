@@ -50,6 +50,7 @@ CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "dead_groups": lambda s: s.look.dead_groups(Filter(), s.now, 9),
     "cancel": lambda s: s.look.cancel(["a"], s.now, KEEP),
     "delete": lambda s: s.look.delete(["a"]),
+    "free_workflow_key": lambda s: s.look.free_workflow_key("w"),
     "replay": lambda s: s.look.replay([Replay(id="a")], s.now),
     "reschedule": lambda s: s.look.reschedule([Reschedule(id="a")], s.now),
     "pause": lambda s: s.look.pause("q", True),

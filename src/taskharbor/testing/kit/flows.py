@@ -180,7 +180,17 @@ class Flows(Cases):
         assert [await s.prune(), await s.prune()] == [1, 1]
         assert await s.states("p", "c") == [None, None]
 
-    async def test_K3_once_the_dependants_have_ended_parents_may_go(self, s: Scene) -> None:
+    @pytest.mark.parametrize("how", ["fail", "cancel"])
+    async def test_K3_a_parent_of_a_dead_child_goes_after_it(self, s: Scene, how: str) -> None:
+        """K3, Q3: by hand too, for a replay of the child takes its result."""
+        await s.add(job("p"), child("c", "p"))
+        await s.end(ack(await s.claim("p"), result=b"needed"))
+        await s.end(DEAD_ENDS[how](await s.claim("c")))
+        async with s.nothing_changes():
+            assert await s.look.delete(["p"]) == ["needed"]
+        assert await s.look.delete(["c", "p"]) == ["deleted", "deleted"]
+
+    async def test_K3_once_the_dependants_are_done_parents_may_go(self, s: Scene) -> None:
         """K3: by delete and by prune."""
         for how in ("delete", "prune"):
             parent, waits = f"p-{how}", f"c-{how}"
@@ -347,6 +357,15 @@ class Flows(Cases):
         await s.add(job("a"), job("b"), child("c", "a", "b"), child("d", "c"))
         await s.claim("a")
         assert await s.withdraw("a", "b", "c", "d") == ["requested", "cancelled", "cancelled", "cancelled"]
+
+    @every_policy
+    async def test_K5_a_cancel_of_several_is_one_step(self, s: Scene, policy: str) -> None:
+        """K2, K5: whichever is named first, each is cancelled by name; and whoever was not named hears of it."""
+        for names in (("a", "z"), ("y", "b")):
+            first, last = sorted(names)
+            await s.add(job(first), child(last, first, policy=policy), child(f"{last}-next", last, policy="collect"))
+            assert await s.withdraw(*names, *names, "nobody") == ["cancelled"] * 2 + ["finished"] * 2 + ["missing"]
+            assert await s.states(first, last, f"{last}-next") == ["cancelled", "cancelled", "ready"]
 
     async def test_K2_a_released_child_stands_in_line_like_any_job(self, s: Scene) -> None:
         """K2, D11: by priority and due time."""

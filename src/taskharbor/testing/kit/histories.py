@@ -33,7 +33,7 @@ FINGERPRINTS = st.sampled_from([None, "f0", "f1"])
 MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
 MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
 SLOTS = st.sampled_from([None, 1, 2])
-ACTIONS = st.sampled_from(["cancel", "replay", "delete", "reschedule"])
+ACTIONS = st.sampled_from(["cancel", "replay", "delete", "reschedule", "free"])
 FAILURE = Failure(1, "E", "message", "trace", at(1))
 
 

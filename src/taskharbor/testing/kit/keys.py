@@ -155,3 +155,14 @@ class Keys(Cases):
         [again] = await s.add(job("b", idempotency_key="k"))
         assert (again.id, again.created) == ("a", False)
         assert (await s.claim("a")).version == 2
+
+    async def test_I2_the_key_of_a_workflow_can_be_freed(self, s: Scene) -> None:
+        """I2: its jobs stay, others' keys too, and whoever comes next has it."""
+        both = [job(id, workflow_id="w") for id in "ab"]
+        await s.add(*both, key="k", key_expires_at=at(60), workflow_id="w")
+        await s.add(job("c", idempotency_key="other"), job("d", workflow_id="x"), workflow_id="x")
+        assert [await s.look.free_workflow_key(id) for id in ("w", "w", "x", "nobody")] == [True, False, False, False]
+        assert [await s.look.find_key(key, s.now) for key in ("k", "other")] == [None, "c"]
+        assert await s.states("a", "b") == ["ready", "ready"]
+        assert (await s.add(job("e", workflow_id="v"), key="k", workflow_id="v"))[0].created
+        assert await s.look.find_key("k", s.now) == "v"

@@ -256,17 +256,19 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(action=draw.ACTIONS, ages=draw.AGES, hand=draw.HANDS)
     def by_hand(self, action: str, ages: list[int], hand: draw.Hand) -> None:
-        """T1, T3, K3, K4, Q2, Q3, D11."""
+        """T1, T3, K3, K4, Q2, Q3, I2, D11."""
         ids = self.aged(ages)
         run_at = None if hand.delay is None else self.now + timedelta(seconds=hand.delay)
         until = self.now + timedelta(seconds=hand.keep)
         replays = [Replay(id=id, payload=hand.payload, idempotency_key=hand.key, run_at=run_at) for id in ids]
         changes = [Reschedule(id=id, run_at=run_at, priority=hand.priority) for id in ids]
+        workflow = next((each.workflow_id for each in self.records() if each.id == ids[0]), None) or "w0"
         acts: dict[str, Callable[[Whole], Coroutine[Any, Any, object]]] = {
             "cancel": lambda side: side.cancel(ids, self.now, until),
             "delete": lambda side: side.delete(ids),
             "replay": lambda side: side.replay(replays, self.now),
             "reschedule": lambda side: side.reschedule(changes, self.now),
+            "free": lambda side: side.free_workflow_key(workflow),
         }
         self.agree(self.do(acts[action](self.driver)), self.do(acts[action](self.model)))
 

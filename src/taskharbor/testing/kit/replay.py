@@ -1,4 +1,4 @@
-"""Q2: dead and cancelled jobs back in line."""
+"""Q2, Q3: dead and cancelled jobs back in line."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from taskharbor.core.evolve import Replay
 from taskharbor.core.job import Failure, Progress
 from taskharbor.driver import Report
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, cancel, fail, job, token_of
+from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, cancel, child, fail, job, token_of
 
 FAILURE = Failure(4, "ValueError", "no", "…", at(1))
 dead = pytest.mark.parametrize("kind", ["fail", "cancel"])
@@ -25,7 +25,7 @@ async def bury(s: Scene, kind: str = "fail", **options: Any) -> None:
 
 
 class Replays(Cases):
-    """Q2."""
+    """Q2, Q3."""
 
     @dead
     async def test_Q2_counters_go_back_to_zero_and_the_version_goes_on(self, s: Scene, kind: str) -> None:
@@ -178,3 +178,36 @@ class Replays(Cases):
         assert await s.prune() == 0
         s.tick(100)
         assert await s.prune() == 1
+
+    @pytest.mark.parametrize("order", ["abz", "zba"])
+    async def test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it(self, s: Scene, order: str) -> None:
+        """Q3, K4: of a cancelled workflow that is replayed, the finalizer gets results and not the cancellation."""
+        await s.add(job("a"), job("b"), child("z", "a", "b", policy="collect"))
+        assert await s.withdraw(*order) == ["cancelled"] * 3
+        assert await s.look.replay([Replay(id=id) for id in order], s.now) == ["replayed"] * 3
+        assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 2)
+        await s.end(*(ack(held, result=b"1") for held in await s.reserve(9)))
+        assert await s.order() == ["z"]
+        assert [(parent.satisfied, parent.result) for parent in await s.parents("z")] == [(True, b"1")] * 2
+
+    @dead
+    async def test_Q3_a_collector_waits_for_a_parent_that_runs_again(self, s: Scene, kind: str) -> None:
+        """Q3, K2: one that had run, and is replayed after its parent was; nothing else is waited for again."""
+        await s.add(job("a"), job("b"), job("c"), child("z", "a", "b", "c", policy="collect"))
+        await s.end(fail(await s.claim("a")), fail(await s.claim("b")), ack(await s.claim("c")))
+        await s.end(SETTLES[kind](await s.claim("z")))
+        before = await s.get("z")
+        assert await s.replay("a") == "replayed"
+        assert await s.get("z") == before
+        assert await s.replay("z") == "replayed"
+        assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 1)
+        assert [parent.satisfied for parent in await s.parents("z")] == [False, True, True]
+        await s.end(ack(await s.claim("a")))
+        assert await s.order() == ["z"]
+
+    async def test_Q3_a_collector_alone_runs_with_the_failures_again(self, s: Scene) -> None:
+        """Q3, K4: parents that stay dead keep nobody waiting."""
+        await s.add(job("a"), child("z", "a", policy="collect"))
+        await s.withdraw("z", "a")
+        assert await s.replay("z") == "replayed"
+        assert await s.order() == ["z"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskharbor.testing.kit.scene import AFTER, SETTLES, Cases, Scene, ack, at, child, fail, job
+from taskharbor.driver import PRUNE_AGAIN
+from taskharbor.testing.kit.scene import AFTER, SETTLES, Cases, Scene, ack, at, child, job
 
 
 class Upkeep(Cases):
@@ -122,21 +123,66 @@ class Upkeep(Cases):
         assert await s.look.find_key("k", s.now) == "b"
 
     async def test_X8_members_of_an_unfinished_workflow_are_kept(self, s: Scene) -> None:
-        """X8: until its last job has ended, edge or no edge."""
+        """X8: until its last job has ended, edge or no edge; they are looked at again after a while."""
         await s.add(*(job(id, workflow_id="w") for id in "ab"), job("c"), workflow_id="w")
         for id in "ac":
             await s.end(ack(await s.claim(id), keep_until=s.now))
         assert await s.prune() == 1
         assert await s.states("a", "b", "c") == ["done", "ready", None]
-        await s.end(fail(await s.claim("b"), keep_until=at(60)))
-        assert await s.prune() == 1
-        assert await s.states("a", "b") == [None, "dlq"]
+        assert (await s.get("a")).keep_until == s.now + PRUNE_AGAIN
+        s.tick(PRUNE_AGAIN.total_seconds())
+        assert await s.prune() == 0
+        await s.end(ack(await s.claim("b"), keep_until=s.now))
+        s.tick(PRUNE_AGAIN.total_seconds())
+        assert await s.prune() == 2
+
+    async def test_X8_members_of_a_workflow_are_kept_as_long_as_its_last(self, s: Scene) -> None:
+        """X8: its result is one thing, though it lies in many records."""
+        await s.add(*(job(id, workflow_id="w") for id in "abc"), workflow_id="w")
+        keeps = {"a": s.now, "b": at(60), "c": at(30)}
+        await s.end(*(ack(held, keep_until=keeps[held.id]) for held in await s.reserve(3)))
+        assert await s.prune() == 0
+        assert [(await s.get(id)).keep_until for id in "abc"] == [at(60)] * 3
+        s.tick(60)
+        assert await s.prune() == 3
+
+    async def test_X8_a_cancelled_chain_goes_at_once(self, s: Scene) -> None:
+        """X8: within a workflow nobody has to go before another."""
+        links = [child(f"n{number}", f"n{number - 1}", workflow_id="w") for number in range(1, 9)]
+        await s.add(job("n0", workflow_id="w"), *links, workflow_id="w")
+        await s.look.cancel([f"n{number}" for number in range(9)], s.now, s.now)
+        assert await s.prune(4) == 4
+        # Nobody is left without those that he waits for.
+        assert await s.states("n4", "n5") == ["cancelled", None]
+        assert [await s.prune(4), await s.prune(4)] == [4, 1]
+
+    async def test_I3_the_records_of_a_workflow_stay_while_its_key_lives(self, s: Scene) -> None:
+        """I3, X8: all of them, past their retention."""
+        both = [job(id, workflow_id="w") for id in "ab"]
+        await s.add(*both, key="k", key_expires_at=at(60), workflow_id="w")
+        await s.end(*(ack(held, keep_until=s.now) for held in await s.reserve(2)))
+        s.tick(59)
+        assert await s.prune() == 0
+        assert await s.look.find_key("k", s.now) == "w"
+        s.tick(1)
+        assert await s.prune() == 2
+        assert await s.look.find_key("k", s.now) is None
+
+    async def test_X8_workflows_go_one_by_one(self, s: Scene) -> None:
+        """X8: one that is kept stands in nobody's way, whatever it is kept for."""
+        for id in ("running", "keyed", "over"):
+            key = {"key": "k", "key_expires_at": at(60)} if id == "keyed" else {}
+            await s.add(job(f"{id}-1", workflow_id=id), job(f"{id}-2", workflow_id=id), workflow_id=id, **key)
+        ended = await s.reserve(9, ids=["running-1", "keyed-1", "keyed-2", "over-1", "over-2"])
+        await s.end(*(ack(held, keep_until=s.now) for held in ended))
+        assert [await s.prune(1), await s.prune(1), await s.prune(1)] == [1, 1, 0]
+        assert sorted(record.workflow_id or "" for record in await s.all()) == ["keyed"] * 2 + ["running"] * 2
 
     async def test_X8_the_key_of_a_workflow_goes_with_its_last_record(self, s: Scene) -> None:
         """X8, I2: a flow's key without end lives as long as anything of the flow does."""
         await s.add(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
         await s.end(ack(await s.claim("a"), keep_until=s.now), ack(await s.claim("b"), keep_until=at(60)))
-        assert await s.prune() == 1
+        assert await s.look.delete(["a"]) == ["deleted"]
         assert await s.look.find_key("k", s.now) == "w"
         s.tick(60)
         assert await s.prune() == 1

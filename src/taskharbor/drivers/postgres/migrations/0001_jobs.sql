@@ -30,6 +30,8 @@ CREATE INDEX job_workflow ON harbor.job (workflow_id, seq) WHERE workflow_id IS 
 CREATE TABLE harbor.live (
     seq bigint PRIMARY KEY,
     priority smallint NOT NULL,
+    -- whether somebody may wait for its end
+    awaited boolean NOT NULL DEFAULT false,
     version integer NOT NULL DEFAULT 0,
     unmet integer NOT NULL DEFAULT 0,
     attempts integer NOT NULL DEFAULT 0,
@@ -96,7 +98,7 @@ CREATE TABLE harbor.ended (
         WHEN 'cancelled' THEN dlq_reason IS NULL AND fingerprint IS NULL AND result IS NULL
         ELSE false END)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX ended_kept ON harbor.ended (keep_until);
+CREATE INDEX ended_kept ON harbor.ended (keep_until, seq);
 CREATE INDEX ended_dead ON harbor.ended (seq) WHERE state = 'dlq';
 
 CREATE TABLE harbor.keys (

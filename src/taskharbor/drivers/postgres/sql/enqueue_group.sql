@@ -1,5 +1,5 @@
 -- Store jobs that belong together: an id that is taken is an error, and nothing is stored. $1-$15 the columns $16 now
--- $17 unmet
+-- $17 unmet $18 whether they wait for each other
 WITH given AS MATERIALIZED (
     SELECT nextval('harbor.job_seq_seq') AS seq, *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::integer[], $7::integer[],
@@ -17,7 +17,7 @@ new AS (
         idempotency_key, key_expires_at, headers, tags, workflow_id, $16
     FROM given
 )
-INSERT INTO harbor.live (seq, priority, queue, unmet, state, due_at, run_at, expires_at)
-SELECT seq, priority, queue, unmet, CASE WHEN unmet > 0 THEN 'waiting' ELSE 'ready' END, coalesce(run_at, $16), run_at,
+INSERT INTO harbor.live (seq, priority, awaited, queue, unmet, state, due_at, run_at, expires_at)
+SELECT seq, priority, $18, queue, unmet, CASE WHEN unmet > 0 THEN 'waiting' ELSE 'ready' END, coalesce(run_at, $16), run_at,
     expires_at
 FROM given

@@ -7,7 +7,9 @@ WITH again AS (
 gone AS (
     DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq RETURNING ended.*
 )
-INSERT INTO harbor.live (seq, priority, version, unmet, due_at, run_at, failed_at, state, queue, settled_token, last_error, failures)
-SELECT gone.seq, again.priority, gone.version, gone.unmet, $6, $5, gone.failed_at,
+INSERT INTO harbor.live (
+    seq, priority, awaited, version, unmet, due_at, run_at, failed_at, state, queue, settled_token, last_error, failures
+)
+SELECT gone.seq, again.priority, EXISTS (SELECT FROM harbor.edge WHERE edge.parent = $1), gone.version, gone.unmet, $6, $5, gone.failed_at,
     CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END, gone.queue, gone.settled_token, gone.last_error, gone.failures
 FROM gone JOIN again USING (seq)

@@ -82,8 +82,8 @@ CREATE INDEX job_ended ON job (keep_until, seq, queue, state) WHERE keep_until I
 -- Dead and waiting jobs, for lists and counts.
 CREATE INDEX job_aside ON job (state, seq, queue) WHERE state = 'dlq' OR state = 'waiting';
 
--- The members of a workflow, the unfinished ones first.
-CREATE INDEX job_workflow ON job (workflow_id, completed_at) WHERE workflow_id IS NOT NULL;
+-- The members of a workflow, the unfinished ones first, and those that are kept longest last.
+CREATE INDEX job_workflow ON job (workflow_id, keep_until) WHERE workflow_id IS NOT NULL;
 
 CREATE TABLE keys (
     key TEXT PRIMARY KEY,

@@ -1,0 +1,98 @@
+"""Types of values in whose place a FailedStep may stand, where failures are collected (K4).
+
+msgspec reads no union of two kinds of objects. A FailedStep is known by its tag, so such a union is read in two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from taskharbor.core.jsonable import Hooked, decoder
+
+_FIELD, _TAG = "taskharbor", "failed_step"
+
+
+class FailedStep(Struct, frozen=True, gc=False, tag_field=_FIELD, tag=_TAG):
+    """What stands in for the result of a step that failed or was cancelled, where failures are collected (K4).
+
+    `state` is dlq or cancelled, or what a replay has made of it since.
+    """
+
+    id: str
+    state: str
+    error: str | None = None
+
+
+def one_of(kinds: Sequence[Any]) -> Any:
+    """The union of these types; Any if they cannot be in one."""
+    try:
+        return Union[tuple(kinds)]  # noqa: UP007
+    except TypeError:  # what has no hash, in some versions of Python
+        return Any
+
+
+def collected(kind: Any) -> Any:
+    """The type of a result in whose place a FailedStep may stand."""
+    return one_of((kind, FailedStep))
+
+
+def reader(kind: Any) -> msgspec.json.Decoder[Any]:
+    """A decoder by a type in which FailedSteps may stand."""
+    try:
+        return decoder(kind)
+    except Exception:
+        return decoder(readable(kind))
+
+
+def readable(kind: Any) -> Any:
+    """The type as msgspec can read it, wherever in it a FailedStep may stand in for something else."""
+    plain, said = _unwrapped(kind)
+    origin, parts = get_origin(plain), get_args(plain)
+    read = tuple(map(readable, parts))
+    is_union = origin in (Union, UnionType)
+    if any(one is not other for one, other in zip(parts, read, strict=True)):
+        kind = _annotated(Union[read] if is_union else origin[read], said)  # noqa: UP007
+    others = [part for part in read if _unwrapped(part)[0] is not FailedStep]
+    if is_union and 0 < len(others) < len(read) and (Any in others or not _is_read(kind)):
+        return _told_apart(_annotated(Union[tuple(others)], said))  # noqa: UP007
+    return kind
+
+
+def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What `type X = …` or an Annotated stands for, and what is annotated."""
+    kind = getattr(kind, "__value__", kind)
+    if get_origin(kind) is not Annotated:
+        return kind, ()
+    plain, *said = get_args(kind)
+    return getattr(plain, "__value__", plain), tuple(said)
+
+
+def _annotated(kind: Any, said: tuple[Any, ...]) -> Any:
+    return cast("Any", Annotated)[kind, *said] if said else kind
+
+
+def _is_read(kind: Any) -> bool:
+    try:
+        decoder(kind)
+    except Exception:  # annotations may be anything
+        return False
+    return True
+
+
+def _told_apart(other: Any) -> Hooked:
+    """A FailedStep or something else, as its tag says."""
+    decode = decoder(other).decode
+
+    def read(value: Any) -> Any:
+        is_failed = isinstance(value, dict) and cast("dict[str, Any]", value).get(_FIELD) == _TAG
+        try:
+            return msgspec.convert(value, FailedStep) if is_failed else decode(msgspec.json.encode(value))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None  # so that msgspec adds where that is
+
+    return Hooked("Collected", (), {"parts": (other, FailedStep), "read": staticmethod(read)})

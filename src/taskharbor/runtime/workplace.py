@@ -1,0 +1,131 @@
+"""Where the jobs of a harbor are worked on: its tasks, what surrounds them, and workers in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from taskharbor.driver import Inspect, offered
+from taskharbor.errors import ConfigError
+from taskharbor.runtime.client import Client
+from taskharbor.runtime.doze import until_open
+from taskharbor.runtime.executor import Middleware
+from taskharbor.runtime.mourning import Hook
+from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.session import Session
+from taskharbor.runtime.signals import stop_signals
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.worker import Worker
+    from taskharbor.runtime.worker_options import WorkerOptions
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class Workplace:
+    """What workers need, and the ways to have one work."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._tasks: dict[str, Registered] = {}
+        self._middleware: list[Middleware] = []
+        self._lifespans: list[Lifespan] = []
+        self._on_dead: list[Hook] = []
+
+    @property
+    def _session(self) -> Session:
+        return self._client.session
+
+    @asynccontextmanager
+    async def worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        threads: bool = True,
+    ) -> AsyncGenerator[Worker]:
+        """A worker beside your own code: works inside the block, stops gracefully at its end.
+
+        The block begins when the store is there: one that is away is waited for, and the log says so.
+        """
+        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
+        async with self._lived(waits=True) as worker_of:
+            worker = worker_of(options)
+            worker.start()
+            try:
+                yield worker
+            finally:
+                await worker.stop()
+
+    async def run_worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        release_abandoned: bool = False,
+    ) -> None:
+        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
+
+        `release_abandoned` gives back the jobs of threads that ignore their cancellation too: only for a process that
+        ends right after, or the job would run here and elsewhere.
+        """
+        options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
+        async with self._lived(waits=True) as worker_of:
+            worker = worker_of(options)
+            with stop_signals(worker.tell_to_stop):
+                worker.start()
+                try:
+                    await worker.wait()
+                finally:
+                    await worker.stop(hold_abandoned=release_abandoned)
+        await worker.release()
+
+    async def drain(
+        self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
+    ) -> int:
+        """Run everything that is due, and what that makes due, then return the number of runs. For tests."""
+        total = 0
+        async with self._lived() as worker_of:
+            while True:
+                names = await self._all_queues() if queues is None else queues
+                options = self._options(names, concurrency=concurrency, lease=lease, threads=threads)
+                total += await worker_of(options).drain()
+                if queues is not None or set(await self._all_queues()) <= set(names):
+                    return total
+
+    @asynccontextmanager
+    async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
+        from taskharbor.runtime.worker import Worker  # with all that works: producers do without
+
+        async with AsyncExitStack() as stack:
+            await (until_open(self._session) if waits else self._session.driver())
+            for lifespan in self._lifespans:
+                await stack.enter_async_context(_manager(lifespan))
+            yield lambda options: Worker(self._client, self._tasks, self._middleware, options, self._on_dead)
+
+    def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
+        from taskharbor.runtime.worker_options import WorkerOptions
+
+        return WorkerOptions(queues=self._queues() if queues is None else queues, **given)
+
+    def _queues(self) -> list[str]:
+        return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
+
+    async def _all_queues(self) -> list[str]:
+        jobs = offered(await self._session.driver(), Inspect)
+        stored = [] if jobs is None else await jobs.counts(self._session.now())
+        return sorted({*self._queues(), *(counts.queue for counts in stored)})
+
+
+def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
+    manager: object = lifespan()
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise ConfigError(
+            f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
+        )
+    return manager

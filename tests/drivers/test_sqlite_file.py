@@ -297,6 +297,7 @@ class TestSql:
             (sql.load("workflows"), (9, None, None), "SEARCH job USING INDEX job_workflow (workflow_id=?)"),
             (sql.load("parents"), ("a", 9), "edge USING PRIMARY KEY (child=?)"),
             (sql.load("dependants"), ("[]",), "edge_open (parent=?)"),
+            (sql.load("dependants_satisfy_all"), ("[]",), "edge_open (parent=?)"),
         ],
     )
     def test_reserve_and_upkeep_seek_in_their_index(
@@ -334,7 +335,7 @@ class TestSql:
 
         child = opened(f"sqlite:///{tmp_path}/jobs.db", act)
         assert (child.state, child.unmet) == (State.READY, 0)
-        for name in ("settle_done", "dependants", "dependants_release"):
+        for name in ("settle_done", "dependants_satisfy_all", "dependants_release"):
             assert written.count(sql.load(name)) == 1, name
 
     @pytest.mark.parametrize(

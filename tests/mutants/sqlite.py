@@ -145,9 +145,15 @@ def sql_half_stored_group(sql: str) -> str:
     return instead(sql, "seq > ?1", "seq > ?1 AND 0")
 
 
-@mutant((dependants, "DEPENDANTS"), by="test_K2_a_second_end_counts_only_where_the_first_did_not")
+@mutant((dependants, "SATISFY_ALL"), by="test_K2_a_second_end_counts_only_where_the_first_did_not")
 def sql_edge_satisfied_twice(sql: str) -> str:
     """A parent that was replayed counts a second time."""
+    return instead(sql, "satisfied = 0 AND ")
+
+
+@mutant((dependants, "DEPENDANTS"), by="test_K2_a_collected_parent_that_dies_again_counts_nothing")
+def sql_edge_collected_twice(sql: str) -> str:
+    """A parent that was replayed and failed again counts a second time."""
     return instead(sql, "satisfied = 0 AND ")
 
 

@@ -101,8 +101,11 @@ def _parts(takes: Shape, results: Iterator[Given]) -> Iterator[bytes]:
     if takes == 0:
         yield _value(results)
         return
+    if isinstance(takes, int):
+        yield b"[%b]" % b",".join([_value(results) for _ in range(takes)])
+        return
     yield b"["
-    for place, part in enumerate([0] * takes if isinstance(takes, int) else takes):
+    for place, part in enumerate(takes):
         if place:
             yield b","
         yield from _parts(part, results)

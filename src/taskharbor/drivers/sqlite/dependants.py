@@ -14,7 +14,8 @@ from taskharbor.drivers.sqlite.rows import Row
 from taskharbor.drivers.sqlite.sql import load
 
 ANY, DEPENDANTS = load("dependants_any"), load("dependants")
-SATISFY, RELEASE = load("dependants_satisfy"), load("dependants_release")
+SATISFY, SATISFY_ALL = load("dependants_satisfy"), load("dependants_satisfy_all")
+RELEASE = load("dependants_release")
 WITHDRAW, WITHDRAW_WAITING = load("withdraw"), load("withdraw_waiting")
 FREE_KEY, DROP_KEY = load("key_free"), load("withdraw_key")
 
@@ -54,8 +55,18 @@ def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None
                 elif outcome is Effect.CANCEL and _withdraw(db, WITHDRAW_WAITING, child, now, keep_until):
                     left.append((State.CANCELLED, dependants(db, [child]).get(child, [])))
     db.executemany(SATISFY, met)
-    counts = Counter(child for child, _ in met)
-    db.executemany(RELEASE, [(child, number, now) for child, number in counts.items()])
+    _count_off(db, (child for child, _ in met), now)
+
+
+def tell_done(db: Connection, ids: Iterable[str], now: int) -> None:
+    """The same for jobs that all succeeded: whoever waits for one, its edge is satisfied."""
+    if db.execute(ANY).get is not None:
+        met = db.execute(SATISFY_ALL, (msgspec.json.encode(list(ids)).decode(),))
+        _count_off(db, [child for (child,) in met], now)
+
+
+def _count_off(db: Connection, children: Iterable[str], now: int) -> None:
+    db.executemany(RELEASE, [(child, number, now) for child, number in Counter(children).items()])
 
 
 def withdraw(db: Connection, ids: Iterable[str], now: int, keep_until: int) -> int:

@@ -11,7 +11,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell
+from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros, split_token
@@ -25,10 +25,11 @@ PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("s
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
     at = micros(now)
-    edges = dependants(db, (to.id for to in transitions))
     finished = _finish_plain(db, transitions, at)
-    if len(finished) == len(transitions) and not edges:
+    if len(finished) == len(transitions):
+        tell_done(db, finished, at)
         return ["ok"] * len(transitions)
+    edges = dependants(db, (to.id for to in transitions))
     # One cursor for all: making one costs as much as the Python around a statement.
     cursor = db.cursor()
     verdicts: list[Verdict] = []

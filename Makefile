@@ -26,7 +26,9 @@ demo: $(VENV)/.run ## See it work: real workers on SQLite, one of them killed ha
 
 test: check ## Run the checks and all tests; the core must be covered to the last branch
 	$(STEP) 'Tests of the core, with branch coverage'
-	@$(BIN)/python -m coverage run --branch --source=src/taskharbor/core -m pytest tests/core
+	@$(BIN)/python -m coverage erase
+	@$(BIN)/python -m coverage run -m pytest -n auto tests/core
+	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report --fail-under=100
 	$(STEP) 'All other tests'
 	@$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() * 3 // 2)') --dist worksteal --ignore=tests/core
@@ -46,7 +48,7 @@ check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
 SEEDS  ?= 5000
 DRIVER ?= memory
 
-torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, all mutants, power cuts, kills at every step
+torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, all mutants, power cuts, kills at every step, cron in all zones
 	$(STEP) 'Simulation: $(SEEDS) seeds on $(DRIVER)'
 	@$(BIN)/python -m taskharbor.testing.simulation --seeds $(SEEDS) --driver '$(DRIVER)' --keep tests/sim/regressions
 	$(STEP) 'Mutants: everyone before every catcher'

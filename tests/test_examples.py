@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from servers.postgres import PostgresServer
+from taskharbor.manager import TaskManager
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
-def start(example: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(example: str, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """An example that was run to its end."""
     inherited = {name: value for name, value in os.environ.items() if name != "TASKHARBOR_URL"}
     return subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / example)],
+        [sys.executable, "-W", "error", str(EXAMPLES / example), *arguments],
         cwd=folder,
         env={**inherited, **environment},
         capture_output=True,
@@ -26,9 +30,9 @@ def start(example: str, folder: Path, **environment: str) -> subprocess.Complete
     )
 
 
-def run(example: str, folder: Path, **environment: str) -> str:
+def run(example: str, folder: Path, *arguments: str, **environment: str) -> str:
     """What an example prints."""
-    done = start(example, folder, **environment)
+    done = start(example, folder, *arguments, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -49,6 +53,28 @@ def test_an_order_goes_on_where_it_stopped(tmp_path: Path) -> None:
     )
 
 
+def test_a_report_for_every_night(tmp_path: Path) -> None:
+    """N2, N5: two schedules of one task and a delay, by a worker that writes them down; a second start finds them."""
+    for _ in range(2):
+        monthly, nightly, poll, *changes, by_hand, paused, looked = run("nightly_report.py", tmp_path).splitlines()
+        assert re.fullmatch(
+            r"monthly: At 06:30 on the first day of every month, Europe/Berlin time, "
+            r"next \d{4}-\d\d-01 06:30:00\+0[12]00",
+            monthly,
+        )
+        assert nightly.startswith("nightly_report.nightly: At 03:00 every day, Europe/Berlin time, next ")
+        assert poll.startswith("nightly_report.poll: 1 second after each run")
+        assert {change.partition(": ")[2] for change in changes} == {
+            "the clocks change, 03:00 in Berlin moves from 01:00 to 02:00 UTC",
+            "the clocks change, 03:00 in Berlin moves from 02:00 to 01:00 UTC",
+        }
+        found = re.fullmatch(r"run by hand: sales from (\S+) to (\S+)", by_hand)
+        assert found
+        assert found[1] == found[2]
+        assert paused == "monthly is paused: True, next None"
+        assert looked == "the poller has looked again"
+
+
 def test_effects_happen_once(tmp_path: Path, postgres: PostgresServer) -> None:
     """D9, D13, G3: what a dead run wrote is gone, what a job's end was committed with is there once; every time."""
     database = postgres.new_database()
@@ -65,3 +91,29 @@ def test_effects_without_a_server_say_how_to_name_one(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert "set TASKHARBOR_URL=postgresql://" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_agents_lose_nothing_when_one_is_killed(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """M1, M4, X1: every task is completed once, the one in the dead agent's hand by somebody else."""
+    server: PostgresServer | None = request.getfixturevalue("postgres") if engine == "postgres" else None
+    printed = run("agents.py", tmp_path, *([] if server is None else [server.url(server.new_database())])).splitlines()
+    (killed,) = [line for line in printed if line.startswith("Bob was killed with task ")]
+    completed = dict(re.findall(r"has completed (task \d+), attempt (\d+)", "\n".join(printed)))
+    assert len(completed) == 12
+    in_hand = " ".join(killed.split()[4:6])
+    just_done = f"Bob has completed {in_hand}," in "\n".join(printed)  # he was quicker than his end
+    assert just_done or int(completed[in_hand]) > 1
+    assert printed[-2].startswith("12 of 12 tasks completed: ")
+    assert just_done or int(printed[-1].removeprefix("claimed again after a death: ")) >= 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_agents_touch_no_tasks_but_their_own(tmp_path: Path) -> None:
+    """M1: in a store that was there before, as it is left."""
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    with TaskManager(url) as tasks:
+        tasks.submit(b"somebody's", idempotency_key="task 1")
+        before = tasks.list()
+        assert "12 of 12 tasks completed" in run("agents.py", tmp_path, url)
+        assert tasks.list() == before

@@ -32,9 +32,11 @@ def read_to_the_end(page: str, folder: Path, **environment: str) -> tuple[str, s
     return done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("page", ["dead-letters", "guide", "idempotency", "testing", "workflows"])
+@pytest.mark.parametrize(
+    "page", ["agents", "dead-letters", "guide", "idempotency", "recurring", "testing", "workflows"]
+)
 def test_every_block_of_the_page_runs(page: str, tmp_path: Path) -> None:
-    """P1, F4, D9, Q2, I1: what the page asserts, holds."""
+    """P1, F4, D9, Q2, I1, N2, N5: what the page asserts, holds."""
     assert read_to_the_end(page, tmp_path) == ("read to the end\n", "")
 
 

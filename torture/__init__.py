@@ -1,7 +1,9 @@
 """Torture: what needs root or tools of the system. Power cuts, a kill at every system call, wrong clocks, long storms.
+And what only takes long: cron at every change of every clock.
 
-`python -m torture [power|syscalls|clock|storm|all] [--minutes M]` from the root of the project. Each run ends in the
-history checker. What cannot be had here (a tool, root, a file system) is skipped, and the summary says so and why.
+`python -m torture [power|syscalls|clock|storm|dst|all] [--minutes M]` from the root of the project. Each run but the
+last ends in the history checker. What cannot be had here (a tool, root, a file system) is skipped, and the summary says
+so and why.
 """
 
 import sys

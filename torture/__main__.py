@@ -10,12 +10,19 @@ import traceback
 from collections.abc import Callable
 
 from torture.clock import clock
+from torture.dst import dst
 from torture.ground import Skipped, say, tell
 from torture.power import power
 from torture.storm import storm
 from torture.syscalls import syscalls
 
-RUNS: dict[str, Callable[[float, int], str]] = {"power": power, "syscalls": syscalls, "clock": clock, "storm": storm}
+RUNS: dict[str, Callable[[float, int], str]] = {
+    "power": power,
+    "syscalls": syscalls,
+    "clock": clock,
+    "storm": storm,
+    "dst": dst,
+}
 
 
 def _asked(arguments: list[str]) -> tuple[list[str], argparse.Namespace]:

@@ -21,13 +21,14 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, NewJob, Progress
 from taskharbor.core.lease import Verdict
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import State
 from taskharbor.core.transition import Transition
 from taskharbor.errors import CapabilityMissing, JobExists, LeaseError, UnknownDependency
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Jobs stored all or none, each behind those that it waits for: they are forgotten the other way round.
+    """Jobs stored all or none, each behind those that it waits for (else `UnknownDependency`).
 
     With a key (a flow's), a known key stores nothing and names the existing workflow.
     """
@@ -91,7 +92,7 @@ class Driver(Protocol):
     ) -> list[JobRecord]:
         """Claim up to `limit` due jobs of the queues, best first, or exactly `ids` (D2, D3, D5, D11).
 
-        `core.line.shares` says how several queues share the limit.
+        `core.line.shares` says how several queues share the limit, `core.reserved.in_line` which are not looked at.
         """
         ...
 
@@ -272,41 +273,28 @@ class WaitForWork(Protocol):
         ...
 
 
-class Schedule(Struct, frozen=True, kw_only=True):
-    """A recurring task as stored: an opaque definition, its next slot, and the operator's pause."""
+class Swap(Struct, frozen=True, kw_only=True):
+    """One change of a schedule: from what was seen (None: there is none) to what shall be (None: gone), with a job."""
 
     name: str
-    definition: bytes
-    slot: datetime | None
-    paused: bool = False
-    last_job_id: str | None = None
-    last_slot: datetime | None = None
+    seen: Schedule | None
+    then: Schedule | None
+    job: NewJob | None = None
 
 
 @runtime_checkable
 class Schedules(Protocol):
-    """Recurring tasks: one compare-and-swap advances a schedule and enqueues its job (N3)."""
-
-    async def put_schedule(self, schedule: Schedule) -> None:
-        """Create or redefine a schedule; an existing one keeps its pause and its last run."""
-        ...
+    """Recurring tasks: one compare-and-swap changes a schedule and enqueues its job (N3)."""
 
     async def schedules(self) -> list[Schedule]:
         """All schedules by name."""
         ...
 
-    async def advance(
-        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
-    ) -> bool:
-        """If the slot is still `expected_slot` and not paused: move it on and enqueue the job, in one step."""
-        ...
+    async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+        """For each in turn: if the schedule is exactly as it was seen, change it and enqueue the job, in one step.
 
-    async def pause_schedule(self, name: str, paused: bool) -> bool:
-        """Pause or resume; False if there is no such schedule."""
-        ...
-
-    async def remove_schedule(self, name: str) -> bool:
-        """Remove; False if there is no such schedule."""
+        False if it is not. A job that is refused leaves the schedule alone.
+        """
         ...
 
 

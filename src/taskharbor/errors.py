@@ -9,6 +9,9 @@ HarborError
 │   ├── NotEncodable           an argument that JSON cannot carry
 │   └── PayloadTooLarge        arguments or result over the limit
 ├── JobExists                  the id is taken; nothing of the group was stored
+├── ScheduleExists             a recurring task of that name is there already
+├── ScheduleNotFound           there is no recurring task of that name
+├── ScheduleBusy               its last run has not ended, and it must not overlap
 ├── UnknownDependency          a dependency names a job that is not there
 ├── IllegalMove                a state change outside the transition table
 ├── LeaseError                 a settle or extend that was refused
@@ -27,6 +30,18 @@ HarborError
 │   ├── JobFailed
 │   ├── JobCancelled
 │   └── JobNotFound
+├── TaskError                  what a TaskManager refuses; nothing was changed
+│   ├── TaskNotFound
+│   ├── TaskAlreadyClaimed     another worker has it
+│   ├── TaskNotClaimed         claim it before
+│   ├── TaskCompleted
+│   ├── TaskFailed
+│   ├── MaxAttemptsReached
+│   ├── InvalidTask            no payload
+│   ├── InvalidWorkerID
+│   ├── WrongWorker            only who claimed it may do this
+│   ├── TaskNotTerminal        it has not ended
+│   └── StoreClosed            the manager was closed
 ├── BlockingCallInLoop         a blocking call on a running event loop
 ├── NoCurrentJob               current() outside a handler
 └── LeaseLost                  this handler no longer owns its job
@@ -76,6 +91,18 @@ class PayloadTooLarge(InvalidJob):
 
 class JobExists(HarborError):
     """The id is taken; nothing of the caller's group was stored."""
+
+
+class ScheduleExists(HarborError):
+    """A recurring task of that name is there already; nothing was stored."""
+
+
+class ScheduleNotFound(HarborError, LookupError):
+    """There is no recurring task of that name."""
+
+
+class ScheduleBusy(HarborError):
+    """The last run of a recurring task has not ended, and it must not overlap; nothing was enqueued."""
 
 
 class UnknownDependency(HarborError):
@@ -148,6 +175,54 @@ class JobCancelled(ResultError):
 
 class JobNotFound(ResultError, LookupError):
     """No such job, or its retention has run out."""
+
+
+class TaskError(HarborError):
+    """A TaskManager refused a call; nothing was changed unless the error says so."""
+
+
+class TaskNotFound(TaskError, LookupError):
+    """There is no such task."""
+
+
+class TaskAlreadyClaimed(TaskError):
+    """Another worker holds the task: take the next one, or wait."""
+
+
+class TaskNotClaimed(TaskError):
+    """Nobody holds the task: claim it first."""
+
+
+class TaskCompleted(TaskError):
+    """The task is done already."""
+
+
+class TaskFailed(TaskError):
+    """The task has failed for good; its `error` says why."""
+
+
+class MaxAttemptsReached(TaskError):
+    """The task was claimed as often as it may be."""
+
+
+class InvalidTask(TaskError, ValueError):
+    """A task without a payload, or with something that is none."""
+
+
+class InvalidWorkerID(TaskError, ValueError):
+    """A worker id that is empty or no text."""
+
+
+class WrongWorker(TaskError):
+    """Only the worker that holds the task may do this."""
+
+
+class TaskNotTerminal(TaskError):
+    """Only tasks that have ended can be deleted."""
+
+
+class StoreClosed(TaskError):
+    """The manager was closed: make a new one."""
 
 
 class BlockingCallInLoop(HarborError, RuntimeError):

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
-from taskharbor.core.codec import PAYLOAD_LIMIT, encode_named
+from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
+from taskharbor.decorators import Recurrer, Registrar
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
@@ -24,40 +25,23 @@ from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.mourning import Hook
 from taskharbor.runtime.naming import name_of, returns_its_result
-from taskharbor.runtime.options import Duration, JobOptions, checked, checked_settings, seconds
+from taskharbor.runtime.options import TASK_OPTIONS, Duration, JobOptions, checked, checked_settings, seconds
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.run import Run
 from taskharbor.runtime.session import Session, Settings
-from taskharbor.runtime.step import Step
+from taskharbor.runtime.step import Step, named_step
 from taskharbor.runtime.workplace import Workplace
 from taskharbor.task import AsyncTask, Task
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.declaration import RecurringOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 H = TypeVar("H", bound=Hook)
 L = TypeVar("L", bound=Callable[[], Any])
-
-
-class Registrar:
-    """What `@harbor.task(…)` returns: decorates a `def` or an `async def`."""
-
-    def __init__(self, harbor: Harbor, name: str | None, retry: Retry | None, options: JobOptions) -> None:
-        self._harbor = harbor
-        self._name = name
-        self._retry = retry
-        self._options = options
-
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
-        self, function: Callable[P, Coroutine[Any, Any, R]]
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        """Register the function."""
-        return self._harbor.register(function, self._name, self._retry, self._options)
 
 
 class Harbor(Workplace):
@@ -125,6 +109,11 @@ class Harbor(Workplace):
         return self._session.portal
 
     @property
+    def client(self) -> Client:
+        """The way to the store, for what stands beside tasks and jobs, such as a TaskManager."""
+        return self._client
+
+    @property
     def tasks(self) -> Mapping[str, Registered]:
         """The registered tasks by name."""
         return self._tasks
@@ -160,13 +149,13 @@ class Harbor(Workplace):
         **options: Any,
     ) -> Any:
         """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
-        unknown = set(options) - {"queue", "priority", "max_attempts", "timeout", "tags"}
+        unknown = set(options) - TASK_OPTIONS
         if unknown:
             raise ConfigError(
                 f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, timeout, "
                 "retry and tags (the rest goes into .using(…))"
             )
-        registrar = Registrar(self, name, _policy(retry), checked(options))
+        registrar = Registrar(self.register, name, _policy(retry), checked(options))
         return registrar if function is None else registrar(function)
 
     def register(
@@ -177,12 +166,43 @@ class Harbor(Workplace):
             raise ConfigError(f"@harbor.task takes a def or an async def that returns its result, not {function!r}")
         name = check_name("a task's name", name_of(function) if name is None else name)
         if name in self._tasks:
-            raise DuplicateTask(f"a task named {name!r} exists already: give one of them another name=")
+            is_task = isinstance(function, Task | AsyncTask)
+            fix = "put @harbor.task below the other decorator" if is_task else "give one of them another name="
+            raise DuplicateTask(f"a task named {name!r} exists already: {fix}")
         registered = Registered(name, function, retry or self._session.settings.retry, options)
         self._tasks[name] = registered
         if iscoroutinefunction(function):
             return AsyncTask[..., Any](registered, self._client, options)
         return Task[..., Any](registered, self._client, options)
+
+    def recurring(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        retry: Retry | Callable[[int], float] | None = None,
+        **given: Unpack[RecurringOptions],
+    ) -> Recurrer:
+        """Run a function again and again: `cron="0 3 * * *"` in the time zone `tz`, or `every` so often (N2).
+
+        It becomes a task as by `@harbor.task`, unless it is one already. `name` is that of the recurring task alone,
+        for a task that has several; `arguments` are what it is called with.
+        Workers write this down when they start, the last one to start wins, and every worker sees to it (N5).
+        """
+        from taskharbor.runtime.declaration import recurrence  # most harbors have no cron to read
+
+        if function is not None:
+            raise ConfigError(
+                'say when by name: @harbor.recurring(cron="0 3 * * *") or @harbor.recurring(every=timedelta(hours=1))'
+            )
+        options = checked({name: value for name, value in given.items() if name in TASK_OPTIONS})
+        when = recurrence({name: value for name, value in given.items() if name not in TASK_OPTIONS})
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise ConfigError(f"arguments must be a dict by the names of parameters, not {arguments!r}")
+        given_to_it = dict(arguments or {})
+        return Recurrer(self._recurring, self._tasks, self.register, name, _policy(retry), options, given_to_it, when)
 
     def middleware(self, function: M) -> M:
         """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
@@ -224,13 +244,7 @@ class Harbor(Workplace):
 
     def step(self, task: str, arguments: Mapping[str, Any], **options: Unpack[JobOptions]) -> Step[Any]:
         """A call of a task by its name, for programs that do not have its code; with the code, it is checked."""
-        found = self._tasks.get(task)
-        limit = self._session.settings.payload_limit
-        if found is None:
-            elsewhere = Registered(check_name("a task's name", task), _elsewhere, self._session.settings.retry, {})
-            return Step(self._client, elsewhere, encode_named(arguments, limit), checked(options))
-        payload = found.signature.encode((), arguments, limit)
-        return Step(self._client, found, payload, checked({**found.options, **options}))
+        return named_step(self._client, self._tasks, task, arguments, options)
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
@@ -309,10 +323,6 @@ class Harbor(Workplace):
 
 async def _opened(driver: Driver) -> Driver:
     return driver
-
-
-def _elsewhere() -> Any:
-    """Stands for a handler whose code is not here."""
 
 
 def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:

@@ -46,6 +46,11 @@ class _Enqueueable(Generic[P, R]):
         return self._registered
 
     @property
+    def options(self) -> JobOptions:
+        """What is said about its jobs so far."""
+        return self._options
+
+    @property
     def portal(self) -> Portal:
         """Where blocking twins run."""
         return self._client.portal

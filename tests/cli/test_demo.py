@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ import pytest
 from taskharbor.cli.demo import play
 from taskharbor.cli.demo.promises import Promise, verdicts
 from taskharbor.cli.demo.story import Story
+from taskharbor.core.job import JobRecord
+from taskharbor.core.recurrence import Recurrence
+from taskharbor.core.states import State
+from taskharbor.runtime.recurring import RecurringTask
 
 from .desk import Desk, in_terminal, unpainted, until
 
@@ -35,17 +40,18 @@ def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
-    """X1, F1, F2, F10, Q1, N1, D11, I1, X6: the summary is checked against the store; no trace is left."""
+    """X1, F1, F2, F10, Q1, N1, N3, D11, I1, X6: the summary is checked against the store; no trace is left."""
     with demo(tmp_path) as process:
         out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, err) == (0, ""), out
     kept = [line for line in out.splitlines() if line.startswith("✔")]
-    assert len(kept) == 10
+    assert len(kept) == 11
     assert "✘" not in out
-    assert "All 10 promises kept" in out
+    assert "All 11 promises kept" in out
     for text in (
         "kill -9",
         "takes the voyage over: lease version",
+        "writes down the bell: it rings every second",
         "goes to the dead-letter queue",
         "What to type next",
     ):
@@ -58,7 +64,14 @@ def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
     code, text = in_terminal(tmp_path, 80, "demo", TMPDIR=str(tmp_path))
     picture = unpainted(text)
     assert code == 0, picture
-    for words in ("TaskHarbor demo", "long voyage", "killed with -9", "lease version", "All 10 promises kept"):
+    for words in (
+        "TaskHarbor demo",
+        "long voyage",
+        "every second",
+        "killed with -9",
+        "lease version",
+        "All 11 promises kept",
+    ):
         assert words in picture
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert list(tmp_path.iterdir()) == []
@@ -102,6 +115,63 @@ def test_a_broken_promise_is_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_nothing_is_taken_for_kept_without_proof() -> None:
     """C: held against an empty store, every promise is broken."""
     assert [promise.text for promise in verdicts(story(), []) if promise.kept] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        ([0, 1, 2, 3], True),
+        ([0, 1, 1, 2, 3], False),
+        ([0, 1, 3], False),
+        ([1, 2, 3], False),
+        ([0, 1, 2], False),
+        ([0, 1, 2, 3, 4], False),
+    ],
+)
+def test_a_tick_twice_or_never_breaks_the_promise(seconds: list[int], kept: bool) -> None:
+    """N3: told by the slots of the jobs, the first tick that a worker declared, and the last that the schedule has."""
+    told = story()
+    told.first_tick, told.killed_at = NOON, NOON + timedelta(seconds=1.5)
+    told.cargo.rung = rung_until(NOON + timedelta(seconds=3))
+    told.cargo.bell.seen = [stroke(NOON + timedelta(seconds=second)) for second in seconds]
+    (promise,) = (promise for promise in verdicts(told, []) if promise.text == "Every tick is enqueued exactly once")
+    assert promise.kept is kept
+
+
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def stroke(slot: datetime) -> JobRecord:
+    """A job of the bell that is done."""
+    headers = {"schedule": "bell", "slot": slot.isoformat()}
+    return JobRecord(
+        id="1",
+        type="bell",
+        queue="default",
+        payload=b"",
+        headers=headers,
+        state=State.DONE,
+        created_at=slot,
+        due_at=slot,
+    )
+
+
+def rung_until(slot: datetime) -> RecurringTask:
+    """The bell at rest."""
+    return RecurringTask(
+        name="bell",
+        task="bell",
+        words="Every second",
+        when=Recurrence(every=1_000_000),
+        payload=b"",
+        queue="default",
+        paused=True,
+        in_code=True,
+        next_run=None,
+        last_run=slot,
+        last_job_id="1",
+        last_state="done",
+    )
 
 
 def story() -> Story:

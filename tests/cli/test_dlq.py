@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from taskharbor.manager import TaskManager
+
 from .desk import Desk, in_terminal
 
 
@@ -127,6 +129,21 @@ def test_what_cannot_be_replayed(dead: Desk) -> None:
     outcomes = dead.run("dlq", "replay", "done", "nobody", "--json", "--url", dead.url)
     assert outcomes.exit_code == 1
     assert '"outcome": "not_dead"' in outcomes.stdout
+
+
+def test_tasks_are_not_replayed(dead: Desk) -> None:
+    """Q2, M2, C: by id it says what to do instead, and --all leaves them out, also of the preview."""
+    with TaskManager(dead.url) as tasks:
+        id = tasks.submit(b"x", max_attempts=1)
+        tasks.claim(id, "agent")
+        tasks.fail(id, "agent", "no")
+        for more in ([], ["--dry-run"], ["--key", "k"]):
+            assert "TaskManager.retry" in dead.bad(1, "dlq", "replay", id, *more, "--url", dead.url)
+        words = ["dlq", "replay", "--all", "--url", dead.url]
+        assert dead.json(*words, "--dry-run")["matched"] == 3
+        assert dead.good(*words, "--yes") == "Replayed 3 jobs.\n"
+        assert tasks.get(id).status == "failed"
+        assert dead.good("dlq", "purge", "--all", "--yes", "--url", dead.url) == "Deleted 1 job.\n"
 
 
 def test_a_dry_run_changes_nothing(dead: Desk) -> None:

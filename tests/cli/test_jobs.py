@@ -148,3 +148,19 @@ def test_what_a_job_says_cannot_steer_the_terminal(desk: Desk) -> None:
         text = desk.good(*words, "--url", desk.url)
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
         assert "\\x1b[31mred" in text
+
+
+def test_jobs_are_cancelled_by_id(busy: Desk) -> None:
+    """C, T3: what waits is; one that has ended or is not there makes it an error, without stopping it."""
+    result = busy.run("jobs", "cancel", "ready", "done", "nobody", "later", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (1, "Cancelled ready.\nCancelled later.\n")
+    assert "done has ended already" in result.stderr
+    assert "there is no job nobody" in result.stderr
+    assert listed(busy, "state:cancelled") == ["later", "ready"]
+    again = busy.run("jobs", "cancel", "ready", "--json", "--url", busy.url)
+    assert (again.exit_code, '"finished"' in again.stdout) == (1, True)
+
+
+def test_cancel_wants_ids(busy: Desk) -> None:
+    """C: without any, it is a wrong use."""
+    assert busy.run("jobs", "cancel", "--url", busy.url).exit_code == 2

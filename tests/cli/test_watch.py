@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+from taskharbor.manager import TaskManager
+
 from .desk import Desk, until
 
 
@@ -91,6 +93,20 @@ def test_health_with_a_worker(desk: Desk) -> None:
         worker.signal(signal.SIGTERM)
         assert worker.exit_code() == 0
     assert "no worker" in unhealthy(desk)
+
+
+def test_health_leaves_tasks_to_their_agents(desk: Desk) -> None:
+    """C, M1: no worker is due for them; they are counted once they are dead."""
+    with desk.process("worker", "shop:harbor", "--grace", "0") as worker, TaskManager(desk.url) as tasks:
+        worker.says("worker.started")
+        id = tasks.submit(b"x", max_attempts=1)
+        until(lambda: desk.run("health", "--max-wait", "0", "--url", desk.url).exit_code == 0)
+        answer = desk.json("health", "--url", desk.url)
+        assert (answer["problems"], answer["due"], answer["oldest_due_seconds"]) == ([], 0, None)
+        tasks.claim(id, "agent")
+        assert desk.json("health", "--url", desk.url)["running"] == 1
+        tasks.fail(id, "agent", "no")
+        assert desk.good("health", "--url", desk.url) == "healthy: 1 worker, 0 due jobs, 1 dead job\n"
 
 
 def test_health_of_a_late_queue(desk: Desk) -> None:

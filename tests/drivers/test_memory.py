@@ -23,7 +23,9 @@ class Peek:
 
 
 class TestMemory(EphemeralKit):
-    """Every case that a store without a second handle can show."""
+    """Every case that a store without a second handle can show. It is its own model, so few histories will do."""
+
+    histories = 20
 
     @pytest.fixture
     def new_store(self) -> NewStore:

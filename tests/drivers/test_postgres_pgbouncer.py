@@ -16,7 +16,7 @@ from taskharbor import Harbor
 from taskharbor.driver import WaitForWork
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
-from taskharbor.testing.kit.beside import Hints, Numbers, Recurring
+from taskharbor.testing.kit.beside import Hints, Numbers
 from taskharbor.testing.kit.flows import Flows
 from taskharbor.testing.kit.groups import Groups
 from taskharbor.testing.kit.keys import Keys
@@ -25,6 +25,7 @@ from taskharbor.testing.kit.looking import Looking
 from taskharbor.testing.kit.order import Order
 from taskharbor.testing.kit.parallel import Parallel
 from taskharbor.testing.kit.records import Records
+from taskharbor.testing.kit.recurring import Recurring
 from taskharbor.testing.kit.replay import Replays
 from taskharbor.testing.kit.reserve import Reserve
 from taskharbor.testing.kit.settle import Settle
@@ -83,6 +84,7 @@ class TestThroughAPooler(
 
     # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
+    test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_commit_wakes_those_who_wait_for_work = None  # type: ignore[assignment]  # noqa: N815
 
     @pytest.fixture

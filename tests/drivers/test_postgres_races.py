@@ -7,9 +7,12 @@ has to happen between two statements of a step is done there, by a `Db` that kno
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from itertools import count
+from random import Random
 from typing import Any
 
 import asyncpg
@@ -18,19 +21,21 @@ from msgspec.structs import replace
 
 from servers.postgres import PostgresServer
 from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Fail, PutBack, Transition
-from taskharbor.driver import Enqueued, Report
+from taskharbor.driver import Enqueued, Report, Swap
 from taskharbor.drivers import from_url
-from taskharbor.drivers.postgres import enqueue, manage, settle
+from taskharbor.drivers.postgres import enqueue, manage, records, settle
 from taskharbor.drivers.postgres.db import Db, OwnDb, Row
 from taskharbor.drivers.postgres.driver import PostgresDriver
 from taskharbor.errors import JobExists
 from taskharbor.testing.kit.scene import KEEP, T0, at, child, group, job, token_of
 
 SCHEMA = "races"
-TABLES = ("job", "live", "ended", "keys", "edge", "paused")
+TABLES = ("job", "live", "ended", "keys", "edge", "paused", "schedule")
 LEASE = timedelta(seconds=30)
 
 
@@ -673,6 +678,136 @@ def test_a_job_that_its_own_key_stands_for_is_known_in_a_group_too(play: Play) -
     play(act)
 
 
+# schedules that several swap at once
+
+
+def nightly(name: str, **fields: Any) -> Schedule:
+    return replace(Schedule(name=name, definition=b"", slot=T0), **fields)
+
+
+def created(name: str, **fields: Any) -> Swap:
+    return Swap(name=name, seen=None, then=nightly(name, **fields))
+
+
+@pytest.mark.parametrize("stands", [True, False], ids=["committed", "rolled back"])
+def test_who_creates_a_schedule_that_is_just_created_waits_and_sees(play: Play, stands: bool) -> None:
+    """N3: a name that is not there yet is held, too; nobody overwrites it, and a lost race is no error."""
+
+    async def act(s: Stage) -> None:
+        transaction = s.other.connection.transaction()
+        await transaction.start()
+        assert await records.swap_schedules(s.other, [created("b", definition=b"theirs")], T0) == [True]
+        swapping = asyncio.ensure_future(s.driver.swap_schedules([created("a"), created("b")], T0))
+        await s.meets(swapping)
+        await (transaction.commit() if stands else transaction.rollback())
+        assert await swapping == [True, not stands]
+        assert await s.driver.schedules() == [nightly("a"), nightly("b", definition=b"theirs" if stands else b"")]
+
+    play(act)
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_who_swaps_a_schedule_that_is_just_swapped_waits_and_sees(play: Play, order: tuple[str, str]) -> None:
+    """N3: removed meanwhile, it is not as it was seen; what is left of the call stands."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.swap_schedules([created("a"), created("b")], T0)
+        async with s.other.transaction():
+            gone = [Swap(name=order[0], seen=nightly(order[0]), then=None)]
+            assert await records.swap_schedules(s.other, gone, T0) == [True]
+            ticks = [Swap(name=it, seen=nightly(it), then=nightly(it, paused=True), job=job(it)) for it in order]
+            swapping = asyncio.ensure_future(s.driver.swap_schedules(ticks, T0))
+            await s.meets(swapping)
+        assert await swapping == [False, True]
+        assert await s.driver.schedules() == [nightly(order[1], paused=True)]
+        assert (await s.state(order[0]), await s.state(order[1])) == (None, State.READY)
+
+    play(act)
+
+
+class Swapper:
+    """Moves all schedules on, again and again, in whatever order: created, ticked, ticked, removed, created …"""
+
+    def __init__(self, url: str, who: int, chance: Random) -> None:
+        self._url, self._who, self._chance = url, who, chance
+        self._numbers = count()
+        self.won: list[Swap] = []
+
+    async def work(self, rounds: int) -> None:
+        async with connected(self._url) as db:
+            for _ in range(rounds):
+                stored = {it.name: it for it in await records.schedules(db)}
+                swaps = [self._moved(name, stored.get(name)) for name in self._chance.sample("abcd", 4)]
+                verdicts = await whole(db, records.swap_schedules(db, swaps, T0))
+                self.won += [swap for swap, won in zip(swaps, verdicts, strict=True) if won]
+
+    def _moved(self, name: str, seen: Schedule | None) -> Swap:
+        id = f"{self._who}-{next(self._numbers)}"
+        then: Schedule | None = nightly(name, last_job_id=id)
+        if seen is not None:
+            ticks = int(seen.definition or b"0") + 1
+            then = None if ticks > 2 else replace(seen, definition=b"%d" % ticks, last_job_id=id)
+        return Swap(name=name, seen=seen, then=then, job=job(id))
+
+
+def test_many_who_swap_the_same_schedules_in_any_order_never_wait_for_each_other(play: Play, url: str) -> None:
+    """N3: no deadlock, not even one that could be tried again; of those who saw a state, one moves it on."""
+
+    async def act(s: Stage) -> None:
+        swappers = [Swapper(url, who, Random(who)) for who in range(8)]
+        await asyncio.gather(*(it.work(25) for it in swappers))
+        won = [swap for it in swappers for swap in it.won]
+        assert sorted(it.id for it in await s.driver.query(Filter(), T0, 9999)) == sorted(
+            swap.job.id for swap in won if swap.job is not None
+        )
+        now = {it.name: it for it in await s.driver.schedules()}
+        for name in "abcd":
+            mine = [swap for swap in won if swap.name == name]
+            left = Counter(swap.seen for swap in mine) + Counter([now.get(name)])
+            come_to = Counter(swap.then for swap in mine) + Counter([None])
+            assert left == come_to
+            assert len(mine) > 3
+            assert all(times == 1 for state, times in left.items() if state is not None)
+
+    play(act)
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["plain", "keyed"])
+def test_a_tick_whose_id_is_stored_just_now_is_refused(play: Play, key: str | None) -> None:
+    """N3, R2: as a value, with no key left behind; the other schedules of the call tick."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.swap_schedules([created("a"), created("b")], T0)
+        async with s.other.transaction():
+            await enqueue.enqueue(s.other, [group(job("n"))], T0, None)
+            ticks = [
+                Swap(name=it, seen=nightly(it), then=None, job=job(id, idempotency_key=key and f"{key}-{id}"))
+                for it, id in (("a", "n"), ("b", "o"))
+            ]
+            swapping = asyncio.ensure_future(s.driver.swap_schedules(ticks, T0))
+            await s.meets(swapping)
+        refused, swapped = await swapping
+        assert isinstance(refused, JobExists)
+        assert swapped is True
+        assert await s.driver.schedules() == [nightly("a")]
+        assert await s.keys() == ([] if key is None else ["k-o"])
+
+    play(act)
+
+
+def test_a_thousand_schedules_take_few_locks(play: Play) -> None:
+    """N3: a server has not many, and those of all who declare their schedules at once must do."""
+
+    async def act(s: Stage) -> None:
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        async with s.other.transaction():
+            swaps = [created(f"s{n}") for n in range(1000)]
+            assert await records.swap_schedules(s.other, swaps, T0) == [True] * 1000
+            assert 1 < await s.other.connection.fetchval(locks) <= 64
+
+    play(act)
+
+
 # the order in which rows are held
 
 
@@ -801,5 +936,23 @@ def test_successes_are_one_statement_however_long_each_is_kept(play: Play) -> No
         assert db.asked == ["settle_done"]
         found = await s.driver.get(list("xyz"))
         assert {it.id: it.keep_until for it in found if it is not None} == times
+
+    play(act)
+
+
+def test_schedules_are_read_and_written_once_however_many(play: Play) -> None:
+    """N3: and what is as it was is not written."""
+
+    async def act(s: Stage) -> None:
+        held = ["schedule_hold", "schedule_get"]
+        db = Between(s.third)
+        swaps = [created(name) for name in "abc"]
+        assert await whole(s.third, records.swap_schedules(db, swaps, T0)) == [True] * 3
+        assert await whole(s.third, records.swap_schedules(db, swaps, T0)) == [False] * 3
+        ends = [Swap(name=name, seen=nightly(name), then=None) for name in "abc"]
+        ticks = [Swap(name=name, seen=None, then=nightly(name), job=job(name)) for name in "ab"]
+        assert await whole(s.third, records.swap_schedules(db, [*ends, *ticks], T0)) == [True] * 5
+        written = [*["enqueue_one"] * 2, "schedule_put", "schedule_remove"]
+        assert db.asked == [*held, "schedule_put", *held, *held, *written]
 
     play(act)

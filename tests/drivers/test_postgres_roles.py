@@ -82,7 +82,7 @@ def schemas(postgres16: PostgresServer) -> OwnedSchemas:
 class TestAsTheWorker(DriverKit, OwnTransactionKit):
     """Every case of the kit with the rights of a worker, on the older server."""
 
-    histories = 10
+    histories = 4
 
     @pytest.fixture
     def new_store(self, schemas: OwnedSchemas) -> Generator[NewStore]:

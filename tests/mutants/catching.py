@@ -11,7 +11,7 @@ import pytest
 from taskharbor.errors import HarborError
 from taskharbor.testing import Deadlock
 
-from . import cores, enqueues, flows, leases, lines, management, settles, sqlite, weaving, workers
+from . import cores, enqueues, flows, leases, lines, management, schedulers, settles, sqlite, tasks, weaving, workers
 from .kit import CASES, in_file, in_memory
 from .mutant import Mutant
 from .scenes import SCENES
@@ -27,6 +27,11 @@ ROLLS = (
     cores.CORES,
     workers.WORKERS,
     weaving.WEAVING,
+    schedulers.SCHEDULERS,
+    schedulers.TICKING,
+    tasks.DRIVERS,
+    tasks.SQLITE,
+    tasks.MANAGERS,
 )
 MUTANTS = [mutant for roll in ROLLS for mutant in roll.mutants]
 

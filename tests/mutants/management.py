@@ -15,11 +15,12 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
-from taskharbor.driver import Schedule, Tally
+from taskharbor.driver import Group, Swap, Tally
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
+from taskharbor.errors import JobExists
 
 from .mutant import Roll
 
@@ -153,30 +154,129 @@ def prune_ignores_the_limit(prune: Any, store: Store, now: datetime, limit: int)
     return prune(store, now, limit and 10_000)
 
 
-@mutant((MemoryDriver, "advance"), by="test_N3_another_slot_than_expected_changes_nothing[earlier]")
-async def schedule_without_compare_and_swap(
-    advance: Any, driver: MemoryDriver, name: str, expected: datetime | None, *rest: Any
-) -> Any:
+def taken_for_seen(driver: MemoryDriver, swap: Swap, *fields: str) -> Swap:
+    """The swap of one who does not look at these fields."""
+    known = driver._schedules.get(swap.name)
+    if known is None or swap.seen is None:
+        return swap
+    return replace(swap, seen=replace(swap.seen, **{name: getattr(known, name) for name in fields}))
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_only_one_of_many_swaps[tick]")
+def swap_without_compare(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
     """Two schedulers both enqueue the same tick."""
-    known = driver._schedules.get(name)
-    return await advance(driver, name, known.slot if known else expected, *rest)
+    return swap(driver, store, replace(asked, seen=driver._schedules.get(asked.name)), now)
 
 
-@mutant((MemoryDriver, "put_schedule"), by="test_N5_an_operators_pause_sticks")
-async def schedule_forgets_its_pause(put_schedule: Any, driver: MemoryDriver, schedule: Schedule) -> None:
-    """A deploy resumes what an operator has paused."""
-    await put_schedule(driver, schedule)
-    driver._schedules[schedule.name] = replace(driver._schedules[schedule.name], paused=schedule.paused)
+@mutant((MemoryDriver, "_swap"), by="test_N3_only_one_of_many_swaps[redefine]")
+def swap_compares_the_slot_only(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """Whoever knows the next slot may change the rest."""
+    asked = taken_for_seen(driver, asked, "definition", "paused", "last_job_id", "last_slot")
+    return swap(driver, store, asked, now)
 
 
-@mutant((MemoryDriver, "advance"), by="test_N3_a_job_that_exists_leaves_the_slot_alone")
-async def schedule_advances_without_its_job(
-    advance: Any, driver: MemoryDriver, name: str, expected: Any, next_slot: Any, job: Any, now: datetime
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[later slot]")
+def swap_forgets_the_slot(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A schedule is moved by one who saw another slot."""
+    return swap(driver, store, taken_for_seen(driver, asked, "slot"), now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[paused]")
+def swap_forgets_the_pause(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A schedule ticks on that an operator has just paused."""
+    return swap(driver, store, taken_for_seen(driver, asked, "paused"), now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[definition]")
+def swap_forgets_the_definition(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A scheduler of the old deploy ticks by a definition that is gone."""
+    return swap(driver, store, taken_for_seen(driver, asked, "definition"), now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[no last job]")
+def swap_forgets_the_last_job(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A run that was made beside the slots is overwritten by one who did not see it."""
+    return swap(driver, store, taken_for_seen(driver, asked, "last_job_id"), now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[last slot]")
+def swap_forgets_the_last_slot(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A slot is run again by one who did not see that it was."""
+    return swap(driver, store, taken_for_seen(driver, asked, "last_slot"), now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_a_job_that_is_refused_leaves_its_schedule_alone")
+def swap_without_its_job(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A tick whose job is refused is skipped."""
+    verdict = swap(driver, store, asked, now)
+    if isinstance(verdict, JobExists):
+        swap(driver, store, replace(asked, job=None), now)
+    return verdict
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[earlier slot]")
+def swap_that_lost_leaves_its_job(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """Every scheduler enqueues the tick, and one moves the schedule."""
+    verdict = swap(driver, store, asked, now)
+    if verdict is False and asked.job is not None:
+        store.enqueue(Group(jobs=(asked.job,)), now)
+    return verdict
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_only_one_of_many_swaps[create]")
+def creation_overwrites(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """Of two who create a schedule, both do."""
+    if asked.seen is None:
+        asked = replace(asked, seen=driver._schedules.get(asked.name))
+    return swap(driver, store, asked, now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[last job]")
+def removal_of_what_was_not_seen(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A schedule that was just changed is removed."""
+    if asked.then is None:
+        asked = replace(asked, seen=driver._schedules.get(asked.name))
+    return swap(driver, store, asked, now)
+
+
+@mutant((MemoryDriver, "_swap"), by="test_N3_every_field_is_compared[none at all]")
+def removed_schedule_comes_back(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
+    """A tick brings a schedule back that was removed."""
+    if asked.name not in driver._schedules:
+        asked = replace(asked, seen=None)
+    return swap(driver, store, asked, now)
+
+
+@mutant((MemoryDriver, "swap_schedules"), by="test_N3_a_job_that_is_refused_leaves_its_schedule_alone")
+async def swaps_end_at_the_first_refused(
+    swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime
 ) -> Any:
-    """A tick whose job cannot be stored is skipped."""
-    if job is not None and job.id in driver._store.jobs:
-        await advance(driver, name, expected, next_slot, None, now)
-    return await advance(driver, name, expected, next_slot, job, now)
+    """One job that exists keeps all other schedules from ticking."""
+    verdicts: list[Any] = []
+    for swap in swaps:
+        refused = any(isinstance(it, JobExists) for it in verdicts)
+        verdicts += [False] if refused else await swap_schedules(driver, [swap], now)
+    return verdicts
+
+
+@mutant((MemoryDriver, "swap_schedules"), by="test_N3_swaps_of_a_call_are_done_in_turn")
+async def swaps_compare_with_the_beginning(
+    swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime
+) -> Any:
+    """A swap does not find what the one before it has done."""
+    before = dict(driver._schedules)
+    verdicts: list[Any] = []
+    for swap in swaps:
+        same = swap.seen == before.get(swap.name)
+        verdicts += await swap_schedules(driver, [swap], now) if same else [False]
+    return verdicts
+
+
+@mutant((MemoryDriver, "swap_schedules"), by="test_D13_a_waiter_is_woken_by_the_job_of_a_schedule")
+async def ticks_wake_nobody(swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime) -> Any:
+    """The job of a tick waits until a worker looks by itself."""
+    with mock.patch.object(driver._work, "ring"):
+        return await swap_schedules(driver, swaps, now)
 
 
 @mutant((MemoryDriver, "next_due"), by="test_D10_after_close_every_verb_is_DriverClosed[next_due]")

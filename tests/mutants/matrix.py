@@ -49,8 +49,8 @@ def patience(seconds: float) -> Generator[None]:
 
 def catchers(mutant: Mutant) -> list[str]:
     """Who might notice a mutant of this kind."""
-    cases = [] if mutant.kind == "worker" else list(CASES)
-    scenes = list(SCENES) if mutant.kind in ("worker", "core") else []
+    cases = [] if mutant.kind in ("worker", "manager") else list(CASES)
+    scenes = list(SCENES) if mutant.kind in ("worker", "manager", "core") else []
     return cases + scenes
 
 
@@ -61,7 +61,7 @@ def tried(name: str, seeds: int) -> Tried:
     mutant = BY_NAME[name]
     try:
         noticed = [catcher for catcher in catchers(mutant) if _notices(catcher, mutant)]
-        return Tried(name, noticed, None if mutant.kind == "sqlite" else _look_for(mutant, seeds))
+        return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager") else _look_for(mutant, seeds))
     except Blunder as blunder:
         return Tried(name, [], None, f"{blunder}: {blunder.__cause__!r}")
 
@@ -99,4 +99,4 @@ def told(result: Tried) -> str:
     mutant = BY_NAME[result.name]
     first = ", ".join(sorted(result.noticed, key=lambda name: name not in mutant.caught_by)[:2])
     by = f"{len(result.noticed):3} tests ({first})" if result.noticed else "  0 tests"
-    return f"{mutant.kind:6}  {mutant.name:45}  {by}; {result.find or 'not found by the simulation'}{result.blunder}"
+    return f"{mutant.kind:7}  {mutant.name:45}  {by}; {result.find or 'not found by the simulation'}{result.blunder}"

@@ -49,6 +49,7 @@ FOUND = (
     "settle_repeated_with_a_fresh_decision",
     "settled_token_forgotten",
     "snooze_counted",
+    "swap_without_compare",
     "timeout_settled_while_the_handler_runs",
     "token_per_reserve",
     "token_reused_on_reclaim",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, reserve, settle
+from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, records, reserve, settle
 
 from .mutant import Roll
 
@@ -263,3 +263,15 @@ def sql_workflows_in_the_order_of_ids(sql: str) -> str:
 def sql_last_death_is_the_youngest(sql: str) -> str:
     """A group shows the job that was enqueued last, whenever it died."""
     return instead(sql, "ORDER BY completed_at DESC, id DESC", "ORDER BY seq DESC")
+
+
+@mutant((records, "PUT"), by="test_N3_a_swap_creates_changes_and_removes")
+def sql_swap_keeps_what_there_is(sql: str) -> str:
+    """A schedule stays as it was first created."""
+    return instead(sql, "OR REPLACE", "OR IGNORE")
+
+
+@mutant((records, "REMOVE"), by="test_N3_only_one_of_many_swaps[remove]")
+def sql_swap_removes_paused_ones_only(sql: str) -> str:
+    """A schedule that is not paused cannot be removed."""
+    return instead(sql, " = ?1", " = ?1 AND paused")

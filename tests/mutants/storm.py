@@ -14,6 +14,7 @@ from taskharbor.errors import DriverError
 from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation import Cluster, Faults, crash
 from taskharbor.testing.simulation.flows import Flows
+from taskharbor.testing.simulation.rhythms import silence
 
 QUEUES = ("default", "mail")
 SPAN = 20.0
@@ -45,10 +46,11 @@ def weather(seed: int) -> Faults:
 
 
 async def storm(cluster: Cluster) -> None:
-    """Two workers, two clients that submit the same keys, jobs of every temper."""
+    """Two workers, two clients that submit the same keys, jobs of every temper, a recurring task."""
     chance = cluster.chance
     harbor = Harbor("memory://", store_timeout=10, max_crashes=4, retry=Retry(base=1, cap=3))
     steps, flows = _tasks(harbor, chance), Flows(harbor, cluster, chance)
+    harbor.recurring(name="beat", every=4, catch_up="all", max_catch_up=3, overlap="allow")(_beat)
     cluster.workers(harbor, count=2, queues=QUEUES, concurrency=2, lease=LEASE, grace=1.0)
 
     async def visit() -> None:
@@ -61,6 +63,10 @@ async def storm(cluster: Cluster) -> None:
     for client in clients:
         await client.ended.wait()
     await asyncio.sleep(SPAN / 2)
+    await cluster.undisturbed(silence)
+
+
+async def _beat() -> None: ...
 
 
 async def _act(harbor: Harbor, flows: Flows, step: Step[Any], chance: Random) -> None:

@@ -28,6 +28,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def lines(rows: list[Row]) -> list[str]:
     """A line for each mutant, then how many there are of each kind."""
     width = max(len(name) for _, name, _ in rows)
-    told = [f"{kind:6}  {name:{width}}  {', '.join(by)}" for kind, name, by in sorted(rows)]
+    told = [f"{kind:7}  {name:{width}}  {', '.join(by)}" for kind, name, by in sorted(rows)]
     kinds = Counter(kind for kind, _, _ in rows)
     return [*told, ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from taskharbor import Harbor, current
-from taskharbor.core.job import JobRecord
-from taskharbor.driver import ServerClock, at_once
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.driver import Group, ServerClock, at_once
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.runtime import clock as clocks
 from taskharbor.testing import LoopClock, Recording, SkewedClock, Wrapper
@@ -76,6 +76,7 @@ async def test_the_first_use_of_all_knows_the_engines_time(monkeypatch: pytest.M
     true = LoopClock()
     monkeypatch.setattr(clocks, "host_clock", SkewedClock(true, HOUR))
     store = MemoryDriver(Random(1))
+    await store.enqueue([Group(jobs=(NewJob(id="x", type="work", queue="default", payload=b"{}"),))], true())
     for verb in ("cancel", "replay"):
         log = Recording(store)
         harbor = Harbor(driver=WithClock(log, true))

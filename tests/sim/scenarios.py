@@ -1,15 +1,25 @@
-"""Small scenarios: one that holds, and one whose store forgets a job."""
+"""Small scenarios: some that hold, and one whose store forgets a job."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, TypeVar
 
 from taskharbor import Harbor
-from taskharbor.errors import DriverUnavailable
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.driver import Driver, Inspect, capability
+from taskharbor.errors import DriverUnavailable, TaskError
+from taskharbor.manager import TaskManager
 from taskharbor.testing import simulation
+from taskharbor.testing.clock import EPOCH
 
+T = TypeVar("T")
+TASKS = 20
 harbor = Harbor("memory://")
+desk = Harbor("memory://")
 seen: list[int] = []
 
 
@@ -74,3 +84,85 @@ async def endless(cluster: simulation.Cluster) -> None:
     """Never returns."""
     cluster.workers(harbor)
     await asyncio.Event().wait()
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Again until the store answers."""
+    while True:
+        try:
+            return await call()
+        except DriverUnavailable:
+            await asyncio.sleep(1)
+
+
+async def agents(cluster: simulation.Cluster) -> None:
+    """Three agents share tasks that they claim by id, and are killed again and again, in the middle of everything."""
+
+    async def submit() -> None:
+        manager = TaskManager(desk)
+        for number in range(TASKS):
+            key, most = f"task {number}", (0, 0, 3)[number % 3]
+            payload = b"%d" % number
+            await insist(lambda: manager.asubmit(payload, idempotency_key=key, max_attempts=most))  # noqa: B023
+            await asyncio.sleep(cluster.chance.uniform(0, 3))
+
+    submitter = cluster.client(desk, submit, "submitter")
+    posts = [cluster.client(desk, lambda: agent(cluster.chance), f"agent{number}") for number in range(3)]
+    kills = [cluster.chance.uniform(2, 20) for _ in range(8)] if cluster.faults.kills else []
+    for pause in kills:
+        await asyncio.sleep(pause)
+        victim = cluster.chance.randrange(3)
+        cluster.kill(posts[victim])
+        posts[victim] = cluster.client(desk, lambda: agent(cluster.chance), f"agent{victim}")
+    await submitter.ended.wait()
+    await until_all_have_ended(cluster)
+    for post in posts:
+        cluster.kill(post)
+    tasks = await cluster.undisturbed(stored)
+    assert len(tasks) == TASKS
+    assert all(job.result == job.payload for job in tasks if job.state == "done")
+    assert all(job.max_attempts for job in tasks if job.state != "done")
+
+
+async def until_all_have_ended(cluster: simulation.Cluster) -> None:
+    """Look now and then."""
+    while True:
+        if all(job.completed_at for job in await cluster.undisturbed(stored)):
+            return
+        await asyncio.sleep(5)
+
+
+async def stored(store: Driver) -> list[JobRecord]:
+    """Every task."""
+    return await capability(store, Inspect).query(Filter(), EPOCH, 2 * TASKS)
+
+
+async def agent(chance: Random) -> None:
+    """Claims what it finds, works on it and ends it one way or the other, for ever."""
+    manager = TaskManager(desk, lease=10)
+    worker = f"agent {chance.random()}"
+    while True:
+        for task in await insist(lambda: manager.alist("pending")):
+            try:
+                await manager.aclaim(task.id, worker)
+                await asyncio.sleep(chance.uniform(0, 6))
+                await manager.aheartbeat(task.id, worker, 0.5)
+                await asyncio.sleep(chance.uniform(0, 6))
+                if chance.random() < 0.3:
+                    await insist(lambda: manager.afail(task.id, worker, "a bad day"))  # noqa: B023
+                else:
+                    await insist(lambda: manager.acomplete(task.id, worker, task.payload))  # noqa: B023
+            except (TaskError, DriverUnavailable):
+                continue
+        if chance.random() < 0.05:
+            await meddle(manager)
+        await asyncio.sleep(1)
+
+
+async def meddle(manager: TaskManager) -> None:
+    """Take somebody's task for stuck."""
+    try:
+        for task in await manager.alist("claimed", limit=1):
+            await manager.aretry(task.id)
+    except (TaskError, DriverUnavailable):
+        return

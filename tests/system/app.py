@@ -28,7 +28,8 @@ TICK = 0.02
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told through its environment. `strike` stops it at a verb, such as ("settle", "before")."""
+    """What a process is told through its environment. `strike` stops it at a verb, such as ("settle", "before");
+    `recurring` is when its code lets `tick` run."""
 
     url: str
     folder: str
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int | None = 5
     generation: int = 1
     strike: tuple[str, Literal["before", "after"]] | None = None
+    recurring: dict[str, Any] | None = None
 
     @classmethod
     def given(cls) -> Settings:
@@ -101,6 +103,8 @@ class Watched(Harbor):
         self.by_name: dict[str, Any] = {
             handler.__name__: self.task(name=handler.__name__)(handler) for handler in handlers.of(settings.generation)
         }
+        if settings.recurring is not None:
+            self.recurring(name="tick", **settings.recurring)(handlers.tick)
 
     async def _connect(self) -> Driver:
         driver = await from_url(self._given.url)
@@ -244,6 +248,9 @@ class Handlers:
     def bulky(self, cargo: str) -> int:
         """Has a large payload."""
         return len(cargo)
+
+    async def tick(self) -> None:
+        """A recurring task, if the process is told when."""
 
     async def novel(self, number: int) -> int:
         """What only the code of the next generation knows."""

@@ -16,7 +16,8 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.core.retry import Retry
-from taskharbor.driver import Group, Report, Reschedule, Schedule
+from taskharbor.core.schedule import Schedule
+from taskharbor.driver import Group, Report, Reschedule, Swap
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import DriverUnavailable
 from taskharbor.testing import Flaky, LoopClock, SkewedClock, Slow, run
@@ -214,7 +215,8 @@ class Wanderers:
         return int(asyncio.get_running_loop().time() * 1_000_000)
 
     async def _live(self) -> None:
-        await self.memory.put_schedule(Schedule(name="s", definition=b"", slot=self.clock()))
+        schedule = Schedule(name="s", definition=b"", slot=self.clock())
+        await self.memory.swap_schedules([Swap(name="s", seen=None, then=schedule)], self.clock())
         async with asyncio.TaskGroup() as group:
             for number in range(self.people):
                 group.create_task(Wanderer(self, f"w{number}").live())
@@ -253,7 +255,7 @@ class Wanderer:
         self.deeds: list[Callable[[], Any]] = [
             *(self.enqueue,) * 3,
             *(self.work,) * 6,
-            self.advance,
+            self.swap,
         ]
         if not world.calm:
             self.deeds += [self.cancel, self.delete, self.replay, self.reschedule, self.upkeep, self.jump]
@@ -406,8 +408,14 @@ class Wanderer:
         await self.store.sweep(self.now(), self.keep(), 5)
         await self.store.prune(self.now(), 3)
 
-    async def advance(self) -> None:
-        """Move the schedule on, by what was read before."""
-        (schedule,) = await self.world.memory.schedules()
-        later = (schedule.slot or self.now()) + timedelta(seconds=1)
-        await self.store.advance("s", schedule.slot, later, self.new_job(), self.now())
+    async def swap(self) -> None:
+        """Move the schedule on, by what was read before; or run it beside its slots, pause or redefine it."""
+        (seen,) = await self.world.memory.schedules()
+        job = self.new_job()
+        later = (seen.slot or self.now()) + timedelta(seconds=1)
+        tick = replace(seen, slot=later, last_job_id=job.id, last_slot=seen.slot)
+        then = self.chance.choice([*(tick,) * 4, seen, replace(seen, paused=not seen.paused)])
+        swaps = [Swap(name="s", seen=seen, then=then, job=job if then.paused is seen.paused else None)]
+        if self.chance.random() < 0.2:  # built on the one before
+            swaps.append(Swap(name="s", seen=then, then=replace(then, definition=b"new"), job=self.new_job()))
+        await self.store.swap_schedules(swaps, self.now())

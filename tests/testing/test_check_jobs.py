@@ -6,7 +6,7 @@ import pytest
 from histories import Tale, job, last, settle
 
 from taskharbor.testing.check import BrokenHistory, Report, check
-from taskharbor.testing.history import Claim, Last, Made, Named, Raised, Said, Settle
+from taskharbor.testing.history import Claim, Last, Made, Named, Raised, Said, Settle, Swap
 
 # H1
 
@@ -514,22 +514,40 @@ def test_a_parent_that_was_replayed_may_have_met_its_edge_before() -> None:
 
 
 def test_a_slot_is_taken_once() -> None:
+    """N3: one swap makes the job of a slot, as far as anybody knows."""
     tale = Tale()
-    for word in ("True", "False", "False"):
-        tale.call("advance", [Named("s", 7), job(f"j{tale.time}")], Said(word))
-    tale.lose("advance", Named("s", 7), job("perhaps"))
-    tale.call("advance", [Named("s", 8), job("next")], Said("True"))
-    tale.call("advance", [Named("other", 7)], Said("True"))
+    for word in ("True", "False", "JobExists"):
+        tale.call("swap_schedules", [Swap("s", 7, job(f"j{tale.time}"))], Said(word))
+    tale.lose("swap_schedules", Swap("s", 7, job("perhaps")))
+    tale.call("swap_schedules", [Swap("s", 8, job("next")), Swap("other", 7, job("o"))], Said("True"), Said("True"))
     assert check(tale.events).fine
-    tale.call("advance", [Named("s", 7), job("again")], Said("True"))
-    assert check(tale.events).names == {"H10"}
+    tale.call("swap_schedules", [Swap("t", 7, job("t")), Swap("s", 7, job("again"))], Said("True"), Said("True"))
+    (violation,) = check(tale.events).violations
+    assert (violation.name, [it.item for it in violation.operations]) == ("H10", ["j0", "again"])
+
+
+def test_what_is_run_beside_the_slots_takes_none() -> None:
+    """N5: an operator runs a schedule now, again and again; its definition and its pause change in between."""
+    tale = Tale()
+    tale.call("swap_schedules", [Swap("s", 7, job("tick"))], Said("True"))
+    for id in ("x", "y"):
+        tale.call("swap_schedules", [Swap("s", None, job(id)), Swap("s")], Said("True"), Said("True"))
+    assert check(tale.events).fine
+    assert check(tale.final(last("tick", "ready", 0), last("x", "ready", 0)), drained=False).names == {"H1"}
 
 
 def test_the_job_of_a_slot_is_stored_with_it() -> None:
-    for word, names in (("True", {"H1"}), ("False", set[str]())):
-        tale = Tale()
-        tale.call("advance", [Named("s", 7), job("j")], Said(word))
-        assert check(tale.final()).names == names
+    """N3: in one step with the swap, so that a job of one that lost comes from nowhere."""
+    stored = last("j", "ready", 0)
+    for word, lost, found in (
+        ("True", {"H1"}, set[str]()),
+        ("False", set[str](), {"H1"}),
+        ("JobExists", set[str](), {"H1"}),
+    ):
+        for final, names in (((), lost), ((stored,), found)):
+            tale = Tale()
+            tale.call("swap_schedules", [Swap("s", 7, job("j"))], Said(word))
+            assert check(tale.final(*final), drained=False).names == names
 
 
 # What does not fit

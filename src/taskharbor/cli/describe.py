@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,9 @@ from taskharbor.cli.output import Cell, Column, ago, exact
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.states import Shown, State, shown
 from taskharbor.driver import DeadGroup
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.recurring import RecurringTask
 
 COLUMNS = (
     Column("ID"),
@@ -98,7 +101,7 @@ def full(job: JobRecord, now: datetime) -> dict[str, Any]:
     }
 
 
-def arguments_of(job: JobRecord) -> msgspec.Raw | None:
+def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
     """The arguments as stored, or None if the payload is no payload of ours."""
     try:
         msgspec.json.decode(job.payload)
@@ -247,13 +250,18 @@ def _lineage(job: JobRecord) -> None:
         output.facts(known)
 
 
-def _values(job: JobRecord) -> None:
+def show_arguments(job: JobRecord | RecurringTask) -> None:
+    """What the task is called with."""
     output.heading("Arguments")
     arguments = arguments_of(job)
     if arguments is None:
         output.say(f"not a payload of TaskHarbor, {len(job.payload):,} bytes: {job.payload[:200]!r}")
     else:
         output.json_block(bytes(arguments))
+
+
+def _values(job: JobRecord) -> None:
+    show_arguments(job)
     if job.result is not None:
         output.heading("Result")
         output.json_block(job.result)

@@ -19,6 +19,7 @@ from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option
 from taskharbor.core.filter import WORDS
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import State
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
@@ -31,6 +32,7 @@ NAMED = 5
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
     "not_dead": "it is neither dead nor cancelled",
+    "is_task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
 }
 
 
@@ -115,7 +117,7 @@ def replay(
     """Run dead jobs again, with all their attempts ahead of them.
 
     Name them by id, or say --all with the words of `dlq ls`; group:FINGERPRINT is a group of `dlq groups`. A cancelled
-    job can be replayed by its id, too.
+    job can be replayed by its id, too. Tasks of a TaskManager are left out: they have a retry of their own.
     """
     if not every and not ids:
         raise click.UsageError("name the jobs by id, or say --all")
@@ -289,7 +291,8 @@ async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answe
     try:
         return Answer(id, await harbor.admin.dlq.areplay(id, **changes))
     except IllegalMove:
-        return Answer(id, "not_dead")
+        why = (await _would_replay(harbor, id, {})).outcome
+        return Answer(id, why if why in NOT_REPLAYED else "not_dead")
 
 
 async def _would_replay(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
@@ -297,6 +300,8 @@ async def _would_replay(harbor: Harbor, id: str, changes: dict[str, Any]) -> Ans
         job = await harbor.admin.jobs.aget(id)
     except JobNotFound:
         return Answer(id, "missing")
+    if job.queue == TASKS:
+        return Answer(id, "is_task")
     if job.state not in (State.DLQ, State.CANCELLED):
         return Answer(id, "not_dead")
     edit = None

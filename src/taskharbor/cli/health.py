@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import click
+from msgspec.structs import replace
 
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import json_option, time_option
+from taskharbor.core.reserved import TASKS
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
 from taskharbor.harbor import Harbor
@@ -31,7 +33,7 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
     that listens to it (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does not answer.
 
-    Dead jobs do not make it unhealthy; they are counted.
+    Dead jobs do not make it unhealthy; they are counted. Tasks of a TaskManager are not due: no worker has to come.
     """
     try:
         harbor = here().store()
@@ -44,6 +46,7 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
         complain(str(error))
         sys.exit(UNREACHABLE)
     now = harbor.admin.now()
+    queues = [replace(counts, ready=0, oldest_due=None) if counts.queue == TASKS else counts for counts in queues]
     problems = [] if store_only else _problems(queues, workers, max_wait, now)
     if as_json:
         output.print_json(_answer(queues, workers, problems, now))

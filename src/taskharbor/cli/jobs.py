@@ -1,4 +1,4 @@
-"""`taskharbor jobs`: look at jobs."""
+"""`taskharbor jobs`: look at jobs, and cancel them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from taskharbor.cli import describe, output
+from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import json_option, limit_option
 from taskharbor.core.job import JobRecord
@@ -29,7 +30,7 @@ WORDS_HELP = """
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs."""
+    """Look at jobs, and cancel them."""
 
 
 @jobs.command("ls", help=f"List jobs, the newest first.\n{WORDS_HELP}")
@@ -69,3 +70,22 @@ def show_job(id: str, as_json: bool) -> None:
         output.print_json(describe.full(job, harbor.admin.now()))
     else:
         describe.page(job, harbor.admin.now())
+
+
+@jobs.command("cancel")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@place_options
+def cancel_jobs(ids: tuple[str, ...], as_json: bool) -> None:
+    """Cancel jobs that wait, and ask those that run to stop."""
+    named = list(dict.fromkeys(ids))
+    answers = dict(zip(named, ask(here().store(), lambda harbor: harbor.admin.jobs.acancel(named)), strict=True))
+    if as_json:
+        output.print_json([{"id": id, "answer": answer} for id, answer in answers.items()])
+    for id, answer in answers.items():
+        if answer in ("finished", "missing"):
+            complain(f"{id} has ended already" if answer == "finished" else f"there is no job {id}")
+        elif not as_json:
+            output.say(f"Cancelled {id}." if answer == "cancelled" else f"Asked {id} to stop: it is running.")
+    if {"finished", "missing"} & set(answers.values()):
+        click.get_current_context().exit(BAD)

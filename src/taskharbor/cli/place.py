@@ -20,12 +20,13 @@ import click
 
 from taskharbor import config
 from taskharbor.core.urls import redacted
-from taskharbor.errors import ConfigError, DriverUnavailable
+from taskharbor.errors import ConfigError, DriverUnavailable, HarborError
 from taskharbor.harbor import Harbor
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 STORE_PATIENCE = 10.0
+PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Place:
@@ -138,7 +139,9 @@ def _imported(name: str, spec: str) -> ModuleType:
 
 
 def _broken(error: BaseException, name: str, spec: str) -> ConfigError:
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = list(traceback.extract_tb(error.__traceback__))
+    if isinstance(error, HarborError):  # refused here, but written there
+        frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)] or frames
     where = f"{frames[-1].filename} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):
         where = f"{error.filename} line {error.lineno}: "

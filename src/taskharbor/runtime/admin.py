@@ -1,4 +1,4 @@
-"""What an operator can see and do: `harbor.admin` with `.jobs`, `.dlq`, `.queues`, `.workflows`, `.workers`, `.stats`.
+"""What an operator can see and do: `harbor.admin` with `.jobs`, `.dlq`, `.queues`, `.recurring`, `.workflows` and more.
 
 Thin: every rule is the driver's or the core's.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
+from taskharbor.core.reserved import check_queue
 from taskharbor.core.states import shown
 from taskharbor.driver import (
     Cancellation,
@@ -32,6 +35,9 @@ from taskharbor.runtime.part import LIMIT, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.workflows import Workflows
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.recurring import Recurring
 
 ALIVE = timedelta(seconds=40)
 
@@ -100,6 +106,7 @@ class Queues(Part):
 
     async def apause(self, queue: str) -> None:
         """Stop handing out the queue's jobs; what runs goes on."""
+        check_queue("a queue to pause", queue)
         await self._pause(queue, True)
 
     async def aresume(self, queue: str) -> None:
@@ -145,6 +152,14 @@ class Admin(Part):
         self.queues = Queues(client)
         self.workers = Workers(client)
         self.workflows = Workflows(client)
+        self._tasks = tasks
+
+    @cached_property
+    def recurring(self) -> Recurring:
+        """Recurring tasks."""
+        from taskharbor.runtime.recurring import Recurring  # most harbors have no cron to read
+
+        return Recurring(self._client, self._tasks)
 
     def now(self) -> datetime:
         """The time by the store's clock, where it has one; known once something was asked of it."""

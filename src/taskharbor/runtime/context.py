@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import ContextVar
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import Struct
@@ -72,6 +74,15 @@ class JobContext(Struct, frozen=True):
     def tags(self) -> tuple[str, ...]:
         """Labels given at the enqueue."""
         return self.record.tags
+
+    @property
+    def slot(self) -> datetime | None:
+        """The tick of a recurring task that this job is for, None for other jobs."""
+        if "schedule" not in self.record.headers:
+            return None
+        with suppress(KeyError, ValueError):  # headers of the user's own
+            return datetime.fromisoformat(self.record.headers["slot"])
+        return None
 
     @property
     def cancelled(self) -> bool:

@@ -14,6 +14,7 @@ from taskharbor.core.codec import Undecodable, checked_size, encode_named
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import DLQ, Shown, shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
@@ -75,23 +76,26 @@ class DeadLetters(Part):
         """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
 
         The arguments take the place of the old ones for good; where the task is registered, they must fit it.
-        Says `replayed`, or `missing` if there is no such job. `IllegalMove` if it is neither dead nor cancelled.
-        A key that another job has taken meanwhile is dropped.
+        Says `replayed`, or `missing` if there is no such job. `IllegalMove` if it is neither dead nor cancelled, or a
+        TaskManager's task. A key that another job has taken meanwhile is dropped.
         """
         key = _key(idempotency_key, idempotency_ttl)
         async with self._client.store() as driver:
             inspect, session = capability(driver, Inspect), self._client.session
-            replay = Replay(id=id)
-            if key or arguments is not None:
-                (job,) = await inspect.get([id])
-                if job is None:
-                    return "missing"
-                replay = Replay(
-                    id=id,
-                    payload=None if arguments is None else self.edited(job, arguments),
-                    idempotency_key=_own_key(key, job),
-                    key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
+            (job,) = await inspect.get([id])
+            if job is None:
+                return "missing"
+            if job.queue == TASKS:
+                raise IllegalMove(
+                    f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
+                    "TaskManager.retry while attempts remain, or delete it and submit it again"
                 )
+            replay = Replay(
+                id=id,
+                payload=None if arguments is None else self.edited(job, arguments),
+                idempotency_key=_own_key(key, job),
+                key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
+            )
             (answer,) = await inspect.replay([replay], self._now())
             if answer == "not_dead":
                 raise await self._not_dead(inspect, id)
@@ -114,15 +118,26 @@ class DeadLetters(Part):
         )
 
     async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
-        """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks."""
-        ids = await self._ids(words, limit)
+        """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks.
+
+        Tasks of a TaskManager are left out.
+        """
+        ids = await self._ids(words, limit, tasks=False)
         # The first ones first: those behind them in a workflow wait for them.
-        return ids if dry_run else await self.areplay_ids(ids[::-1])
+        return ids if dry_run else await self._replay(ids[::-1])
 
     async def areplay_ids(self, ids: Ids) -> list[str]:
-        """Run these dead or cancelled jobs again; returns the ids of those that were."""
-        replayed: list[str] = []
+        """Run these dead or cancelled jobs again, but no tasks of a TaskManager; returns the ids of those that were."""
+        found: list[str] = []
         for bite in _bites(each(ids)):
+            async with self._client.store() as driver:
+                jobs = await capability(driver, Inspect).get(bite)
+            found += [job.id for job in jobs if job is not None and job.queue != TASKS]
+        return await self._replay(found)
+
+    async def _replay(self, ids: Sequence[str]) -> list[str]:
+        replayed: list[str] = []
+        for bite in _bites(ids):
             async with self._client.store() as driver:
                 answers = await capability(driver, Inspect).replay([Replay(id=id) for id in bite], self._now())
             replayed += [id for id, answer in zip(bite, answers, strict=True) if answer == "replayed"]
@@ -133,8 +148,8 @@ class DeadLetters(Part):
     ) -> Purged:
         """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
 
-        One that others in its workflow wait for stays; if those are cancelled, they go with it (Q2). `dry_run` only
-        looks, and does not find these out.
+        One that others in its workflow wait for stays; if those are cancelled, they go with it (Q2). Failed tasks of a
+        TaskManager are dead jobs here. `dry_run` only looks, and does not find these out.
         """
         ids = await self._ids(words, limit, older_than)
         return Purged(ids, []) if dry_run else await self.apurge_ids(ids)
@@ -172,7 +187,9 @@ class DeadLetters(Part):
             purged.needed.extend(id for id, answer in zip(bite, answers, strict=True) if answer == "needed")
         return purged
 
-    async def _ids(self, words: Words, limit: int, older_than: Duration | None = None) -> list[str]:
+    async def _ids(
+        self, words: Words, limit: int, older_than: Duration | None = None, *, tasks: bool = True
+    ) -> list[str]:
         """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
         if not 1 <= limit <= BULK_LIMIT:
             raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
@@ -184,10 +201,14 @@ class DeadLetters(Part):
         size, after = min(PAGE, limit), None
         while len(ids) < limit:
             page = await self.alist(where, limit=size, after=after)
-            ids |= dict.fromkeys(job.id for job in page if last is None or (job.completed_at or job.created_at) <= last)
+            ids |= dict.fromkeys(
+                job.id
+                for job in page
+                if (tasks or job.queue != TASKS) and (last is None or (job.completed_at or job.created_at) <= last)
+            )
             if len(page) < size:
                 break
-            after = page[-1].id
+            size, after = PAGE, page[-1].id  # the limit is no measure of what has to be looked through
         return [*ids][:limit]
 
     def _dead(self, words: Words) -> Filter:

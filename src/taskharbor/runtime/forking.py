@@ -5,18 +5,29 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+Renewal = tuple[weakref.ref[Any], Callable[[Any], object]]
+
+_renewals: dict[int, Renewal] = {}  # by the reference's id, in the order in which the things were made
 
 
 def after_fork(thing: T, renew: Callable[[T], object]) -> None:
-    """Call `renew(thing)` in every forked child in which the thing still lives."""
-    if hasattr(os, "register_at_fork"):
-        known = weakref.ref(thing)
+    """Call `renew(thing)` in every forked child in which the thing still lives; until then nothing is kept alive."""
+    known = weakref.ref(thing, _forget)
+    _renewals[id(known)] = (known, renew)
 
-        def in_child() -> None:
-            if (found := known()) is not None:
-                renew(found)
 
-        os.register_at_fork(after_in_child=in_child)
+def _forget(known: weakref.ref[Any]) -> None:
+    _renewals.pop(id(known), None)
+
+
+def _in_child() -> None:
+    for known, renew in list(_renewals.values()):
+        if (found := known()) is not None:
+            renew(found)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)  # once, for what is registered there stays for ever

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from taskharbor.core.names import check_name
+from taskharbor.core.reserved import check_queue
 from taskharbor.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ class Lines:
         if not weights:
             raise ConfigError("a worker needs at least one queue")
         for name, weight in weights.items():
-            check_name("a queue's name", name)
+            check_queue("a queue's name", name)
             if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= 100:
                 raise ConfigError(f"the weight of queue {name!r} must be a whole number from 1 to 100, not {weight!r}")
         self.names = tuple(weights)

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, cast
 
-from taskharbor.core.names import KEY_LIMIT, check_name
+from taskharbor.core.names import check_name
+from taskharbor.core.reserved import check_key, check_queue
 from taskharbor.errors import ConfigError, InvalidJob
 
 Duration = float | timedelta
 TAG_LIMIT = 50
 HEADERS_LIMIT = 64 * 1024
 MOST = 2**31 - 1
+# What can be said about all jobs of a task.
+TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "timeout", "tags"})
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -64,8 +67,12 @@ def _text(name: str, value: Any) -> None:
     check_name(name, value)
 
 
+def _queue(name: str, value: Any) -> None:
+    check_queue(name, value)
+
+
 def _key(name: str, value: Any) -> None:
-    check_name(name, value, KEY_LIMIT)
+    check_key(name, value)
 
 
 def _whole(name: str, value: Any, least: int, most: int | None) -> None:
@@ -163,7 +170,7 @@ def _transaction(name: str, value: Any) -> None:
 
 _RULES = {
     "id": _text,
-    "queue": _text,
+    "queue": _queue,
     "priority": _priority,
     "delay": _delay,
     "run_at": _moment,

@@ -32,12 +32,7 @@ class Portal:
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine to its end on the portal's loop; refused on a running loop, naming the async twin."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+        refuse_on_a_loop(twin)
         return self.run(function)
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -61,6 +56,15 @@ class Portal:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
+
+
+def refuse_on_a_loop(twin: str) -> None:
+    """`BlockingCallInLoop` on a running loop, naming the async twin."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -87,11 +91,17 @@ def wind_up(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+class Calls(Protocol):
+    """What runs blocking twins, as a portal does."""
+
+    def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+
+
 class HasPortal(Protocol):
     """Whatever offers blocking twins."""
 
     @property
-    def portal(self) -> Portal: ...
+    def portal(self) -> Calls: ...
 
 
 S = TypeVar("S", bound=HasPortal)

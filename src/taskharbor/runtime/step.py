@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from taskharbor.core.codec import encode_named
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
+from taskharbor.core.names import check_name
 from taskharbor.core.workflow import Edge, Outs
 from taskharbor.runtime.flow import Edges, FlowOptions, Single, Steps
-from taskharbor.runtime.options import JobOptions, moment, seconds
+from taskharbor.runtime.options import JobOptions, checked, moment, seconds
 from taskharbor.runtime.registered import JOIN, Registered
 from taskharbor.runtime.session import Settings
 
@@ -53,6 +55,23 @@ class Step(Single[R]):
         """A step that does nothing but wait for others, in the same queue."""
         queue: JobOptions = {"queue": self.options["queue"]} if "queue" in self.options else {}
         return Step(self.client, JOIN, JOIN.signature.encode((), {}), queue)
+
+
+def named_step(
+    client: Client, tasks: Mapping[str, Registered], task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> Step[Any]:
+    """A call of a task by its name; where its code is not known, the arguments are taken as they are."""
+    session = client.session
+    found = tasks.get(task)
+    if found is None:
+        elsewhere = Registered(check_name("a task's name", task), _elsewhere, session.settings.retry, {})
+        return Step(client, elsewhere, encode_named(arguments, session.payload_limit), checked(options))
+    payload = found.signature.encode((), arguments, session.payload_limit)
+    return Step(client, found, payload, checked({**found.options, **options}))
+
+
+def _elsewhere() -> Any:
+    """Stands for a handler whose code is not here."""
 
 
 class Preparation:

@@ -26,6 +26,7 @@ from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.contain import contain_exits
+from taskharbor.runtime.declaration import Declared
 from taskharbor.runtime.doze import Doze
 from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
@@ -35,6 +36,7 @@ from taskharbor.runtime.mourning import Hook, Mourners
 from taskharbor.runtime.observe import Observer, tell_too_late
 from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.scheduler import Scheduler
 from taskharbor.runtime.settler import Entry, Settler
 from taskharbor.runtime.threads import Threads
 from taskharbor.runtime.upkeep import Upkeep
@@ -62,6 +64,7 @@ class Worker:
         middleware: Sequence[Middleware],
         options: WorkerOptions,
         on_dead: Sequence[Hook] = (),
+        recurring: Sequence[Declared] = (),
     ) -> None:
         session = client.session
         self._client = client
@@ -87,6 +90,7 @@ class Worker:
             options.lease,
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
+        self._scheduler = Scheduler(client, tasks, recurring)
         self._quarantine = Quarantine(asyncio.get_running_loop().time, session.chance)
         self._running: dict[str, Held] = {}
         self._freed = asyncio.Event()
@@ -131,7 +135,12 @@ class Worker:
         )
         self._begin()
         self._hosted += [InTask(self._upkeep.run, "upkeep")]
+        self._ticking = InTask(self._scheduler.run, "scheduler")
         self._reserving = self._loop.create_task(self._work(), name="reserve")
+
+    async def ready(self) -> None:
+        """Return when the recurring tasks of the code are written down (N5)."""
+        await self._scheduler.ready()
 
     def _begin(self) -> None:
         contain_exits(self._loop)
@@ -163,6 +172,7 @@ class Worker:
         is kept until `release`, which is for a process that ends right after it.
         """
         self._stop_reserving()
+        await self._ticking.stop()
         await asyncio.gather(self._reserving, return_exceptions=True)
         await self._let_finish(self._options.grace)
         for held in list(self._running.values()):
@@ -401,6 +411,8 @@ class Worker:
         """The store has accepted these outcomes."""
         self._observer.settled(entries)
         self._mourners.settled(entries)
+        if self._scheduler.awaits:
+            self._scheduler.settled(held.job.id for held, _ in entries)
 
     def _submit(self, held: Held, outcome: Outcome) -> None:
         job = held.job

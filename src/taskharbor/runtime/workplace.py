@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from taskharbor.driver import Inspect, offered
+from taskharbor.core.reserved import in_line
+from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.doze import until_open
@@ -17,6 +18,7 @@ from taskharbor.runtime.session import Session
 from taskharbor.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
+    from taskharbor.runtime.declaration import Declared
     from taskharbor.runtime.worker import Worker
     from taskharbor.runtime.worker_options import WorkerOptions
 
@@ -32,6 +34,7 @@ class Workplace:
         self._middleware: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
         self._on_dead: list[Hook] = []
+        self._recurring: dict[str, Declared] = {}
 
     @property
     def _session(self) -> Session:
@@ -49,13 +52,16 @@ class Workplace:
     ) -> AsyncGenerator[Worker]:
         """A worker beside your own code: works inside the block, stops gracefully at its end.
 
-        The block begins when the store is there: one that is away is waited for, and the log says so.
+        The block begins when the store is there and knows the recurring tasks: one that is away is waited for, and the
+        log says so.
         """
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
             worker.start()
             try:
+                if self._recurring:
+                    await worker.ready()
                 yield worker
             finally:
                 await worker.stop()
@@ -104,9 +110,12 @@ class Workplace:
 
         async with AsyncExitStack() as stack:
             await (until_open(self._session) if waits else self._session.driver())
+            if waits and self._recurring:
+                capability(await self._session.driver(), Schedules)
             for lifespan in self._lifespans:
                 await stack.enter_async_context(_manager(lifespan))
-            yield lambda options: Worker(self._client, self._tasks, self._middleware, options, self._on_dead)
+            recurring = list(self._recurring.values())
+            yield lambda options: Worker(self._client, self._tasks, self._middleware, options, self._on_dead, recurring)
 
     def _options(self, queues: Sequence[str] | Mapping[str, int] | None, **given: Any) -> WorkerOptions:
         from taskharbor.runtime.worker_options import WorkerOptions
@@ -114,12 +123,14 @@ class Workplace:
         return WorkerOptions(queues=self._queues() if queues is None else queues, **given)
 
     def _queues(self) -> list[str]:
-        return sorted({"default", *(task.options.get("queue", "default") for task in self._tasks.values())})
+        options = [task.options for task in self._tasks.values()]
+        options += [recurring.options for recurring in self._recurring.values()]
+        return sorted({"default", *(each.get("queue", "default") for each in options)})
 
     async def _all_queues(self) -> list[str]:
         jobs = offered(await self._session.driver(), Inspect)
         stored = [] if jobs is None else await jobs.counts(self._session.now())
-        return sorted({*self._queues(), *(counts.queue for counts in stored)})
+        return sorted({*self._queues(), *in_line([counts.queue for counts in stored])})
 
 
 def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:

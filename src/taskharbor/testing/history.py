@@ -78,14 +78,22 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
 
 
 class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
-    """A job, a flow or a schedule that a cancel, delete, replay, reschedule, advance or freed key is about."""
+    """A job or a flow that a cancel, delete, replay, reschedule or freed key is about."""
 
     id: str
     run_at: int | None = None
     priority: int | None = None
 
 
-Asked = Job | Want | Renew | Settle | Named
+class Swap(Struct, array_like=True, frozen=True, gc=False, tag="swap"):
+    """One swap of a schedule: the slot that it ticks for, if it does, and the job that it makes."""
+
+    id: str
+    slot: int | None = None
+    job: Job | None = None
+
+
+Asked = Job | Want | Renew | Settle | Named | Swap
 
 # What came back, item by item
 

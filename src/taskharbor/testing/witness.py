@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
+from taskharbor import driver
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import PutBack, Transition
 from taskharbor.driver import Driver, Enqueued, Extended, Group, Inspect, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable, HarborError
@@ -33,6 +34,7 @@ from taskharbor.testing.history import (
     Said,
     Settle,
     Sink,
+    Swap,
     Want,
     micros,
     monotonic,
@@ -178,9 +180,21 @@ def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
     return [Named(change.id, micros(change.run_at), change.priority) for change in given["changes"]]
 
 
-def _advance(given: dict[str, Any]) -> Iterable[Asked]:
-    job: NewJob | None = given["job"]
-    return [Named(given["name"], micros(given["expected_slot"])), *_jobs([Group(jobs=(job,))] if job else [])]
+def _swap(given: dict[str, Any]) -> Iterable[Asked]:
+    for swap in cast("Sequence[driver.Swap]", given["swaps"]):
+        jobs = _jobs([Group(jobs=(swap.job,))] if swap.job else [])
+        yield Swap(swap.name, micros(_slot(swap)), next(iter(jobs), None))
+
+
+def _slot(swap: driver.Swap) -> datetime | None:
+    """The slot that a job is for, as its headers say; without, that of a tick: with its job, the schedule moves."""
+    seen, then = swap.seen, swap.then
+    if swap.job is not None and "schedule" in swap.job.headers:
+        return datetime.fromisoformat(swap.job.headers["slot"])
+    if swap.job is None or then is None:
+        return None
+    stays = seen is not None and (seen.slot, seen.last_slot) == (then.slot, then.last_slot)
+    return None if stays else then.last_slot
 
 
 def _nothing(given: dict[str, Any]) -> Iterable[Asked]:
@@ -199,7 +213,7 @@ _ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
     "reschedule": _reschedule,
     "sweep": _nothing,
     "prune": _nothing,
-    "advance": _advance,
+    "swap_schedules": _swap,
 }
 RECORDED = frozenset(_ASKED)
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
+from zoneinfo import ZoneInfo
 
 from taskharbor import (
     AsyncTask,
@@ -24,6 +25,8 @@ from taskharbor import (
     current,
     group,
 )
+from taskharbor import manager as agents
+from taskharbor.runtime.recurring import RecurringTask
 
 harbor = Harbor("memory://", max_attempts=5, keep_done=timedelta(hours=1))
 
@@ -52,6 +55,44 @@ def bare() -> str:
     return ""
 
 
+@harbor.recurring(cron="0 3 * * *", tz="Europe/Berlin", retry=lambda attempts: 1.0)
+def nightly() -> int:
+    return 1
+
+
+@harbor.recurring(
+    every=timedelta(minutes=5),
+    anchor=datetime(2026, 1, 1, tzinfo=UTC),
+    mode="fixed_rate",
+    catch_up="all",
+    max_catch_up=10,
+    overlap="allow",
+    jitter=5,
+    name="ticking",
+    queue="q",
+    priority=1,
+    max_attempts=None,
+    timeout=timedelta(minutes=1),
+    retry=Retry(base=1),
+    tags=["a"],
+)
+async def ticking() -> bytes:
+    return b""
+
+
+@harbor.recurring(name="weekly", cron="@weekly", tz=ZoneInfo("Europe/Berlin"), arguments={"days": 7}, timeout=None)
+@harbor.recurring(every=0.5, mode="fixed_delay")
+@harbor.task(queue="reports")
+def stacked(days: int = 1, *, dry: bool = False) -> str:
+    return ""
+
+
+@harbor.recurring(every=60, catch_up="skip", overlap="skip", arguments={"url": "x"})
+@harbor.task(retry=lambda attempts: 1.0)
+async def stacked_async(url: str) -> float:
+    return 0.0
+
+
 # A task knows its kind, and a direct call keeps its type.
 assert_type(add(1, b=2), int)
 coroutine: Coroutine[Any, Any, bytes] = fetch("x")
@@ -59,6 +100,29 @@ assert_type(mail(1), None)
 assert_type(bare(), str)
 a_task: Task[[], str] = bare
 another: AsyncTask[[], dict[str, int]] = slow
+
+# A recurring task is a task, of the kind and with the arguments of its function.
+assert_type(nightly, Task[[], int])
+assert_type(nightly(), int)
+assert_type(nightly.enqueue().result(), int)
+assert_type(ticking, AsyncTask[[], bytes])
+assert_type(ticking.using(delay=5).enqueue(), Job[bytes])
+assert_type(stacked(7, dry=True), str)
+assert_type(stacked.enqueue(days=3), Job[str])
+assert_type(stacked_async.step("x"), Step[float])
+another_coroutine: Coroutine[Any, Any, float] = stacked_async("x")
+
+# Operators make, change and run them; a task or its name will do.
+assert_type(
+    harbor.admin.recurring.create("a", stacked, cron="0 3 * * *", tz="UTC", arguments={"days": 2}), RecurringTask
+)
+assert_type(harbor.admin.recurring.create("b", "shop.report", every=timedelta(hours=1), jitter=60), RecurringTask)
+assert_type(harbor.admin.recurring.create("c", ticking, every=10, mode="fixed_delay"), RecurringTask)
+assert_type(harbor.admin.recurring.change("a", cron="@daily", catch_up="last"), RecurringTask)
+assert_type(harbor.admin.recurring.list(), list[RecurringTask])
+assert_type(harbor.admin.recurring.next("a", count=3), list[datetime])
+assert_type(harbor.admin.recurring.pause("a").next_run, datetime | None)
+assert_type(harbor.admin.recurring.run("a"), Job[Any])
 
 # The result's type comes from the function, for `def` and `async def` alike.
 assert_type(add.enqueue(1, note="x"), Job[int])
@@ -189,6 +253,9 @@ async def in_a_coroutine() -> None:
     async with harbor.open(), harbor.worker(["mail"], concurrency=2), harbor.worker({"mail": 3, "default": 1}):
         assert_type(await harbor.drain(), int)
     await harbor.run_worker(concurrency=4, lease=30)
+    assert_type(await harbor.admin.recurring.acreate("d", add, every=60, arguments={"a": 1}), RecurringTask)
+    assert_type(await harbor.admin.recurring.arun("d"), Job[Any])
+    assert_type(await harbor.admin.recurring.adelete("d"), None)
 
 
 @harbor.task
@@ -199,6 +266,7 @@ async def parent() -> int:
     assert_type(job.enqueue(add.step(1)), Job[int])
     assert_type(job.enqueue(fetch.using(delay=1).step("x")), Job[bytes])
     assert_type(job.lease_version, int)
+    assert_type(job.slot, datetime | None)
     return job.attempt
 
 
@@ -210,3 +278,16 @@ async def timing(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> An
 @harbor.lifespan
 async def pool() -> AsyncGenerator[None]:
     yield
+
+
+async def agent(tasks: agents.TaskManager) -> None:
+    assert_type(tasks.submit(b"", idempotency_key="k", max_attempts=3), str)
+    assert_type(await tasks.aclaim("id", "me"), agents.Task)
+    assert_type(tasks.heartbeat("id", "me", 0.5, "half"), datetime)
+    assert_type(tasks.complete("id", "me", b"done"), agents.Task)
+    assert_type(tasks.fail("id", "me", ValueError("no")).status, agents.TaskStatus)
+    assert_type(tasks.list("pending", limit=5), list[agents.Task])
+    assert_type(await tasks.alist(agents.TaskStatus.FAILED), list[agents.Task])
+    assert_type(tasks.delete("id"), None)
+    async with agents.TaskManager(harbor, lease=timedelta(minutes=1)) as own:
+        assert_type(await own.aretry("id"), agents.Task)

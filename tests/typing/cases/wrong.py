@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
+from taskharbor.manager import TaskManager
 
 harbor = Harbor("memory://")
 
@@ -127,7 +128,72 @@ Harbor("memory://", max_attempt=5)  # E
 Retry(bsae=5)  # E
 Retry(growth="wild")  # E
 
+# recurring tasks
+harbor.recurring(corn="0 3 * * *")  # E
+harbor.recurring(cron=5)  # E
+harbor.recurring("0 3 * * *")  # E
+harbor.recurring(every="5m")  # E
+harbor.recurring(every=5, mode="fixed_rat")  # E
+harbor.recurring(every=5, mode=None)  # E
+harbor.recurring(every=5, catch_up="latest")  # E
+harbor.recurring(every=5, max_catch_up="all")  # E
+harbor.recurring(every=5, overlap=True)  # E
+harbor.recurring(every=5, overlap="queue")  # E
+harbor.recurring(every=5, anchor="2026-01-01")  # E
+harbor.recurring(every=5, jitter="1s")  # E
+harbor.recurring(cron="@daily", tz=2)  # E
+harbor.recurring(cron="@daily", arguments=["a"])  # E
+harbor.recurring(cron="@daily", delay=5)  # E
+harbor.recurring(cron="@daily", queue=5)  # E
+harbor.recurring(cron="@daily", retry=5)  # E
+harbor.recurring(cron="@daily")(5)  # E
+
+
+@harbor.recurring(every=60, arguments={"days": 1})
+def report(days: int) -> str:
+    return ""
+
+
+@harbor.recurring(name="again", every=60, arguments={"url": "x"})
+@harbor.task
+async def visit(url: str) -> bytes:
+    return b""
+
+
+report("one")  # E
+report.enqueue("one")  # E
+report.enqueue(days=1, dyas=2)  # E
+wrong_report: Job[int] = report.enqueue(1)  # E
+wrong_kind_of_task: Task[[str], bytes] = visit  # E
+visit.enqueue(5)  # E
+wrong_number: int = report(1)  # E
+harbor.admin.recurring.create("a", report, corn="@daily")  # E
+harbor.admin.recurring.create("a", report, every=60, mode="fixed")  # E
+harbor.admin.recurring.create("a", every=60)  # E
+harbor.admin.recurring.create("a", 5, every=60)  # E
+harbor.admin.recurring.create("a", report, every=60, queue="x")  # E
+harbor.admin.recurring.create("a", report, every=60, arguments=5)  # E
+harbor.admin.recurring.change("a", catch_up="none")  # E
+harbor.admin.recurring.next("a", count="3")  # E
+harbor.admin.recurring.pause(report)  # E
+
+
+@harbor.recurring  # E
+def without_brackets() -> None: ...
+
 
 @harbor.middleware  # E
 def not_async(job: object) -> int:
     return 0
+
+
+# agents
+tasks = TaskManager("memory://")
+TaskManager(5)  # E
+tasks.submit()  # E
+tasks.submit("text")  # E
+tasks.submit(b"", max_attempts="3")  # E
+tasks.claim("id")  # E
+tasks.complete("id", "me", "text")  # E
+tasks.fail("id", "me")  # E
+tasks.list(limit="5")  # E

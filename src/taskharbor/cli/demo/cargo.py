@@ -9,6 +9,7 @@ from taskharbor import Job, Run, chord, group
 from taskharbor.cli.demo import tasks
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL, State
+from taskharbor.runtime.recurring import RecurringTask
 
 WAVES, WAVE_EVERY = 12, 0.25
 QUICK_PER_WAVE, SLOW_PER_WAVE = 20, 2
@@ -61,11 +62,13 @@ class Cargo:
         self.keyed = Kind("one key, twice", 1)
         self.voyage = Kind("long voyage", 1)
         self.chord = Kind("a chord", CRATES + 1)
+        self.bell = Kind("every second", 0)  # as many as it has rung
         self.kinds = [value for value in vars(self).values() if isinstance(value, Kind)]
         self.urgent: set[str] = set()
         self.failures_asked: dict[str, int] = {}
         self.pair: list[Job[str]] = []
         self.run: Run[int] | None = None
+        self.rung: RecurringTask | None = None
         self.all_stored = False
 
     async def load(self, at_work: asyncio.Event) -> None:
@@ -108,11 +111,20 @@ class Cargo:
         self.run = await chord(group(tasks.weigh.step(crate) for crate in range(CRATES)), tasks.total).aenqueue()
         self.chord.ids += [node.id for node in await tasks.harbor.admin.workflows.agraph(self.run.id)]
 
+    async def silence(self) -> bool:
+        """Whether the bell rests for good. It is asked to, once all the rest has ended."""
+        if self.rung is not None:
+            return True
+        self.rung = await tasks.harbor.admin.recurring.apause(tasks.bell.name)
+        return False
+
     async def look(self) -> list[JobRecord]:
         """See every job as it is in the store now."""
         total = sum(kind.expected for kind in self.kinds)
         records = await tasks.harbor.admin.jobs.alist(limit=2 * total)
         by_id = {record.id: record for record in records}
+        self.bell.ids = sorted(record.id for record in records if record.headers.get("schedule") == tasks.bell.name)
+        self.bell.expected = len(self.bell.ids)
         for kind in self.kinds:
             kind.seen = [by_id[id] for id in kind.ids if id in by_id]
         return records

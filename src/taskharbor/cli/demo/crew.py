@@ -15,7 +15,7 @@ LEASE = "2s"
 CONCURRENCY = 6
 NAMES = ("Argo", "Beagle", "Calypso")
 QUEUES = ("default,voyages", "default,voyages", "default,express")
-_EVENT = re.compile(r" ((?:job|worker|lease|store)\.\w+): (.*)")
+_EVENT = re.compile(r" ((?:job|worker|lease|store|recurring)\.\w+): (.*)")
 
 
 class Told(NamedTuple):

@@ -113,4 +113,5 @@ _COMMANDS = """\
 
 _LOOK_AROUND = """\
   taskharbor stats --url {url}
-  taskharbor dlq ls --url {url}"""
+  taskharbor dlq ls --url {url}
+  taskharbor recurring ls --url {url}"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +13,8 @@ from taskharbor.cli.demo.story import Story
 from taskharbor.cli.output import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL, State
+
+SECOND = timedelta(seconds=1)
 
 
 class Promise(NamedTuple):
@@ -36,6 +38,7 @@ def verdicts(story: Story, records: list[JobRecord]) -> list[Promise]:
         _urgent_first(cargo),
         _one_key_one_job(cargo, records),
         _chord(cargo),
+        _ticks(story),
         _graceful(story),
     ]
 
@@ -144,6 +147,22 @@ def _chord(cargo: Cargo) -> Promise:
         len(cargo.chord.seen) == cargo.chord.expected and sums == [weights],
         f"{len(cargo.chord.seen) - len(last)} crates weighed, their sum of {sums[0] if sums else 'nothing'} made "
         f"by {count(len(sums), 'last step')}",
+    )
+
+
+def _ticks(story: Story) -> Promise:
+    """One job for each second, from the first tick that a worker told to the last that the schedule has noted."""
+    text, jobs, schedule = "Every tick is enqueued exactly once", story.cargo.bell.seen, story.cargo.rung
+    if story.first_tick is None or story.killed_at is None or schedule is None or schedule.last_run is None:
+        return Promise(text, False, "the bell did not ring to the end")
+    ticks = (schedule.last_run - story.first_tick) // SECOND + 1
+    expected = [story.first_tick + number * SECOND for number in range(ticks)]
+    slots = sorted(datetime.fromisoformat(job.headers["slot"]) for job in jobs)
+    later = sum(slot > story.killed_at for slot in slots)
+    return Promise(
+        text,
+        slots == expected and later > 0 and all(job.state is State.DONE for job in jobs),
+        f"{count(ticks, 'second')}, {count(len(jobs), 'bell job')}, {later} after the kill",
     )
 
 

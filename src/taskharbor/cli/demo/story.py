@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from taskharbor.cli.demo.cargo import Cargo
@@ -40,6 +41,8 @@ class Story:
         self.crew = Crew(url)
         self.cargo = Cargo()
         self.victim: Ship | None = None
+        self.killed_at: datetime | None = None
+        self.first_tick: datetime | None = None
         self.adrift: list[str] = []
         self.taken_over = False
         self.exit_codes: dict[str, int | None] = {}
@@ -67,7 +70,8 @@ class Story:
                 if loading.done():
                     loading.result()
                 await self._step()
-                if self.cargo.all_stored and self.cargo.ended == self.cargo.expected:
+                ended = self.cargo.all_stored and self.cargo.ended == self.cargo.expected
+                if ended and await self.cargo.silence():
                     break
                 await asyncio.sleep(FRAME)
         finally:
@@ -104,6 +108,7 @@ class Story:
 
     def _kill(self, ship: Ship, records: list[JobRecord]) -> None:
         self.victim = ship
+        self.killed_at = datetime.now(UTC)
         self.adrift = [record.id for record in records if _held_by(ship, record)]
         ship.kill()
         others = len(self.adrift) - 1
@@ -163,10 +168,17 @@ def _stopped(story: Story, told: Told) -> None:
     story.tell(f"{told.ship.name} stops gracefully after {told.ship.finished} jobs")
 
 
+def _declared(story: Story, told: Told) -> None:
+    """The one worker that wrote the bell down says from when on it rings."""
+    story.first_tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
+    story.tell(f"{told.ship.name} writes down the bell: it rings every second from {story.first_tick:%H:%M:%S} on")
+
+
 _REACTIONS: dict[str, Callable[[Story, Told], None]] = {
     "worker.started": _started,
     "worker.stopped": _stopped,
     "worker.failed": _trouble,
+    "recurring.declared": _declared,
     "job.succeeded": _succeeded,
     "job.retrying": _retrying,
     "job.dead": _dead,

@@ -82,6 +82,12 @@ async def total(weights: list[int]) -> int:
     return sum(weights)
 
 
+@harbor.recurring(every=1, catch_up="all", overlap="allow")
+async def bell() -> int:
+    """Rings every second, whoever lives: each worker looks what is due, and one of them stores the job. No leader."""
+    return os.getpid()
+
+
 @harbor.task(queue="voyages")
 async def sail(to: str, legs: int) -> dict[str, int]:
     """The long one, whose worker is killed under it. The lease version tells outside systems who came later."""

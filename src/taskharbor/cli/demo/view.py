@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import click
+import msgspec
 
 from taskharbor.cli.demo.cargo import Cargo, Kind
 from taskharbor.cli.demo.crew import CONCURRENCY, Ship
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 MOST_EVENTS = 9
-OTHER_LINES = 17
+OTHER_LINES = 18
 
 
 class View(Protocol):
@@ -138,7 +139,7 @@ def _kinds(story: Story, width: int) -> RenderableType:
     grid.add_column(justify="right", no_wrap=True, min_width=7)
     grid.add_column(no_wrap=True, overflow="ellipsis", style="dim")
     for kind in story.cargo.kinds:
-        whole, part = float(kind.expected), float(kind.ended)
+        whole, part = float(max(kind.expected, 1)), float(kind.ended)
         if kind is story.cargo.voyage:
             part = max(part, *(job.progress.fraction for job in kind.seen if job.progress), 0.0)
         style = "red" if kind is story.cargo.poison else "cyan"
@@ -160,6 +161,7 @@ def _note(kind: Kind, story: Story) -> str:
         cargo.keyed: _pair,
         cargo.voyage: _voyage,
         cargo.scheduled: _scheduled,
+        cargo.bell: _bell,
     }
     if kind in special:
         return special[kind](kind, story)
@@ -185,6 +187,16 @@ def _pair(kind: Kind, story: Story) -> str:
 def _scheduled(kind: Kind, story: Story) -> str:
     waiting = kind.expected - kind.ended
     return f"{waiting} wait for their time" if waiting else ""
+
+
+def _bell(kind: Kind, story: Story) -> str:
+    """The last second that it rang for, and where."""
+    rung = [(job.headers["slot"], job.result) for job in kind.seen if job.result is not None]
+    if not rung:
+        return ""
+    slot, pid = rung[-1]
+    ship = story.crew.by_pid(msgspec.json.decode(pid, type=int))
+    return f"rang for {slot[11:19]} on {ship.name if ship else '?'}"
 
 
 def _voyage(kind: Kind, story: Story) -> str:

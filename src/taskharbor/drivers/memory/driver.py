@@ -15,8 +15,10 @@ from msgspec.structs import replace
 
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.reserved import is_news
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import Shown, shown
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
@@ -31,7 +33,7 @@ from taskharbor.driver import (
     Replaying,
     Report,
     Reschedule,
-    Schedule,
+    Swap,
     Tally,
     WorkerRecord,
     WorkflowCounts,
@@ -39,7 +41,7 @@ from taskharbor.driver import (
 from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
-from taskharbor.errors import DriverClosed, DriverForked, LeaseError
+from taskharbor.errors import DriverClosed, DriverForked, JobExists, LeaseError, UnknownDependency
 
 TallyKey = tuple[datetime, str, str, str]
 
@@ -76,7 +78,8 @@ class MemoryDriver:
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
         with self._step() as store:
             results = [store.enqueue(group, now) for group in groups]
-        self._work.ring()
+        if any(is_news(group.jobs) for group in groups):
+            self._work.ring()
         return results
 
     async def reserve(
@@ -217,42 +220,31 @@ class MemoryDriver:
 
     # Schedules
 
-    async def put_schedule(self, schedule: Schedule) -> None:
-        with self._step():
-            known = self._schedules.get(schedule.name)
-            if known is not None:
-                kept = {"paused": known.paused, "last_job_id": known.last_job_id, "last_slot": known.last_slot}
-                schedule = replace(schedule, **kept)
-            self._schedules[schedule.name] = schedule
-
     async def schedules(self) -> list[Schedule]:
         with self._step():
             return [self._schedules[name] for name in sorted(self._schedules)]
 
-    async def advance(
-        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
-    ) -> bool:
+    async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
         with self._step() as store:
-            known = self._schedules.get(name)
-            if known is None or known.paused or known.slot != expected_slot:
-                return False
-            if job is not None:
-                if isinstance(stored := store.enqueue(Group(jobs=(job,)), now), Exception):
-                    raise stored
-                known = replace(known, last_job_id=stored[0].id, last_slot=expected_slot)
-            self._schedules[name] = replace(known, slot=next_slot)
-        self._work.ring()
+            verdicts = [self._swap(store, swap, now) for swap in swaps]
+        if any(swap.job is not None for swap in swaps):
+            self._work.ring()
+        return verdicts
+
+    def _swap(self, store: Store, swap: Swap, now: datetime) -> bool | JobExists:
+        if self._schedules.get(swap.name) != swap.seen:
+            return False
+        if swap.job is not None:
+            stored = store.enqueue(Group(jobs=(swap.job,)), now)
+            if isinstance(stored, JobExists):
+                return stored
+            if isinstance(stored, UnknownDependency):
+                raise stored
+        if swap.then is None:
+            self._schedules.pop(swap.name, None)
+        else:
+            self._schedules[swap.name] = swap.then
         return True
-
-    async def pause_schedule(self, name: str, paused: bool) -> bool:
-        with self._step():
-            if name in self._schedules:
-                self._schedules[name] = replace(self._schedules[name], paused=paused)
-            return name in self._schedules
-
-    async def remove_schedule(self, name: str) -> bool:
-        with self._step():
-            return self._schedules.pop(name, None) is not None
 
     # Registry
 

@@ -19,6 +19,7 @@ from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.keys import KeyRecord, digest, group_digest
 from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
 from taskharbor.core.line import effective_due, shares
+from taskharbor.core.reserved import in_line
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
@@ -67,11 +68,13 @@ class Store:
             same = known.digest == group_digest(group.jobs)
             return tuple(Enqueued(known.owner, False, same) for _ in group.jobs)
         ids = {job.id for job in group.jobs}
+        earlier = set[str]()
         for job in group.jobs:
             if job.id in self.jobs and self._key_of(job, now) is None:
                 return JobExists(f"job {job.id} exists")
-            if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
-                return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+            if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
+                return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
+            earlier.add(job.id)
         if len(ids) < len(group.jobs):
             return JobExists("a group names the same id twice")
         if group.key is not None and group.workflow_id is not None:
@@ -138,7 +141,7 @@ class Store:
             found = [id for id in dict.fromkeys(ids) if id in self.jobs and self._is_due(self.jobs[id], now)]
             found = found[: max(limit, 0)]
         else:
-            open_queues = [queue for queue in queues if queue not in self.paused]
+            open_queues = [queue for queue in in_line(queues) if queue not in self.paused]
             for queue, share in shares(open_queues, limit).items():
                 found += self._line.take(queue, now, share, fits)
             for queue in dict.fromkeys(open_queues):
@@ -400,7 +403,7 @@ class Store:
 
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or any lease runs out."""
-        times = [due for queue in queues if queue not in self.paused and (due := self._line.next_due(queue))]
+        times = [due for queue in in_line(queues) if queue not in self.paused and (due := self._line.next_due(queue))]
         if (lease := self._first_lease()) is not None:
             times.append(lease[0])
         return min(times, default=None)

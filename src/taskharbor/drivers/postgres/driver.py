@@ -12,8 +12,10 @@ from weakref import WeakSet
 
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.reserved import in_line, is_news
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -28,7 +30,7 @@ from taskharbor.driver import (
     Replaying,
     Report,
     Reschedule,
-    Schedule,
+    Swap,
     Tally,
     Transaction,
     WorkerRecord,
@@ -54,7 +56,7 @@ from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
 from taskharbor.drivers.postgres.steps import Step, Steps
 from taskharbor.drivers.postgres.within import Home, guest
-from taskharbor.errors import HarborError, LeaseError
+from taskharbor.errors import JobExists, LeaseError
 
 R = TypeVar("R")
 FIRST_LOOK, LAST_LOOK = 0.01, 0.25
@@ -112,8 +114,10 @@ class PostgresDriver:
     # Driver
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        whole = not enqueue.is_one_step(groups)
+        if not any(is_news(group.jobs) for group in groups):
+            return await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, None), whole=whole)
         with self._teller.about(self._work_channel) as tell:
-            whole = not enqueue.is_one_step(groups)
             results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
         self._work.ring()
         return results
@@ -129,6 +133,7 @@ class PostgresDriver:
     ) -> list[JobRecord]:
         self._pool.check()
         check_duration(lease_for)
+        queues = in_line(queues)
         if limit <= 0 or (not queues and ids is None):
             return []
         to = reserve.claim(now, lease_for, worker)
@@ -281,25 +286,12 @@ class PostgresDriver:
 
     # Schedules
 
-    async def put_schedule(self, schedule: Schedule) -> None:
-        await self._callers.write(lambda db: records.put_schedule(db, schedule))
-
     async def schedules(self) -> list[Schedule]:
         return await self._callers.read(records.schedules)
 
-    async def advance(
-        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
-    ) -> bool:
-        moved = await self._told(lambda db: records.advance(db, name, expected_slot, next_slot, job, now))
-        if isinstance(moved, HarborError):
-            raise moved
-        return moved
-
-    async def pause_schedule(self, name: str, paused: bool) -> bool:
-        return await self._callers.write(lambda db: records.pause_schedule(db, name, paused))
-
-    async def remove_schedule(self, name: str) -> bool:
-        return await self._callers.write(lambda db: records.remove_schedule(db, name))
+    async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+        take = self._told if any(swap.job is not None for swap in swaps) else self._callers.write
+        return await take(lambda db: records.swap_schedules(db, swaps, now))
 
     # Registry
 

@@ -162,11 +162,15 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
 
 
 def _is_closed(jobs: Sequence[NewJob]) -> bool:
-    """Whether there is nothing to look up: no key, and dependencies only on each other."""
+    """Whether there is nothing to look up: no key, and dependencies only on earlier ones."""
     if any(job.idempotency_key is not None for job in jobs):
         return False
-    parents = {edge.parent for job in jobs for edge in job.depends_on}
-    return not parents or parents.issubset(job.id for job in jobs)
+    earlier = set[str]()
+    for job in jobs:
+        if any(edge.parent not in earlier for edge in job.depends_on):
+            return False
+        earlier.add(job.id)
+    return True
 
 
 async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
@@ -187,11 +191,13 @@ async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDe
     ids = {job.id for job in group.jobs}
     taken = {row[0] for row in await db.rows("states", list(ids))}
     known = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
+    earlier = set[str]()
     for job in group.jobs:
         if job.id in taken and job.idempotency_key not in known:
             return JobExists(f"job {job.id} exists")
-        if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
-            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+        if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
+            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
+        earlier.add(job.id)
     return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
 
 

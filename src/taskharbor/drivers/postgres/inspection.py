@@ -8,6 +8,7 @@ from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import in_line
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.postgres.db import Db, Row, value
@@ -100,5 +101,5 @@ async def parents(db: Db, ids: Sequence[str], most: int) -> list[list[Parent]]:
 
 async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:
     """When the next job of the queues is due, or its lease runs out."""
-    found: datetime | None = await value(db, "next_due", list(queues))
+    found: datetime | None = await value(db, "next_due", list(in_line(queues)))
     return found

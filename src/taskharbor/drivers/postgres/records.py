@@ -8,54 +8,64 @@ from datetime import datetime
 import msgspec
 
 from taskharbor.core.job import NewJob
-from taskharbor.driver import Group, Schedule, Tally, WorkerRecord
-from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.enqueue import enqueue_group
-from taskharbor.errors import HarborError
+from taskharbor.core.schedule import Schedule
+from taskharbor.driver import Group, Swap, Tally, WorkerRecord
+from taskharbor.drivers.postgres.db import Db, Row
+from taskharbor.drivers.postgres.enqueue import enqueue
+from taskharbor.errors import JobExists, UnknownDependency
 
 _encode = msgspec.json.Encoder().encode
 _worker = msgspec.json.Decoder(WorkerRecord).decode
 
 
-async def put_schedule(db: Db, it: Schedule) -> None:
-    """Create or redefine a schedule."""
-    await db.rows("schedule_put", it.name, it.definition, it.slot, it.paused, it.last_job_id, it.last_slot)
-
-
 async def schedules(db: Db) -> list[Schedule]:
     """All schedules by name."""
-    return [
-        Schedule(
-            name=name, definition=definition, slot=slot, paused=paused, last_job_id=last_job_id, last_slot=last_slot
-        )
-        for name, definition, slot, paused, last_job_id, last_slot in await db.rows("schedules")
-    ]
+    return [_schedule(row) for row in await db.rows("schedules")]
 
 
-async def advance(
-    db: Db, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
-) -> bool | HarborError:
-    """Move the slot on and enqueue its job, if nobody did before (N3). A refused job moves nothing."""
-    if not await db.rows("schedule_due", name, expected_slot):
-        return False
-    id: str | None = None
-    if job is not None:
-        stored = await enqueue_group(db, Group(jobs=(job,)), now)
-        if isinstance(stored, HarborError):
-            return stored
-        id = stored[0].id
-    await db.rows("schedule_advance", name, next_slot, id, expected_slot)
-    return True
+def _schedule(row: Row) -> Schedule:
+    name, definition, slot, paused, last_job_id, last_slot = row
+    return Schedule(
+        name=name, definition=definition, slot=slot, paused=paused, last_job_id=last_job_id, last_slot=last_slot
+    )
 
 
-async def pause_schedule(db: Db, name: str, paused: bool) -> bool:
-    """Pause or resume; whether there is such a schedule."""
-    return bool(await db.rows("schedule_pause", name, paused))
+async def swap_schedules(db: Db, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+    """Change each schedule that is still as it was seen, and enqueue its job (N3).
+
+    Nobody else changes these schedules meanwhile, so they are read once, compared here as a whole, and written once.
+    """
+    names = sorted({swap.name for swap in swaps})
+    await db.rows("schedule_hold", names)
+    stored: dict[str, Schedule | None] = dict.fromkeys(names)
+    stored |= {row[0]: _schedule(row) for row in await db.rows("schedule_get", names)}
+    changed: dict[str, Schedule | None] = {}
+    verdicts: list[bool | JobExists] = []
+    for swap in swaps:
+        verdict = stored[swap.name] == swap.seen and await _enqueued(db, swap.job, now)
+        if verdict is True:
+            stored[swap.name] = changed[swap.name] = swap.then
+        verdicts.append(verdict)
+    await _write(db, changed)
+    return verdicts
 
 
-async def remove_schedule(db: Db, name: str) -> bool:
-    """Remove; whether there was such a schedule."""
-    return bool(await db.rows("schedule_remove", name))
+async def _enqueued(db: Db, job: NewJob | None, now: datetime) -> bool | JobExists:
+    if job is None:
+        return True
+    [stored] = await enqueue(db, [Group(jobs=(job,))], now, None)
+    if isinstance(stored, UnknownDependency):
+        raise stored
+    return stored if isinstance(stored, JobExists) else True
+
+
+async def _write(db: Db, changed: dict[str, Schedule | None]) -> None:
+    if put := [
+        (it.name, it.definition, it.slot, it.paused, it.last_job_id, it.last_slot) for it in changed.values() if it
+    ]:
+        await db.rows("schedule_put", *map(list, zip(*put, strict=True)))
+    if gone := [name for name, it in changed.items() if it is None]:
+        await db.rows("schedule_remove", gone)
 
 
 async def beat(db: Db, worker: WorkerRecord) -> None:

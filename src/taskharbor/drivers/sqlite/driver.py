@@ -13,8 +13,10 @@ from apsw import Connection
 
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.reserved import is_news
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -29,7 +31,7 @@ from taskharbor.driver import (
     Replaying,
     Report,
     Reschedule,
-    Schedule,
+    Swap,
     Tally,
     Transaction,
     WorkerRecord,
@@ -39,7 +41,7 @@ from taskharbor.drivers.sqlite import enqueue, inspection, manage, overview, rec
 from taskharbor.drivers.sqlite.batch import Request, Work
 from taskharbor.drivers.sqlite.thread import BatchThread
 from taskharbor.drivers.sqlite.within import guest
-from taskharbor.errors import CapabilityMissing, HarborError, LeaseError
+from taskharbor.errors import CapabilityMissing, JobExists, LeaseError
 
 R = TypeVar("R")
 
@@ -81,7 +83,8 @@ class SqliteDriver:
         return cast(R, await request.future)
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        return await self._write(lambda db: enqueue.enqueue(db, groups, now), tells_work=True)
+        news = any(is_news(group.jobs) for group in groups)
+        return await self._write(lambda db: enqueue.enqueue(db, groups, now), tells_work=news)
 
     async def reserve(
         self,
@@ -200,27 +203,12 @@ class SqliteDriver:
 
     # Schedules
 
-    async def put_schedule(self, schedule: Schedule) -> None:
-        await self._write(lambda db: records.put_schedule(db, schedule))
-
     async def schedules(self) -> list[Schedule]:
         return await self._read(records.schedules)
 
-    async def advance(
-        self, name: str, expected_slot: datetime | None, next_slot: datetime | None, job: NewJob | None, now: datetime
-    ) -> bool:
-        advanced = await self._write(
-            lambda db: records.advance(db, name, expected_slot, next_slot, job, now), tells_work=True
-        )
-        if isinstance(advanced, HarborError):
-            raise advanced
-        return advanced
-
-    async def pause_schedule(self, name: str, paused: bool) -> bool:
-        return await self._write(lambda db: records.pause_schedule(db, name, paused))
-
-    async def remove_schedule(self, name: str) -> bool:
-        return await self._write(lambda db: records.remove_schedule(db, name))
+    async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+        tells_work = any(swap.job is not None for swap in swaps)
+        return await self._write(lambda db: records.swap_schedules(db, swaps, now), tells_work=tells_work)
 
     # Registry
 

@@ -61,11 +61,15 @@ def _is_plain(jobs: Sequence[NewJob]) -> bool:
 
 
 def _is_closed(jobs: Sequence[NewJob]) -> bool:
-    """Whether there is nothing to look up: no key, and dependencies only on each other, of which none has ended."""
+    """Whether there is nothing to look up: no key, and dependencies only on earlier ones, of which none has ended."""
     if any(job.idempotency_key is not None for job in jobs):
         return False
-    parents = {edge.parent for job in jobs for edge in job.depends_on}
-    return not parents or parents.issubset(job.id for job in jobs)
+    earlier = set[str]()
+    for job in jobs:
+        if any(edge.parent not in earlier for edge in job.depends_on):
+            return False
+        earlier.add(job.id)
+    return True
 
 
 def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
@@ -95,11 +99,13 @@ def _insert(db: Connection, rows: list[Row]) -> bool:
 
 def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDependency | None:
     ids = {job.id for job in group.jobs}
+    earlier = set[str]()
     for job in group.jobs:
         if exists(db, job.id) and known_by_key(db, job, now) is None:
             return JobExists(f"job {job.id} exists")
-        if missing := [edge.parent for edge in job.depends_on if edge.parent not in ids]:
-            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not in its group")
+        if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
+            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
+        earlier.add(job.id)
     return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
 
 

@@ -11,6 +11,7 @@ from apsw import Connection, SQLError
 
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import in_line
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
@@ -125,6 +126,6 @@ def parents(db: Connection, ids: Sequence[str], most: int) -> list[list[Parent]]
 def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
     """When the next job of the queues is due, or its lease runs out. A time that no calendar has says nothing."""
     try:
-        return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(queues).decode(),)).get)
+        return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(in_line(queues)).decode(),)).get)
     except OverflowError:
         return None

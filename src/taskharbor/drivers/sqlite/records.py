@@ -8,15 +8,15 @@ from datetime import datetime
 import msgspec
 from apsw import Connection
 
-from taskharbor.core.job import NewJob
-from taskharbor.driver import Group, Schedule, Tally, WorkerRecord
+from taskharbor.core.schedule import Schedule
+from taskharbor.driver import Group, Swap, Tally, WorkerRecord
 from taskharbor.drivers.sqlite.enqueue import enqueue_group
-from taskharbor.drivers.sqlite.rows import micros, micros_or_none, moment, moment_or_none
+from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none
 from taskharbor.drivers.sqlite.sql import load
-from taskharbor.errors import HarborError
+from taskharbor.errors import JobExists, UnknownDependency
 
-PUT, ALL, DUE = load("schedule_put"), load("schedules"), load("schedule_due")
-ADVANCE, PAUSE, REMOVE = load("schedule_advance"), load("schedule_pause"), load("schedule_remove")
+ALL, GET = load("schedules"), load("schedule_get")
+PUT, REMOVE = load("schedule_put"), load("schedule_remove")
 BEAT, WORKERS, FORGET = load("worker_beat"), load("workers"), load("worker_forget")
 ADD, FORGET_MINUTES, TALLIES = load("tally_add"), load("tally_forget"), load("tallies")
 
@@ -24,57 +24,44 @@ _encode = msgspec.json.Encoder().encode
 _worker = msgspec.json.Decoder(WorkerRecord).decode
 
 
-def put_schedule(db: Connection, it: Schedule) -> None:
-    """Create or redefine a schedule."""
-    slots = micros_or_none(it.slot), micros_or_none(it.last_slot)
-    db.execute(PUT, (it.name, it.definition, slots[0], it.paused, it.last_job_id, slots[1]))
-
-
 def schedules(db: Connection) -> list[Schedule]:
     """All schedules by name."""
-    return [
-        Schedule(
-            name=name,
-            definition=definition,
-            slot=moment_or_none(slot),
-            paused=bool(paused),
-            last_job_id=last_job_id,
-            last_slot=moment_or_none(last_slot),
-        )
-        for name, definition, slot, paused, last_job_id, last_slot in db.execute(ALL)
-    ]
+    return [_schedule(row) for row in db.execute(ALL)]
 
 
-def advance(
-    db: Connection,
-    name: str,
-    expected_slot: datetime | None,
-    next_slot: datetime | None,
-    job: NewJob | None,
-    now: datetime,
-) -> bool | HarborError:
-    """Move the slot on and enqueue its job, if nobody did before (N3). A refused job moves nothing."""
-    slot = micros_or_none(expected_slot)
-    if db.execute(DUE, (name, slot)).get is None:
+def _schedule(row: Row) -> Schedule:
+    name, definition, slot, paused, last_job_id, last_slot = row
+    return Schedule(
+        name=name,
+        definition=definition,
+        slot=moment_or_none(slot),
+        paused=bool(paused),
+        last_job_id=last_job_id,
+        last_slot=moment_or_none(last_slot),
+    )
+
+
+def swap_schedules(db: Connection, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+    """Change each schedule that is still as it was seen, and enqueue its job (N3)."""
+    return [_swap(db, swap, now) for swap in swaps]
+
+
+def _swap(db: Connection, swap: Swap, now: datetime) -> bool | JobExists:
+    found = db.execute(GET, (swap.name,)).fetchone()
+    if (None if found is None else _schedule(found)) != swap.seen:  # as a whole: no field can be forgotten
         return False
-    id: str | None = None
-    if job is not None:
-        stored = enqueue_group(db, Group(jobs=(job,)), micros(now))
-        if isinstance(stored, HarborError):
+    if swap.job is not None:
+        stored = enqueue_group(db, Group(jobs=(swap.job,)), micros(now))
+        if isinstance(stored, JobExists):
             return stored
-        id = stored[0].id
-    db.execute(ADVANCE, (name, micros_or_none(next_slot), id, slot))
+        if isinstance(stored, UnknownDependency):
+            raise stored
+    if (then := swap.then) is None:
+        db.execute(REMOVE, (swap.name,))
+    else:
+        slots = micros_or_none(then.slot), micros_or_none(then.last_slot)
+        db.execute(PUT, (then.name, then.definition, slots[0], then.paused, then.last_job_id, slots[1]))
     return True
-
-
-def pause_schedule(db: Connection, name: str, paused: bool) -> bool:
-    """Pause or resume; whether there is such a schedule."""
-    return db.execute(PAUSE, (name, paused)).get is not None
-
-
-def remove_schedule(db: Connection, name: str) -> bool:
-    """Remove; whether there was such a schedule."""
-    return db.execute(REMOVE, (name,)).get is not None
 
 
 def beat(db: Connection, worker: WorkerRecord) -> None:

@@ -17,6 +17,7 @@ from taskharbor.core.evolve import claimed
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import refusal
 from taskharbor.core.line import SINCE_EVER, shares
+from taskharbor.core.reserved import in_line
 from taskharbor.driver import Extended, Report
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
@@ -143,9 +144,9 @@ def peek(db: Connection, queues: Sequence[str], now: datetime, limit: int) -> li
 
 
 def open_queues(db: Connection, queues: Sequence[str]) -> list[str]:
-    """The queues that are not paused."""
+    """The queues that are handed out from, and not paused."""
     paused = {queue for (queue,) in db.execute(PAUSED)}
-    return [queue for queue in queues if queue not in paused]
+    return [queue for queue in in_line(queues) if queue not in paused]
 
 
 def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick: str = PICK) -> list[Row]:

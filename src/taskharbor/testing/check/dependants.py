@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import ByHand, Claiming, Story, edges_of, is_met, reference
+from taskharbor.testing.check.steps import Claiming, Story, Ticking, edges_of, is_met, reference
 from taskharbor.testing.check.stories import Stories
 from taskharbor.testing.history import Job, Last
 
 
 def check_slots(stories: Stories) -> Iterator[Violation]:
-    """N3: one advance of a schedule from a slot succeeds."""
-    taken: dict[tuple[str, int], ByHand] = {}
-    for step in stories.advances:
-        if step.sure and step.named.run_at is not None:
-            first = taken.setdefault((step.named.id, step.named.run_at), step)
+    """N3: one swap of a schedule makes the job of a slot. What an operator runs beside it belongs to none."""
+    taken: dict[tuple[str, int], Ticking] = {}
+    for step in stories.ticks:
+        if step.sure and step.swap.slot is not None:
+            first = taken.setdefault((step.swap.id, step.swap.slot), step)
             if first is not step:
-                message = f"slot {step.named.run_at} of schedule {step.named.id} was taken twice"
+                message = f"slot {step.swap.slot} of schedule {step.swap.id} was taken twice"
                 yield Violation("H10", message, (reference(first), reference(step)))
 
 

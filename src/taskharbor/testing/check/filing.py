@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from taskharbor.testing.check.operations import BrokenHistory, Operation, Operations
-from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, Lease, Settling, Story
+from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, Lease, Settling, Story, Ticking
 from taskharbor.testing.check.stories import Lost, Prunes, Stories
-from taskharbor.testing.history import Answer, Claim, Job, Kept, Made, Named, Renew, Said, Settle, Want
+from taskharbor.testing.history import Answer, Claim, Job, Kept, Made, Named, Renew, Said, Settle, Swap, Want
 
 
 def tell(operations: Operations) -> Stories:
@@ -24,7 +24,7 @@ class _Filing:
         self._by_id: dict[str, Story] = {}
         self._by_key: dict[str, list[Creation]] = {}
         self._by_flow_key: dict[str, list[Creation]] = {}
-        self._advances: list[ByHand] = []
+        self._ticks: list[Ticking] = []
         self._freed_flows: dict[str, int] = {}
         self._lost = Lost()
         self._prunes = Prunes()
@@ -40,7 +40,7 @@ class _Filing:
             "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
             "sweep": lambda op: None,  # what it may have cancelled had expired, or was asked to stop
             "prune": self._prunes.add,
-            "advance": self._advance,
+            "swap_schedules": self._swap,
         }
 
     def file(self, op: Operation) -> None:
@@ -123,17 +123,17 @@ class _Filing:
 
         return file
 
-    def _advance(self, op: Operation) -> None:
-        named, *jobs = op.call.items
-        assert isinstance(named, Named)
-        said = op.answers and op.answers[0]
-        if isinstance(said, Said) and said.word != "True":
-            return
-        sure = op.answers is not None
-        self._advances.append(ByHand(op, op.start, op.end, sure, named))
-        for job in jobs:
-            assert isinstance(job, Job)
-            self._create(Creation(op, op.start, op.end, sure and job.key is None, job))
+    def _swap(self, op: Operation) -> None:
+        for swap, answer in _answered(op):
+            assert isinstance(swap, Swap)
+            word = answer.word if isinstance(answer, Said) else None
+            if word not in (None, "True"):
+                continue
+            if swap.slot is not None:
+                self._ticks.append(Ticking(op, op.start, op.end, word is not None, swap))
+            if swap.job is not None:
+                sure = word is not None and swap.job.key is None
+                self._create(Creation(op, op.start, op.end, sure, swap.job))
 
     def result(self) -> Stories:
         operations = self._operations
@@ -153,7 +153,7 @@ class _Filing:
             self._by_key,
             self._by_flow_key,
             self._freed_flows,
-            self._advances,
+            self._ticks,
             self._lost,
             self._prunes,
             operations.done,

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from taskharbor.testing.check.operations import Operation, Run
 from taskharbor.testing.check.report import Reference
-from taskharbor.testing.history import Claim, Job, Last, Named, Renew, Settle
+from taskharbor.testing.history import Claim, Job, Last, Named, Renew, Settle, Swap
 
 
 class Step(Struct, gc=False):
@@ -63,6 +63,12 @@ class ByHand(Step, gc=False):
 
     named: Named
     word: str | None = None
+
+
+class Ticking(Step, gc=False):
+    """A swap of a schedule that makes the job of a slot."""
+
+    swap: Swap
 
 
 class Lease(Struct, gc=False):
@@ -187,4 +193,6 @@ def _subject(step: Step) -> str:
         return step.renew.id
     if isinstance(step, Settling):
         return step.settle.id
+    if isinstance(step, Ticking) and step.swap.job is not None:
+        return step.swap.job.id
     return step.named.id if isinstance(step, ByHand) else ""

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from taskharbor.testing.check.operations import NEVER, Operation
 from taskharbor.testing.check.report import Counts
-from taskharbor.testing.check.steps import ByHand, Creation, Story
+from taskharbor.testing.check.steps import Creation, Story, Ticking
 from taskharbor.testing.history import Said, Want
 
 
@@ -61,7 +61,7 @@ class Stories(Struct):
     by_key: dict[str, list[Creation]]
     by_flow_key: dict[str, list[Creation]]
     freed_flows: dict[str, int]
-    advances: list[ByHand]
+    ticks: list[Ticking]
     lost: Lost
     prunes: Prunes
     operations: list[Operation]

@@ -24,13 +24,13 @@ except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
 _MODULES = (
-    "beside flows groups keys leases looking order overview parallel records replay reserve results scene settle "
-    "states upkeep within"
+    "beside flows groups keys leases looking order overview parallel records recurring replay reserve results scene "
+    "settle states upkeep within"
 )
 # Failing asserts of the kit shall show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
-from taskharbor.testing.kit.beside import Closing, Hints, Numbers, Recurring  # noqa: E402
+from taskharbor.testing.kit.beside import Closing, Hints, Numbers  # noqa: E402
 from taskharbor.testing.kit.flows import Flows  # noqa: E402
 from taskharbor.testing.kit.groups import Groups  # noqa: E402
 from taskharbor.testing.kit.keys import Keys  # noqa: E402
@@ -40,6 +40,7 @@ from taskharbor.testing.kit.order import Order  # noqa: E402
 from taskharbor.testing.kit.overview import Overview  # noqa: E402
 from taskharbor.testing.kit.parallel import Apart, Parallel  # noqa: E402
 from taskharbor.testing.kit.records import Records  # noqa: E402
+from taskharbor.testing.kit.recurring import Recurring  # noqa: E402
 from taskharbor.testing.kit.replay import Replays  # noqa: E402
 from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
 from taskharbor.testing.kit.results import Results  # noqa: E402

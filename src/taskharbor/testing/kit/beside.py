@@ -1,4 +1,4 @@
-"""D13 and D10: recurring tasks, workers, totals, hints, and the end of a driver."""
+"""D13 and D10: workers, totals, hints, and the end of a driver."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from taskharbor.driver import (
     Registry,
     Report,
     Reschedule,
-    Schedule,
     Schedules,
+    Swap,
     Tally,
     WaitForWork,
     WorkerRecord,
 )
-from taskharbor.errors import DriverClosed, JobExists
+from taskharbor.errors import DriverClosed
 from taskharbor.testing.kit.scene import KEEP, Cases, Scene, ack, at, job
 
 PROTOCOLS: dict[str, type] = {
     kind.__name__: kind for kind in (Driver, Inspect, WaitForWork, Schedules, Registry, Counters)
 }
-NIGHTLY = Schedule(name="nightly", definition=b"\x00cron", slot=at(60.000001))
 WORKER = WorkerRecord(id="w1", host="h", pid=7, queues=("a", "ü"), slots=16, busy=3, started_at=at(0), seen_at=at(10))
 WAKE = 30.0
 CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
@@ -59,11 +58,9 @@ CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "wait_for_work": lambda s: s.waits.wait_for_work(["q"], WAKE),
     "wait_for_end": lambda s: s.waits.wait_for_end("a", WAKE),
     "next_due": lambda s: s.waits.next_due(["q"]),
-    "put_schedule": lambda s: s.schedules.put_schedule(NIGHTLY),
     "schedules": lambda s: s.schedules.schedules(),
-    "advance": lambda s: s.schedules.advance("nightly", None, None, None, s.now),
-    "pause_schedule": lambda s: s.schedules.pause_schedule("nightly", True),
-    "remove_schedule": lambda s: s.schedules.remove_schedule("nightly"),
+    "swap_schedules": lambda s: s.schedules.swap_schedules([Swap(name="s", seen=None, then=None)], s.now),
+    "swap no schedules": lambda s: s.schedules.swap_schedules([], s.now),
     "beat": lambda s: s.registry.beat(WORKER),
     "workers": lambda s: s.registry.workers(at(0)),
     "forget_worker": lambda s: s.registry.forget_worker("w1"),
@@ -97,103 +94,6 @@ class Closing(Cases):
         assert s.driver.name
         assert isinstance(s.driver.ephemeral, bool)
         assert s.driver.max_payload is None or s.driver.max_payload >= 512 * 1024
-
-
-class Recurring(Cases):
-    """D13: Schedules (N3, N5)."""
-
-    async def test_N5_a_schedule_comes_back_as_it_was_put(self, s: Scene) -> None:
-        """N5: definition as bytes, slot to the microsecond or None, by name."""
-        unset = Schedule(name="an ünset one", definition=b"", slot=None)
-        await s.schedules.put_schedule(NIGHTLY)
-        await s.schedules.put_schedule(unset)
-        assert await s.schedules.schedules() == [unset, NIGHTLY]
-
-    async def test_N3_advancing_moves_the_slot_and_enqueues_in_one_step(self, s: Scene) -> None:
-        """N3: and remembers what it enqueued for which slot."""
-        await s.schedules.put_schedule(NIGHTLY)
-        assert await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run", priority=3), s.now)
-        [stored] = await s.schedules.schedules()
-        assert stored == replace(NIGHTLY, slot=at(120), last_job_id="run", last_slot=NIGHTLY.slot)
-        record = await s.get("run")
-        assert (record.state, record.priority, record.created_at) == ("ready", 3, s.now)
-
-    @pytest.mark.parametrize("expected", [None, at(60), at(60.000002)], ids=["none", "earlier", "later"])
-    async def test_N3_another_slot_than_expected_changes_nothing(self, s: Scene, expected: object) -> None:
-        """N3: compare and swap, to the microsecond."""
-        await s.schedules.put_schedule(NIGHTLY)
-        async with s.nothing_changes():
-            assert not await s.schedules.advance("nightly", expected, at(120), job("run"), s.now)  # type: ignore[arg-type]
-        assert await s.schedules.schedules() == [NIGHTLY]
-
-    async def test_N3_only_one_scheduler_wins_a_slot(self, s: Scene) -> None:
-        """N3: however many try, from whichever handle."""
-        other = await s.another()
-        await s.schedules.put_schedule(NIGHTLY)
-        tries = [
-            each.schedules.advance("nightly", NIGHTLY.slot, at(120), job(f"run{n}"), s.now)
-            for n, each in enumerate([s, other] * 4)
-        ]
-        assert sum(await asyncio.gather(*tries)) == 1
-        assert len(await s.all()) == 1
-
-    async def test_N3_a_slot_may_be_skipped_without_a_job(self, s: Scene) -> None:
-        """N3, N4: missed ticks move the slot only; the last run stays what it was."""
-        await s.schedules.put_schedule(NIGHTLY)
-        await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
-        assert await s.schedules.advance("nightly", at(120), at(180), None, s.now)
-        [stored] = await s.schedules.schedules()
-        assert (stored.slot, stored.last_job_id, stored.last_slot) == (at(180), "run", NIGHTLY.slot)
-
-    async def test_N3_a_schedule_may_begin_and_end_without_a_slot(self, s: Scene) -> None:
-        """N3: None is a slot that can be expected and set."""
-        await s.schedules.put_schedule(replace(NIGHTLY, slot=None))
-        assert await s.schedules.advance("nightly", None, at(60), None, s.now)
-        assert await s.schedules.advance("nightly", at(60), None, job("last"), s.now)
-        [stored] = await s.schedules.schedules()
-        assert stored.slot is None
-
-    async def test_N3_an_unknown_schedule_does_not_advance(self, s: Scene) -> None:
-        """N3: and enqueues nothing."""
-        assert not await s.schedules.advance("nobody", None, at(1), job("run"), s.now)
-        assert await s.all() == []
-
-    async def test_N3_a_job_that_exists_leaves_the_slot_alone(self, s: Scene) -> None:
-        """N3: all or nothing."""
-        await s.schedules.put_schedule(NIGHTLY)
-        await s.add(job("run"))
-        async with s.nothing_changes():
-            with pytest.raises(JobExists):
-                await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
-        assert await s.schedules.schedules() == [NIGHTLY]
-
-    async def test_N5_an_operators_pause_sticks(self, s: Scene) -> None:
-        """N5: a paused schedule does not advance, and redefining it does not resume it."""
-        await s.schedules.put_schedule(NIGHTLY)
-        assert await s.schedules.pause_schedule("nightly", True)
-        await s.schedules.put_schedule(replace(NIGHTLY, definition=b"new", slot=at(90)))
-        assert await s.schedules.schedules() == [replace(NIGHTLY, definition=b"new", slot=at(90), paused=True)]
-        assert not await s.schedules.advance("nightly", at(90), at(120), job("run"), s.now)
-        assert await s.schedules.pause_schedule("nightly", False)
-        assert await s.schedules.advance("nightly", at(90), at(120), job("run"), s.now)
-
-    async def test_N5_redefining_keeps_the_last_run(self, s: Scene) -> None:
-        """N5: the last starter wins, history stays."""
-        await s.schedules.put_schedule(NIGHTLY)
-        await s.schedules.advance("nightly", NIGHTLY.slot, at(120), job("run"), s.now)
-        await s.schedules.put_schedule(replace(NIGHTLY, definition=b"new"))
-        [stored] = await s.schedules.schedules()
-        assert (stored.definition, stored.slot) == (b"new", NIGHTLY.slot)
-        assert (stored.last_job_id, stored.last_slot) == ("run", NIGHTLY.slot)
-
-    async def test_N5_removing_and_pausing_say_whether_there_was_one(self, s: Scene) -> None:
-        """N5: and what is removed is gone."""
-        await s.schedules.put_schedule(NIGHTLY)
-        assert not await s.schedules.pause_schedule("nobody", True)
-        assert not await s.schedules.remove_schedule("nobody")
-        assert await s.schedules.remove_schedule("nightly")
-        assert not await s.schedules.remove_schedule("nightly")
-        assert await s.schedules.schedules() == []
 
 
 class Numbers(Cases):
@@ -263,6 +163,16 @@ class Hints(Cases):
         """D13: from another handle as well."""
         other = await s.another()
         await woken(lambda: s.waits.wait_for_work(["q"], 600), lambda n: other.add(job(f"j{n}")))
+
+    async def test_D13_a_waiter_is_woken_by_the_job_of_a_schedule(self, s: Scene) -> None:
+        """D13, N3: likewise."""
+        other = await s.another()
+
+        async def swap(n: int) -> None:
+            swaps = [Swap(name="s", seen=None, then=None, job=job(f"j{n}"))]
+            assert await other.schedules.swap_schedules(swaps, s.now) == [True]
+
+        await woken(lambda: s.waits.wait_for_work(["q"], 600), swap)
 
     async def test_D13_a_waiter_is_woken_by_the_end_of_a_job(self, s: Scene) -> None:
         """D13: so that results need no busy polling."""

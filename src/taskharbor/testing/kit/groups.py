@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from taskharbor.driver import Enqueued
+import pytest
+
+from taskharbor.core.job import NewJob
+from taskharbor.driver import Enqueued, Group
 from taskharbor.errors import JobExists, UnknownDependency
 from taskharbor.testing.kit.scene import Cases, Scene, at, child, group, job
 
@@ -54,11 +57,20 @@ class Groups(Cases):
             [refused] = await s.enqueue(group(job("a"), child("b", "a", "nobody")))
         assert isinstance(refused, UnknownDependency)
 
-    async def test_D1_members_may_come_in_any_order(self, s: Scene) -> None:
-        """D1, K1: a child may stand before its parent."""
-        await s.add(child("c", "p"), job("p"))
-        assert await s.states("c", "p") == ["waiting", "ready"]
-        assert await s.order() == ["p"]
+    @pytest.mark.parametrize("key", [None, "flow"])
+    @pytest.mark.parametrize(
+        "members",
+        [(child("c", "p"), job("p")), (child("c", "c"),), (job("a"), child("b", "a", "c"), child("c", "b"))],
+        ids=["before its parent", "itself", "a circle"],
+    )
+    async def test_D1_a_child_comes_behind_its_parents(
+        self, s: Scene, members: tuple[NewJob, ...], key: str | None
+    ) -> None:
+        """D1, K1: so no circle can be spelled, and the first to be forgotten is nobody's parent."""
+        async with s.nothing_changes():
+            [refused] = await s.enqueue(Group(jobs=members, key=key, workflow_id=key))
+        assert isinstance(refused, UnknownDependency)
+        assert await s.look.find_key("flow", s.now) is None
 
     async def test_D1_a_known_group_key_stores_nothing_and_names_the_workflow(self, s: Scene) -> None:
         """D1, I1: the second flow of a key is the first one."""

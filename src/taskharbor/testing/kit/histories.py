@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from taskharbor.core.job import Dependency, Failure, NewJob, Progress
+from taskharbor.core.schedule import Schedule
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.driver import Group, Schedule
+from taskharbor.driver import Group, Swap
 from taskharbor.testing.kit.scene import at, job
 
 QUEUES = ("a", "b", "c")
@@ -32,7 +34,7 @@ MAYBE_KEY = st.sampled_from([None, None, *KEYS])
 FINGERPRINTS = st.sampled_from([None, "f0", "f1"])
 MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
 MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
-SLOTS = st.sampled_from([None, 1, 2])
+ANOTHER = Schedule(name="", definition=b"other", slot=at(9), paused=True, last_job_id="other", last_slot=at(9))
 ACTIONS = st.sampled_from(["cancel", "replay", "delete", "reschedule", "free"])
 FAILURE = Failure(1, "E", "message", "trace", at(1))
 
@@ -62,6 +64,31 @@ class Hand(NamedTuple):
 
 HANDS = st.builds(Hand, key=MAYBE_KEY, payload=MAYBE_PAYLOAD, delay=DELAYS, priority=MAYBE_PRIORITY, keep=KEEPS)
 MAYBE_AGE = st.sampled_from([None, None, None, 0])
+
+
+class SwapPlan(NamedTuple):
+    """What happens to a schedule; `stale` is what was seen wrongly."""
+
+    name: str
+    kind: str
+    slot: int | None
+    stale: str | None
+    again: int | None
+    key: str | None
+
+
+SWAPS = st.lists(
+    st.builds(
+        SwapPlan,
+        name=st.sampled_from(["tick", "tock"]),
+        kind=st.sampled_from(["declare", "tick", "pause", "run", "remove"]),
+        slot=st.sampled_from([None, 1, 2, 3]),
+        stale=st.sampled_from([None] * 6 + ["existence", "definition", "slot", "paused", "last_job_id", "last_slot"]),
+        again=MAYBE_AGE,
+        key=MAYBE_KEY,
+    ),
+    max_size=4,
+)
 
 
 class JobPlan(NamedTuple):
@@ -206,9 +233,27 @@ def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs
     return Cancel(**common)
 
 
-def schedule_of(slot: int | None) -> Schedule:
-    """The one schedule of a history."""
-    return Schedule(name="tick", definition=b"d", slot=None if slot is None else at(slot))
+def swap_of(plan: SwapPlan, stored: Schedule | None, new: NewJob) -> Swap:
+    """The swap of a schedule that is `stored`, by one who saw it or something else."""
+    known = stored or Schedule(name=plan.name, definition=b"d", slot=None)
+    seen, then = stored, _then(plan, known, new)
+    if plan.stale == "existence":
+        seen = known if stored is None else None
+    elif plan.stale is not None:
+        seen = replace(known, **{plan.stale: getattr(ANOTHER, plan.stale)})
+    return Swap(name=plan.name, seen=seen, then=then, job=new if plan.kind in ("tick", "run") else None)
+
+
+def _then(plan: SwapPlan, known: Schedule, new: NewJob) -> Schedule | None:
+    slot = None if plan.slot is None else at(plan.slot)
+    moves: dict[str, Schedule | None] = {
+        "declare": replace(known, definition=f"d{plan.slot}".encode(), slot=slot),
+        "pause": replace(known, paused=not known.paused),
+        "tick": replace(known, slot=slot, last_job_id=new.id, last_slot=known.slot),
+        "run": known,
+        "remove": None,
+    }
+    return moves[plan.kind]
 
 
 def _after(now: datetime, seconds: float | None) -> datetime | None:

@@ -21,10 +21,10 @@ from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.line import effective_due, shares
 from taskharbor.core.states import State
 from taskharbor.core.transition import Transition
-from taskharbor.driver import Driver, Inspect, Report, Reschedule, Schedules, WaitForWork
+from taskharbor.driver import Driver, Inspect, Report, Reschedule, Schedules, Swap, WaitForWork
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.errors import JobExists, MissingExtra
-from taskharbor.testing.kit.scene import ALL, MUCH, T0, Harness, NewStore, at, job
+from taskharbor.errors import MissingExtra
+from taskharbor.testing.kit.scene import ALL, MUCH, T0, Harness, NewStore, job
 
 try:
     from hypothesis import HealthCheck, settings
@@ -287,22 +287,20 @@ class Lockstep(RuleBasedStateMachine):
         assert bool(ours) == bool(self.do(self.model.sweep(self.now, until, ALL)))
         self.agree(self.do(self.driver.prune(self.now, ALL)), self.do(self.model.prune(self.now, ALL)))
 
-    @rule(declared=draw.SLOTS, expected=draw.SLOTS, again=draw.MAYBE_AGE, key=draw.MAYBE_KEY, paused=draw.RARELY)
-    def tick(
-        self, declared: int | None, expected: int | None, again: int | None, key: str | None, paused: bool
-    ) -> None:
-        """N3, N5: one schedule, declared and advanced; an id that exists is an error on both sides."""
-        new = job(self.name(again), queue=draw.QUEUES[0], idempotency_key=key)
-        answers: list[object] = []
-        for side in (self.driver, self.model):
-            self.do(side.put_schedule(draw.schedule_of(declared)))
-            self.do(side.pause_schedule("tick", paused))
-            slot = None if expected is None else at(expected)
-            try:
-                answers.append(self.do(side.advance("tick", slot, at(3), new, self.now)))
-            except JobExists as raised:
-                answers.append(raised)
-        self.agree(*answers)
+    @rule(plans=draw.SWAPS)
+    def swap(self, plans: list[draw.SwapPlan]) -> None:
+        """N3, N5: a few schedules; swaps of a call build on each other, and some on what is not so."""
+        stored = {it.name: it for it in self.do(self.model.schedules())}
+        swaps: list[Swap] = []
+        for plan in plans:
+            new = job(self.name(plan.again), queue=draw.QUEUES[0], idempotency_key=plan.key)
+            swaps.append(draw.swap_of(plan, stored.get(plan.name), new))
+            if plan.stale is None and (then := swaps[-1].then) is not None:
+                stored[plan.name] = then
+            elif plan.stale is None:
+                stored.pop(plan.name, None)
+        ours, theirs = (self.do(side.swap_schedules(swaps, self.now)) for side in (self.driver, self.model))
+        self.agree(ours, theirs)
 
     @invariant()
     def everything_is_equal(self) -> None:

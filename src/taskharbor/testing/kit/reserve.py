@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from taskharbor.core.reserved import TASKS
 from taskharbor.driver import Report, Reschedule
 from taskharbor.errors import InvalidLeaseDuration
 from taskharbor.testing.kit.scene import (
@@ -87,6 +88,40 @@ class Reserve(Cases):
         await s.held(lease=5)
         s.tick(5)
         assert (await s.claim("a")).crashes == 1
+
+    async def test_D2_M1_tasks_are_handed_out_by_id_only(self, s: Scene) -> None:
+        """D2, M1: a TaskManager's queue is never looked through, whoever names it; its jobs are claimed by id."""
+        await s.add(job("t", queue=TASKS, priority=100), job("a"))
+        async with s.nothing_changes():
+            assert await s.reserve(9, queues=[TASKS]) == []
+        assert await s.order(queues=["q", TASKS]) == ["a"]
+        assert [job.id for job in await s.reserve(9, queues=[], ids=["t"])] == ["t"]
+
+    async def test_D2_M1_a_lapsed_task_is_taken_over_by_id_only(self, s: Scene) -> None:
+        """D2, D5, M1: nor is one whose holder is gone, or that was put back or replayed."""
+        await s.add(job("t", queue=TASKS))
+        await s.claim("t", lease=5)
+        s.tick(5)
+        assert await s.reserve(9, queues=[TASKS, "q"]) == []
+        again = await s.claim("t", lease=5)
+        assert (again.version, again.crashes) == (2, 1)
+        await s.end(put_back(again))
+        assert await s.reserve(9, queues=[TASKS, "q"]) == []
+        await s.end(fail(await s.claim("t")))
+        await s.replay("t")
+        assert await s.reserve(9, queues=[TASKS, "q"]) == []
+        assert (await s.claim("t")).version == 4
+
+    async def test_D2_M1_the_queue_of_tasks_takes_no_share(self, s: Scene) -> None:
+        """D2, D11, M1: whoever names it gets no fewer jobs of the others for that."""
+        await s.add(*(job(f"t{n}", queue=TASKS) for n in range(4)), *(job(f"j{n}") for n in range(4)))
+        assert await s.order(4, queues=[TASKS, "q"]) == ["j0", "j1", "j2", "j3"]
+
+    async def test_D13_M1_a_worker_is_not_woken_for_tasks(self, s: Scene) -> None:
+        """D13, M1: the next due time of their queue is never one."""
+        await s.add(job("t", queue=TASKS), job("a", run_at=at(60)))
+        assert await s.waits.next_due([TASKS]) is None
+        assert await s.waits.next_due([TASKS, "q"]) == at(60)
 
     async def test_D2_every_claim_has_a_token_of_its_own(self, s: Scene) -> None:
         """D2: tokens are new for every claim, in a batch too."""

@@ -16,7 +16,7 @@ from taskharbor.testing.simulation.processes import ProcessLoop, outside
 from taskharbor.testing.witness import RECORDED
 
 HINTED = frozenset({"wait_for_work", "wait_for_end"})
-RINGING = frozenset({"enqueue", "settle", "cancel", "replay", "reschedule", "sweep", "pause", "advance"})
+RINGING = frozenset({"enqueue", "settle", "cancel", "replay", "reschedule", "sweep", "pause", "swap_schedules"})
 
 
 class Hints(Wrapper):

@@ -23,6 +23,7 @@ from taskharbor.testing.history import (
     Returned,
     Said,
     Settle,
+    Swap,
     Want,
 )
 
@@ -91,6 +92,8 @@ def _told(
 
 
 def _concerns(item: Asked | Answer, jobs: Collection[str] | None) -> bool:
+    if isinstance(item, Swap):
+        return jobs is None or (item.job is not None and item.job.id in jobs)
     return jobs is None or isinstance(item, Want) or getattr(item, "id", None) in jobs
 
 
@@ -108,6 +111,10 @@ def _asked(item: Asked, names: _Names) -> str:
             return f"{item.to} {names('job', item.id)} by {names('token', item.token)}, attempts {item.attempts}{more}"
         case Named():
             return names("job", item.id)
+        case Swap():
+            slot = "" if item.slot is None else f" at {_clock(item.slot)}"
+            made = "" if item.job is None else f" makes {names('job', item.job.id)}"
+            return f"schedule {item.id}{slot}{made}"
 
 
 def _answered(called: Called, answers: Iterable[Answer], names: _Names, jobs: Collection[str] | None) -> list[str]:

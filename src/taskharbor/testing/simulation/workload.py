@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from taskharbor.runtime.handle import Job
 from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation.cluster import Cluster, crash
 from taskharbor.testing.simulation.flows import Flows
+from taskharbor.testing.simulation.rhythms import KINDS, Operator, Rhythms, silence, slots
 
 QUEUES = ("default", "mail")
 SPAN = 60.0
@@ -23,7 +24,8 @@ async def everything(cluster: Cluster) -> None:
     """Some workers of two generations, some clients; faults for as long as the clients are at it."""
     chance = cluster.chance
     keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
-    old, new = Application(cluster, keep), Application(cluster, keep, latest=True)
+    kinds = chance.sample(list(KINDS), chance.choice([0, 1, 1, 2]))
+    old, new = Application(cluster, keep, kinds), Application(cluster, keep, kinds, latest=True)
     cluster.workers(
         old.harbor,
         new.harbor,
@@ -33,7 +35,7 @@ async def everything(cluster: Cluster) -> None:
         lease=chance.choice([3.0, 10.0, 30.0]),
         grace=chance.choice([0.0, 2.0, 10.0]),
     )
-    visits = [Visit(cluster, new, chance.randint(6, 13)) for _ in range(chance.randint(1, 4))]
+    visits = [Visit(cluster, new, kinds, chance.randint(6, 13)) for _ in range(chance.randint(1, 4))]
     processes = [cluster.client(new.harbor, visit.act, f"client{n}") for n, visit in enumerate(visits, 1)]
     if chance.random() < 0.3:
         await asyncio.sleep(chance.uniform(0, SPAN))
@@ -42,6 +44,8 @@ async def everything(cluster: Cluster) -> None:
     for process in processes:
         await process.ended.wait()
     await cluster.undisturbed(_resume)
+    await cluster.undisturbed(silence)
+    await cluster.undisturbed(lambda driver: slots(driver, cluster.clock()))
 
 
 async def _resume(driver: Any) -> None:
@@ -52,7 +56,7 @@ async def _resume(driver: Any) -> None:
 class Application:
     """A harbor with handlers of every temper. `latest` knows a task that the older code does not."""
 
-    def __init__(self, cluster: Cluster, keep: float, *, latest: bool = False) -> None:
+    def __init__(self, cluster: Cluster, keep: float, kinds: Sequence[str], *, latest: bool = False) -> None:
         self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
         self.chance = cluster.chance
         self.flows = Flows(self.harbor, cluster, cluster.chance)
@@ -63,6 +67,7 @@ class Application:
         self._slow()
         self._deadly()
         self.fresh = self._fresh() if latest else None
+        Rhythms(self.harbor, cluster, kinds, latest=latest)
 
     def _calm(self) -> None:
         @self.harbor.task(name="quick")
@@ -151,20 +156,25 @@ class Application:
 class Visit:
     """One client process: enqueues in every way, cancels, replays, reschedules, pauses, and tries again on errors."""
 
-    def __init__(self, cluster: Cluster, app: Application, actions: int) -> None:
+    def __init__(self, cluster: Cluster, app: Application, kinds: Sequence[str], actions: int) -> None:
         self._cluster = cluster
         self._chance = cluster.chance
         self._app = app
         self._actions = actions
         self._jobs: list[Job[Any]] = []
         self._runs: list[str] = []
+        deletes = cluster.faults.clocks == "one"
+        self._operator = Operator(app.harbor, cluster.chance, kinds, deletes=deletes) if kinds else None
 
     async def act(self) -> None:
         """All its actions, spread over the span."""
         kinds: list[Callable[[], Awaitable[None]]] = [self._one, self._many, self._keyed, self._flow, self._tamper]
+        weights = [5, 3, 4, 3, 3]
+        if self._operator is not None:
+            kinds, weights = [*kinds, self._operator.act], [*weights, 3]
         for _ in range(self._actions):
             await asyncio.sleep(self._chance.expovariate(self._actions / SPAN))
-            act = self._chance.choices(kinds, [5, 3, 4, 3, 3])[0]
+            act = self._chance.choices(kinds, weights)[0]
             for _ in range(3):
                 try:
                     await act()

@@ -1,2 +1,2 @@
--- $1 name
-DELETE FROM harbor.schedule WHERE name = $1 RETURNING 1
+-- $1 names
+DELETE FROM harbor.schedule WHERE name = ANY ($1::text[])

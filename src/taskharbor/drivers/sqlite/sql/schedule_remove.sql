@@ -1,1 +1,1 @@
-DELETE FROM schedule WHERE name = ?1 RETURNING 1
+DELETE FROM schedule WHERE name = ?1

@@ -1,0 +1,21 @@
+"""A recurring task as a store holds it. What its definition says, and how it moves on, is for `core.ticking`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """A recurring task as stored: an opaque definition, its next slot, the operator's pause, and its last run.
+
+    A schedule without a slot waits for the end of its last run.
+    """
+
+    name: str
+    definition: bytes
+    slot: datetime | None
+    paused: bool = False
+    last_job_id: str | None = None
+    last_slot: datetime | None = None

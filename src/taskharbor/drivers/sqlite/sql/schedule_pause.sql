@@ -1,1 +1,0 @@
-UPDATE schedule SET paused = ?2 WHERE name = ?1 RETURNING 1

@@ -1,0 +1,91 @@
+"""One call's way to the store: the verbs that a manager needs, for one task at a time and at the store's own time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from taskharbor.core.decide import later
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord, Progress
+from taskharbor.core.lease import Verdict
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import READY, Shown
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Deletion, Driver, Extended, Inspect, Report, Reschedule, capability
+from taskharbor.errors import LeaseError, TaskNotFound
+from taskharbor.manager.task import is_stopping
+from taskharbor.runtime.session import Session
+
+PAGE = 200  # payloads come along
+
+
+class Desk:
+    """Sees only jobs that are tasks."""
+
+    def __init__(self, driver: Driver, session: Session) -> None:
+        self._driver = driver
+        self._inspect = capability(driver, Inspect)
+        self._session = session
+
+    @property
+    def now(self) -> datetime:
+        """The time to pass to the store."""
+        return self._session.now()
+
+    @property
+    def limit(self) -> int:
+        """How large a payload or a result may be."""
+        return self._session.payload_limit
+
+    async def find(self, id: str) -> JobRecord:
+        """The job that a task is. One that an operator stopped is brought to its end first."""
+        job = await self._get(id)
+        if is_stopping(job, self.now):  # where no worker does the upkeep, somebody has to
+            now = self.now
+            keep_until = later(now, self._session.settings.retention.done)
+            while await self._inspect.sweep(now, keep_until, PAGE) == PAGE:
+                pass
+            job = await self._get(id)
+        return job
+
+    async def _get(self, id: str) -> JobRecord:
+        (job,) = await self._inspect.get([id])
+        if job is None or job.queue != TASKS:
+            raise TaskNotFound(f"there is no task {id}: the id is wrong, or it was deleted")
+        return job
+
+    async def find_key(self, key: str) -> str | None:
+        """The id of the task that a stored key stands for."""
+        return await self._inspect.find_key(key, self.now)
+
+    async def claim(self, job: JobRecord, worker: str, lease: timedelta) -> JobRecord | None:
+        """The task under a new lease; None if somebody was faster.
+
+        A task has no schedule: if its time lies ahead, somebody's clock was, or an operator has moved it.
+        """
+        if job.state is READY and job.due_at > (now := self.now):
+            await self._inspect.reschedule([Reschedule(id=job.id, run_at=now)], now)
+        claimed = await self._driver.reserve([], self.now, lease, 1, worker, [job.id])
+        return claimed[0] if claimed else None
+
+    async def extend(self, job: JobRecord, lease: timedelta, progress: Progress | None) -> Extended | LeaseError:
+        """Renew a claim."""
+        token = "" if job.lease is None else job.lease.token
+        return (await self._driver.extend_lease([Report(job.id, token, progress=progress)], self.now, lease))[0]
+
+    async def settle(self, to: Transition) -> Verdict:
+        """Write an outcome."""
+        return (await self._driver.settle([to], self.now))[0]
+
+    async def replay(self, job: JobRecord) -> bool:
+        """Put a failed task back in its old place; whether it could be. It has its key, unless it was cancelled."""
+        return await self._inspect.replay([Replay(id=job.id, run_at=job.due_at)], self.now) == ["replayed"]
+
+    async def delete(self, id: str) -> Deletion:
+        """Remove an ended task."""
+        return (await self._inspect.delete([id]))[0]
+
+    async def page(self, states: tuple[Shown, ...], after: str | None) -> list[JobRecord]:
+        """The newest tasks in these states, behind the one that is named; if there are less than `PAGE`, the last."""
+        return await self._inspect.query(Filter(queue=TASKS, states=states), self.now, PAGE, after)

@@ -1,0 +1,73 @@
+"""The way into a manager: calls under way are counted, so that closing waits for them, and nobody comes in after it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from taskharbor.errors import DriverClosed, StoreClosed
+from taskharbor.runtime.portal import Portal
+
+T = TypeVar("T")
+
+
+class Gate:
+    """For any number of threads and event loops."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._emptied: Future[None] | None = None
+
+    def renew(self) -> None:
+        """In a forked child, nobody finishes the calls of the parent."""
+        self._lock, self._inside = threading.Lock(), 0
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """One call, which is `StoreClosed` after `close`; also one that takes so long that the store is gone."""
+        with self._lock:
+            self._check_open()
+            self._inside += 1
+        try:
+            yield
+        except DriverClosed:
+            self._check_open()
+            raise
+        finally:
+            with self._lock:
+                self._inside -= 1
+                emptied = None if self._inside else self._emptied
+            if emptied is not None:
+                emptied.set_result(None)
+
+    def _check_open(self) -> None:
+        if self._emptied is not None:
+            raise StoreClosed("this TaskManager was closed: make a new one")
+
+    def close(self) -> Future[None] | None:
+        """Let nobody in any more; what is done once the last call has left. None if somebody was faster."""
+        with self._lock:
+            if self._emptied is not None:
+                return None
+            emptied = self._emptied = Future[None]()
+            emptied.set_running_or_notify_cancel()  # who stops waiting cancels nothing
+            if not self._inside:
+                emptied.set_result(None)
+            return emptied
+
+
+class Entrance:
+    """A portal behind a gate: a blocking call is under way until it has its answer."""
+
+    def __init__(self, gate: Gate, portal: Portal) -> None:
+        self._gate = gate
+        self._portal = portal
+
+    def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `Portal.call`."""
+        with self._gate.entered():
+            return self._portal.call(twin, function)

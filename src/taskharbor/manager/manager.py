@@ -1,0 +1,236 @@
+"""The manager: each call is checked, carried out by the store in one atomic step, and a refusal is explained (M1-M4).
+
+Who may complete a task is decided by the store and by the token of the claim, never by the worker's name. What a call
+reads before only tells tasks from other jobs, and what to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from datetime import datetime
+from random import Random
+
+from taskharbor.core import evolve
+from taskharbor.core.codec import checked_size
+from taskharbor.core.decide import token_of
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.reserved import KEY_PREFIX, TASKS
+from taskharbor.core.states import CANCELLED, DLQ, DONE
+from taskharbor.driver import Driver, Group
+from taskharbor.errors import TaskNotFound, TaskNotTerminal
+from taskharbor.harbor import Harbor
+from taskharbor.manager import checks, rules
+from taskharbor.manager.claiming import BREATH, TRIES, Claiming
+from taskharbor.manager.desk import PAGE, Desk
+from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
+from taskharbor.runtime.clock import Clock
+from taskharbor.runtime.context import lineage
+from taskharbor.runtime.options import Duration
+from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.step import Preparation
+
+
+class TaskManager(Claiming):
+    """Tasks in the store that is named by a URL (None: as for `Harbor`), or that a driver or a harbor has open.
+
+    A claim holds for `lease` seconds and a `heartbeat` renews it. Claims belong to this very manager: another one, or
+    the same program after a restart, owns nothing that it did not claim. For any number of threads and event loops.
+    `clock` and `chance` are for tests.
+    """
+
+    def __init__(
+        self,
+        store: str | Driver | Harbor | None = None,
+        *,
+        lease: Duration = 30.0,
+        clock: Clock | None = None,
+        chance: Random | None = None,
+    ) -> None:
+        super().__init__(store, lease, clock, chance)
+
+    # submitting
+
+    async def asubmit(self, payload: bytes, *, idempotency_key: str | None = None, max_attempts: int = 0) -> str:
+        """Store a task and return its id; a known key stores nothing and returns the id that is there (I1)."""
+        payload = checks.checked_payload(payload)
+        key = None if idempotency_key is None else checks.stored_key(idempotency_key)
+        most = checks.checked_attempts(max_attempts)
+        async with self._desk() as desk:
+            checked_size(payload, desk.limit, "the bytes of the payload")
+            session = self._session
+            job = NewJob(
+                id=Preparation(session.settings, session.now(), session.chance).new_id(),
+                type=TASKS,
+                queue=TASKS,
+                payload=payload,
+                max_attempts=most,
+                max_crashes=None,
+                idempotency_key=key,
+                headers=lineage() or {},
+            )
+            result = await session.intake.store(Group(jobs=(job,)))
+            if isinstance(result, Exception):
+                raise result
+            return result[0].id
+
+    # working
+
+    async def aclaim(self, task_id: str, worker_id: str) -> Task:
+        """Take a pending task under a lease, or renew one's own claim.
+
+        If the caller is cancelled or hears nothing in time, the claim may still be made. It is this manager's then, and
+        the same worker's next `claim` finds it.
+        """
+        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+        async with self._desk() as desk:
+            return await self._claim(desk, id, worker)
+
+    async def aheartbeat(self, task_id: str, worker_id: str, progress: float | None = None, note: str = "") -> datetime:
+        """Renew a claim, perhaps with how far the work is (0 to 1); when it runs out now."""
+        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+        held = self._held.of(id, worker)
+        checks.checked_progress(progress, note, None)
+        async with self._desk() as desk:
+            if held is not None:
+                answer = await self._extend(desk, held, progress, note)
+                if isinstance(answer, JobRecord) and answer.lease is not None:
+                    return answer.lease.expires_at
+            raise rules.refusal(await desk.find(id), worker, desk.now)
+
+    async def acomplete(self, task_id: str, worker_id: str, result: bytes | None = None) -> Task:
+        """End one's own task well. Of a completed task, what is stored."""
+        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+        result = checks.checked_result(result)
+        async with self._desk() as desk:
+            checked_size(result or b"", desk.limit, "the bytes of the result")
+            if (held := self._held.of(id, worker)) is not None:
+                to = rules.completed(held, result)
+                if await desk.settle(to) == "ok":
+                    task = await _seen(desk, evolve.settled(held, to, desk.now))
+                    self._held.forget(id, to.token)
+                    return task
+            job = await desk.find(id)
+            if job.state is DONE:
+                self._held.drop(id)
+                return task_of(job, desk.now)
+            raise rules.refusal(job, worker, desk.now)
+
+    async def afail(self, task_id: str, worker_id: str, error: str | BaseException) -> Task:
+        """Say that one's own task went wrong: it is pending again while attempts remain. Of a failed task, what is
+        stored."""
+        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+        failure = rules.failure_of(checks.checked_error(error))
+        async with self._desk() as desk:
+            verdict = None
+            if (held := self._held.of(id, worker)) is not None:
+                to = rules.failed(held, failure, desk.now)
+                verdict = await desk.settle(to)
+                if verdict == "ok":
+                    task = await _seen(desk, evolve.settled(held, to, desk.now))
+                    self._held.forget(id, to.token)
+                    return task
+            job = await desk.find(id)
+            repeated = held is not None and verdict == "replayed" and rules.has_recorded(job, held.version)
+            if job.state in (DLQ, CANCELLED) or (repeated and job.state is not DONE):
+                self._held.forget(id, job.settled_token if held is None else token_of(held))
+                return task_of(job, desk.now)
+            raise rules.refusal(job, worker, desk.now)
+
+    # looking after
+
+    async def aretry(self, task_id: str) -> Task:
+        """Put a claimed or failed task back to pending, whoever holds it, while attempts remain."""
+        id = checks.checked_id(task_id)
+        async with self._desk() as desk:
+            for number in range(TRIES):
+                await asyncio.sleep(number * BREATH)
+                job = await desk.find(id)
+                if job.state is DONE:
+                    raise rules.ended(job, desk.now)
+                if is_spent(job):
+                    raise rules.used_up(job)
+                if (found := await self._put_back(desk, job)) is not None:
+                    return task_of(found, desk.now)
+        raise rules.restless(id)
+
+    async def _put_back(self, desk: Desk, job: JobRecord) -> JobRecord | None:
+        """The task as pending; None if it has changed meanwhile."""
+        if job.state in (DLQ, CANCELLED):
+            return await desk.find(job.id) if await desk.replay(job) else None
+        if not is_held(job, desk.now):
+            return None if is_stopping(job, desk.now) else job
+        to = rules.put_back(job, desk.now)
+        if await desk.settle(to) != "ok":
+            return None
+        self._held.forget(job.id, to.token)
+        back = await desk.find(job.id)
+        if back.state is CANCELLED and await desk.replay(back):  # an operator had cancelled it while it was claimed
+            back = await desk.find(job.id)
+        return back
+
+    async def aget(self, task_id: str) -> Task:
+        """A task by its id."""
+        id = checks.checked_id(task_id)
+        async with self._desk() as desk:
+            return task_of(await desk.find(id), desk.now)
+
+    async def aget_by_idempotency_key(self, key: str) -> Task:
+        """A task by the key that it was submitted with."""
+        stored = checks.stored_key(key)
+        async with self._desk() as desk:
+            id = await desk.find_key(stored)
+            if id is None:
+                raise TaskNotFound(f"there is no task with the key {stored.removeprefix(KEY_PREFIX)!r}")
+            return task_of(await desk.find(id), desk.now)
+
+    async def alist(self, status: TaskStatus | str | None = None, *, limit: int | None = None) -> list[Task]:
+        """Tasks of a status, or all, the oldest first. All that match are read, the newest first, also with a limit."""
+        only, most = checks.checked_status(status), checks.checked_limit(limit)
+        found: deque[Task] = deque(maxlen=most)
+        seen: set[str] = set()
+        after: str | None = None
+        while True:
+            async with self._desk() as desk:  # each page has the time that any call has
+                page, now = await desk.page(() if only is None else STATES[only], after), desk.now
+            tasks = [task_of(job, now) for job in page if job.id not in seen]
+            found.extendleft(task for task in tasks if only in (None, task.status))
+            seen.update(task.id for task in tasks)
+            if len(page) < PAGE:
+                return list(found)
+            after = page[-1].id
+
+    async def adelete(self, task_id: str) -> None:
+        """Remove a task that has ended, and its key."""
+        id = checks.checked_id(task_id)
+        async with self._desk() as desk:
+            for _ in range(TRIES):
+                await desk.find(id)
+                answer = await desk.delete(id)
+                if answer == "deleted":
+                    return
+                if answer == "missing":
+                    raise TaskNotFound(f"task {id} was deleted meanwhile")
+                status = status_of(await desk.find(id), desk.now)
+                if status in (TaskStatus.PENDING, TaskStatus.CLAIMED):
+                    raise TaskNotTerminal(f"task {id} is {status}: only completed and failed tasks can be deleted")
+        raise rules.restless(id)
+
+    submit = blocking(asubmit)
+    claim = blocking(aclaim)
+    heartbeat = blocking(aheartbeat)
+    complete = blocking(acomplete)
+    fail = blocking(afail)
+    retry = blocking(aretry)
+    get = blocking(aget)
+    get_by_idempotency_key = blocking(aget_by_idempotency_key)
+    list = blocking(alist)
+    delete = blocking(adelete)
+
+
+async def _seen(desk: Desk, job: JobRecord) -> Task:
+    """The task as it is stored: an operator may have cancelled it. If it is gone by now, without its payload."""
+    try:
+        return task_of(await desk.find(job.id), desk.now)
+    except TaskNotFound:
+        return task_of(job, desk.now)

@@ -1,0 +1,122 @@
+"""Recurring tasks for the standard scenario: every kind, generations that disagree, operators at work (N3, N4, N5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from taskharbor import Harbor, Retry, Unrecoverable, current
+from taskharbor.core.filter import Filter
+from taskharbor.core.schedule import Schedule
+from taskharbor.driver import Driver, Inspect, Schedules, Swap, capability
+from taskharbor.errors import ScheduleBusy, ScheduleNotFound
+from taskharbor.testing.clock import EPOCH
+from taskharbor.testing.simulation.cluster import Cluster
+
+MUCH = 2**24
+KINDS: dict[str, dict[str, Any]] = {
+    "beat": {"every": 7},
+    "crowd": {"every": 9, "catch_up": "all", "max_catch_up": 4, "overlap": "allow"},
+    "patient": {"every": 6, "catch_up": "all", "max_catch_up": 3},
+    "punctual": {"every": 8, "catch_up": "skip", "jitter": 3},
+    "clockwork": {"cron": "*/10 * * * * *", "overlap": "allow"},
+    "following": {"every": 4, "mode": "fixed_delay"},
+}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "beat": {"every": 5, "overlap": "allow"},
+    "crowd": {"every": 6, "catch_up": "all", "max_catch_up": 2, "overlap": "allow"},
+    "patient": {"cron": "*/15 * * * * *", "catch_up": "all", "max_catch_up": 2},
+    "punctual": {"every": 10},
+    "clockwork": {"every": 6, "mode": "fixed_delay"},
+    "following": {"every": 9, "jitter": 3},
+}
+
+
+class WrongSlot(AssertionError):
+    """A slot of a recurring task has two jobs, or a job of one has no slot."""
+
+
+class Rhythms:
+    """Recurring tasks of these kinds in one generation of the code. A job without a slot goes to the errors."""
+
+    def __init__(self, harbor: Harbor, cluster: Cluster, kinds: Sequence[str], *, latest: bool) -> None:
+        self._cluster = cluster
+        self._chance = cluster.chance
+        for kind in kinds:
+            self._declare(harbor, kind, OTHERWISE[kind] if latest else KINDS[kind])
+
+    def _declare(self, harbor: Harbor, kind: str, when: Mapping[str, Any]) -> None:
+        @harbor.recurring(**when)
+        @harbor.task(name=kind, max_attempts=2, retry=Retry(base=1, cap=2))
+        async def live() -> None:
+            if current().slot is None:
+                self._cluster.errors.append(WrongSlot(f"job {current().id} of {kind} has no slot"))
+            fate = self._chance.random()
+            if fate < 0.15:
+                await asyncio.sleep(self._chance.uniform(0, 12))
+            elif fate < 0.25:
+                raise ValueError("not this time") if fate < 0.2 else Unrecoverable("never")
+
+
+class Operator:
+    """Somebody who tampers with recurring tasks."""
+
+    def __init__(self, harbor: Harbor, chance: Random, kinds: Sequence[str], *, deletes: bool) -> None:
+        self._recurring = harbor.admin.recurring
+        self._chance = chance
+        self._kinds = kinds
+        self._deletes = deletes  # where clocks may go back, what is declared anew could begin in the past
+
+    async def act(self) -> None:
+        """Do something, or find that it cannot be done."""
+        deeds: list[Callable[[str], Awaitable[Any]]] = [self._rest, self._change, self._run, self._make]
+        if self._deletes:
+            deeds.append(self._recurring.adelete)
+        with suppress(ScheduleBusy, ScheduleNotFound):
+            await self._chance.choice(deeds)(self._chance.choice(self._kinds))
+
+    async def _run(self, kind: str) -> None:
+        await self._recurring.arun(kind)
+
+    async def _rest(self, kind: str) -> None:
+        await self._recurring.apause(kind)
+        await asyncio.sleep(self._chance.uniform(0, 15))
+        await self._recurring.aresume(kind)
+
+    async def _change(self, kind: str) -> None:
+        await self._recurring.achange(kind, every=self._chance.uniform(3, 15))
+
+    async def _make(self, kind: str) -> None:
+        """One for a while, under a name that nobody else uses."""
+        name = f"made{self._chance.getrandbits(64)}"
+        await self._recurring.acreate(name, kind, **self._chance.choice(list(KINDS.values())))
+        await asyncio.sleep(self._chance.uniform(0, 20))
+        await self._recurring.adelete(name)
+
+
+async def silence(driver: Driver) -> None:
+    """Let nothing tick any more, whatever is declared, or still on its way."""
+    store = capability(driver, Schedules)
+    stored = {schedule.name: schedule for schedule in await store.schedules()}
+    swaps = [
+        Swap(name=name, seen=stored.get(name), then=Schedule(name=name, definition=b"over", slot=None, paused=True))
+        for name in sorted({*stored, *KINDS})
+    ]
+    await store.swap_schedules(swaps, EPOCH)
+
+
+async def slots(driver: Driver, now: datetime) -> dict[str, list[datetime]]:
+    """The slots of every recurring task that have jobs; `WrongSlot` if one has two (N3)."""
+    jobs = await capability(driver, Inspect).query(Filter(), now, MUCH)
+    taken = Counter((job.headers["schedule"], job.headers["slot"]) for job in jobs if "schedule" in job.headers)
+    if twice := [slot for slot, count in taken.items() if count > 1]:
+        raise WrongSlot(f"slots that have more than one job: {twice}")
+    found: dict[str, list[datetime]] = {}
+    for name, slot in sorted(taken):
+        found.setdefault(name, []).append(datetime.fromisoformat(slot))
+    return found

@@ -1,0 +1,1 @@
+"""The TaskManager on every engine."""

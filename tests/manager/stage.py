@@ -1,0 +1,93 @@
+"""What the tests of the manager play on: one store, a clock that stands still, and two managers that share both.
+
+A test is an `async def test_…(w: World)`. It runs on an event loop of its own, on every engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+from taskharbor import Harbor
+from taskharbor.core.job import JobRecord
+from taskharbor.driver import Driver, Inspect
+from taskharbor.manager import TaskManager
+from taskharbor.testing import ManualClock
+
+P = ParamSpec("P")
+Opener = Callable[[], Awaitable[Driver]]
+LEASE = 30.0
+
+
+class World:
+    """`me` and `other` are managers on connections of their own; `store` is a third, to look past them."""
+
+    def __init__(self, opener: Opener) -> None:
+        self.clock = ManualClock()
+        self._opener = opener
+        self._opened: list[Driver] = []
+
+    async def open(self) -> Driver:
+        """A new connection to the store."""
+        driver = await self._opener()
+        self._opened.append(driver)
+        return driver
+
+    async def manager(self, wrap: Callable[[Driver], Driver] | None = None, **options: Any) -> TaskManager:
+        """A manager of another process, perhaps behind a bad line."""
+        driver = await self.open()
+        given: dict[str, Any] = {"clock": self.clock, "lease": LEASE, **options}
+        return TaskManager(driver if wrap is None else wrap(driver), **given)
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncGenerator[World]:
+        """With everybody on stage."""
+        self.store = await self.open()
+        assert isinstance(self.store, Inspect)
+        self.look: Inspect = self.store
+        self.me, self.other = await self.manager(), await self.manager()
+        try:
+            yield self
+        finally:
+            for driver in self._opened:
+                await driver.close()
+
+    def harbor(self, **options: Any) -> Harbor:
+        """A harbor for ordinary jobs in the same store."""
+        return Harbor(driver=self.store, clock=self.clock, **options)
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(seconds)
+
+    async def job(self, id: str) -> JobRecord:
+        """What the store holds of a task."""
+        (job,) = await self.look.get([id])
+        assert job is not None
+        return job
+
+    async def count(self) -> int:
+        """How many jobs there are in all."""
+        return sum(
+            it.ready + it.scheduled + it.claimed + it.running + it.done + it.dlq + it.cancelled
+            for it in await self.look.counts(self.clock())
+        )
+
+
+def played(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """An async test of a world, as one that pytest can call."""
+
+    @wraps(test)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def play() -> None:
+            world = kwargs["w"]
+            assert isinstance(world, World)
+            async with asyncio.timeout(60), world.begun():
+                await test(*args, **kwargs)
+
+        asyncio.run(play())
+
+    return wrapped

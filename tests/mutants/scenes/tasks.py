@@ -1,0 +1,179 @@
+"""TaskManagers: what agents are promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from runtime.world import World
+from taskharbor import Harbor
+from taskharbor.driver import Driver
+from taskharbor.errors import DriverUnavailable, MaxAttemptsReached, TaskNotClaimed, TaskNotFound, WrongWorker
+from taskharbor.manager import TaskManager
+from taskharbor.testing import LostRequest, SkewedClock, Slow, script
+
+from .stage import HOUR, LEASE, scene
+
+
+def managers(wrap: Callable[[Driver], Driver] | None = None) -> tuple[World, TaskManager, TaskManager]:
+    """Two of them on one store, the first perhaps behind a bad line."""
+    world = World(wrap)
+    second = Harbor(driver=world.log, clock=world.clock)
+    return world, TaskManager(world.harbor, lease=LEASE), TaskManager(second, lease=LEASE)
+
+
+@scene
+async def a_namesake_owns_nothing() -> None:
+    """M4: the same worker id in another manager is not the same worker."""
+    _, me, other = managers()
+    id = await me.asubmit(b"x")
+    await me.aclaim(id, "w1")
+    with pytest.raises(WrongWorker):
+        await other.acomplete(id, "w1", b"stolen")
+    assert (await me.acomplete(id, "w1", b"mine")).result == b"mine"
+
+
+@scene
+async def attempts_are_claims() -> None:
+    """M2: counted when a task is claimed."""
+    _, me, _ = managers()
+    id = await me.asubmit(b"x")
+    assert (await me.aclaim(id, "w1")).attempts == 1
+    await me.aretry(id)
+    assert (await me.aclaim(id, "w1")).attempts == 2
+    assert (await me.aget(id)).attempts == 2
+
+
+@scene
+async def lapsed_claims_use_attempts_up() -> None:
+    """M2: a claim that ran out was an attempt, for a failure as for the next claim."""
+    _, me, other = managers()
+    id, left = await me.asubmit(b"x", max_attempts=2), await me.asubmit(b"x", max_attempts=1)
+    await me.aclaim(id, "w1")
+    await me.aclaim(left, "w1")
+    await asyncio.sleep(LEASE)
+    await other.aclaim(id, "w2")
+    assert (await other.afail(id, "w2", "no")).status == "failed"
+    with pytest.raises(MaxAttemptsReached):
+        await other.aclaim(left, "w2")
+    assert (await me.aget(left)).status == "failed"
+
+
+@scene
+async def no_retry_beyond_the_last_attempt() -> None:
+    """M2: neither of a claimed task nor of a failed one."""
+    _, me, other = managers()
+    id = await me.asubmit(b"x", max_attempts=1)
+    await me.aclaim(id, "w1")
+    with pytest.raises(MaxAttemptsReached):
+        await other.aretry(id)
+    await me.afail(id, "w1", "no")
+    with pytest.raises(MaxAttemptsReached):
+        await other.aretry(id)
+
+
+@scene
+async def ended_tasks_are_kept() -> None:
+    """M1: until somebody deletes them."""
+    world, me, _ = managers()
+    done, dead = [await me.asubmit(b"x", max_attempts=1) for _ in range(2)]
+    for id in (done, dead):
+        await me.aclaim(id, "w1")
+    await me.acomplete(done, "w1")
+    await me.afail(dead, "w1", "no")
+    assert await world.memory.prune(world.clock() + timedelta(days=10_000), 10) == 0
+
+
+@scene
+async def keys_of_tasks_and_jobs_do_not_meet() -> None:
+    """M1, I2: a job under the same key is another matter."""
+    world, me, _ = managers()
+    (job,) = await world.harbor.aenqueue_many([world.harbor.step("work", {}, idempotency_key="k")])
+    id = await me.asubmit(b"x", idempotency_key="k")
+    assert id != job.id
+    assert (await me.aget_by_idempotency_key("k")).idempotency_key == "k"
+
+
+@scene
+async def a_lapsed_claim_is_pending() -> None:
+    """M4: and is listed so."""
+    _, me, other = managers()
+    id = await me.asubmit(b"x")
+    await me.aclaim(id, "w1")
+    await asyncio.sleep(LEASE)
+    assert (await other.aget(id)).status == "pending"
+    assert [task.id for task in await other.alist("pending")] == [id]
+    assert (await other.aclaim(id, "w2")).claimed_by == "w2"
+
+
+@scene
+async def a_claim_again_extends() -> None:
+    """M1: by the same worker it is fine, and no attempt."""
+    _, me, _ = managers()
+    id = await me.asubmit(b"x", max_attempts=1)
+    await me.aclaim(id, "w1")
+    await asyncio.sleep(LEASE / 2)
+    assert (await me.aclaim(id, "w1")).attempts == 1
+    await asyncio.sleep(LEASE - 1)
+    assert (await me.acomplete(id, "w1")).status == "completed"
+
+
+@scene
+async def an_unheard_complete_can_be_repeated() -> None:
+    """D8, X3: the claim is not forgotten before its end is known."""
+    _, me, _ = managers(lambda inner: LostRequest(inner, script("settle")))
+    id = await me.asubmit(b"x")
+    await me.aclaim(id, "w1")
+    with pytest.raises(DriverUnavailable):
+        await me.acomplete(id, "w1", b"done")
+    assert (await me.acomplete(id, "w1", b"done")).result == b"done"
+
+
+@scene
+async def an_outsiders_retry_ends_the_claim() -> None:
+    """M2: the former holder cannot complete it, although the store knows its token."""
+    _, me, other = managers()
+    id = await me.asubmit(b"x")
+    await me.aclaim(id, "w1")
+    await other.aretry(id)
+    with pytest.raises(TaskNotClaimed):
+        await me.acomplete(id, "w1", b"late")
+    assert (await other.aget(id)).status == "pending"
+
+
+@scene
+async def an_ordinary_job_is_no_task() -> None:
+    """M1: a manager touches nothing but tasks."""
+    world, me, _ = managers()
+    (job,) = await world.harbor.aenqueue_many([world.harbor.step("work", {})])
+    with pytest.raises(TaskNotFound):
+        await me.aclaim(job.id, "w1")
+    assert await world.state(job) == "ready"
+
+
+@scene
+async def a_wrong_clock_hides_no_task() -> None:
+    """X4: one host is an hour behind the other."""
+    world, me, _ = managers()
+    behind = TaskManager(world.memory, clock=SkewedClock(world.clock, -HOUR))
+    id = await me.asubmit(b"x")
+    assert (await behind.aclaim(id, "w1")).claimed_by == "w1"
+
+
+@scene
+async def many_submitters_of_one_key_make_one_task() -> None:
+    """M4, I1: at the same moment, over a store that takes its time."""
+    _, me, _ = managers(lambda inner: Slow(inner, 1))
+    assert len(set(await asyncio.gather(*(me.asubmit(b"x", idempotency_key="k") for _ in range(8))))) == 1
+
+
+@scene
+async def a_drain_ends_beside_tasks() -> None:
+    """M1: and leaves them alone."""
+    world, me, _ = managers()
+    id = await me.asubmit(b"x")
+    assert await world.drain() == 0
+    assert (await me.aclaim(id, "w1")).attempts == 1

@@ -1,0 +1,197 @@
+"""Broken TaskManagers, and broken drivers that hand tasks to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskharbor.core.decide import Retention, token_of
+from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import INFLIGHT
+from taskharbor.driver import Inspect, capability
+from taskharbor.drivers.memory import store as stores
+from taskharbor.drivers.memory.store import Store
+from taskharbor.drivers.sqlite import inspection as sqlite_inspection
+from taskharbor.drivers.sqlite import reserve as sqlite_reserve
+from taskharbor.manager import Task, TaskManager, checks, rules
+from taskharbor.manager import manager as managers
+from taskharbor.manager import task as tasks
+from taskharbor.manager.desk import Desk
+from taskharbor.manager.holding import Holding
+from taskharbor.runtime import workplace
+
+from .mutant import Roll
+
+DRIVERS, SQLITE, MANAGERS = Roll("driver"), Roll("sqlite"), Roll("manager")
+mutant = MANAGERS.mutant
+
+
+# drivers
+
+
+@DRIVERS.mutant((stores, "in_line"), by="test_D2_M1_tasks_are_handed_out_by_id_only")
+def tasks_handed_to_workers(in_line: Any, queues: Sequence[str]) -> Sequence[str]:
+    """A worker that names the queue of tasks is served from it."""
+    return queues
+
+
+@DRIVERS.mutant((Store, "_line_up_lapsed"), by="test_D2_M1_a_lapsed_task_is_taken_over_by_id_only")
+def lapsed_tasks_handed_to_workers(line_up: Any, store: Store, now: datetime) -> None:
+    """A task whose holder is gone goes to whoever reserves next."""
+    line_up(store, now)
+    for job in store.jobs.values():
+        if job.queue == TASKS and job.state is INFLIGHT and job.lease and job.lease.expires_at <= now:
+            store._line.put(job.id, "q", job.priority, job.due_at, store._seq[job.id])
+
+
+@DRIVERS.mutant((Store, "reserve"), by="test_D2_M1_the_queue_of_tasks_takes_no_share")
+def tasks_claimed_and_dropped(reserve: Any, store: Store, queues: Sequence[str], *rest: Any) -> Any:
+    """Tasks are left out of the answer, but not out of the claim."""
+    now, lease_for, limit, worker, ids = rest
+    if ids is not None or TASKS not in queues:
+        return reserve(store, queues, *rest)
+    taken = store._line.take(TASKS, now, limit // len(queues), lambda id: True)
+    for id in taken:
+        store._claim(store.jobs[id], now, now + lease_for, worker)
+    return reserve(store, queues, now, lease_for, limit - len(taken), worker, ids)
+
+
+@DRIVERS.mutant((Store, "next_due"), by="test_D13_M1_a_worker_is_not_woken_for_tasks")
+def tasks_wake_workers(next_due: Any, store: Store, queues: Sequence[str]) -> Any:
+    """The next due time may be that of a task."""
+    due = [] if TASKS not in queues else [store._line.next_due(TASKS)]
+    return min((time for time in (*due, next_due(store, queues)) if time is not None), default=None)
+
+
+@SQLITE.mutant((sqlite_reserve, "in_line"), by="test_D2_M1_tasks_are_handed_out_by_id_only")
+def sql_tasks_handed_to_workers(in_line: Any, queues: Sequence[str]) -> Sequence[str]:
+    """A worker that names the queue of tasks is served from it."""
+    return queues
+
+
+@SQLITE.mutant((sqlite_inspection, "in_line"), by="test_D13_M1_a_worker_is_not_woken_for_tasks")
+def sql_tasks_wake_workers(in_line: Any, queues: Sequence[str]) -> Sequence[str]:
+    """The next due time may be that of a task."""
+    return queues
+
+
+# managers
+
+
+@mutant((TaskManager, "acomplete"), by="a_namesake_owns_nothing")
+async def token_taken_from_the_record(
+    acomplete: Any, manager: TaskManager, id: str, worker: str, result: bytes | None = None
+) -> Task:
+    """Whoever goes by the holder's name may complete its task."""
+    async with manager._desk() as desk:
+        job = await desk.find(id)
+        if job.lease is not None and job.lease.worker == worker:
+            manager._held.take(job, desk.now)
+    done: Task = await acomplete(manager, id, worker, result)
+    return done
+
+
+@mutant((managers, "task_of"), by="attempts_are_claims")
+def attempts_counted_at_fail(task_of: Any, job: JobRecord, now: datetime) -> Task:
+    """What is shown as attempts are failures."""
+    task: Task = task_of(job, now)
+    return replace(task, attempts=job.attempts)
+
+
+@mutant((rules, "decide"), by="lapsed_claims_use_attempts_up")
+def only_failures_use_attempts_up(decide: Any, job: JobRecord, *rest: Any) -> Any:
+    """A claim that ran out costs nothing."""
+    return decide(replace(job, attempts=len(job.failures)), *rest)
+
+
+@mutant((TaskManager, "_taken"), by="lapsed_claims_use_attempts_up")
+async def claimed_beyond_the_last_attempt(taken: Any, manager: TaskManager, desk: Desk, job: JobRecord) -> Task:
+    """A task that keeps killing its agents is handed out for ever."""
+    done: Task = await taken(manager, desk, replace(job, max_attempts=None))
+    return done
+
+
+@mutant((managers, "is_spent"), by="no_retry_beyond_the_last_attempt")
+def retried_beyond_the_last_attempt(is_spent: Any, job: JobRecord) -> bool:
+    """Whoever asks for it gets another attempt."""
+    return False
+
+
+@mutant((rules, "succeed"), by="ended_tasks_are_kept")
+def completed_tasks_have_a_retention(succeed: Any, job: JobRecord, token: str, outcome: Any, until: datetime) -> Any:
+    """A completed task is pruned some day."""
+    return succeed(job, token, outcome, job.created_at + timedelta(days=365))
+
+
+@mutant((rules, "decide"), by="ended_tasks_are_kept")
+def failed_tasks_have_a_retention(decide: Any, job: JobRecord, outcome: Any, retry: Any, _: Any, *rest: Any) -> Any:
+    """A failed task is pruned as any dead job."""
+    return decide(job, outcome, retry, Retention(), *rest)
+
+
+@mutant((checks, "stored_key"), by="keys_of_tasks_and_jobs_do_not_meet")
+def keys_of_tasks_unmarked(stored_key: Any, key: str) -> str:
+    """A job that has the key already is taken for the task."""
+    return key
+
+
+@mutant((tasks, "is_held"), by="a_lapsed_claim_is_pending")
+def lapsed_claims_shown_as_claimed(is_held: Any, job: JobRecord, now: datetime) -> bool:
+    """A claim counts until somebody takes it away."""
+    return job.state is INFLIGHT
+
+
+@mutant((TaskManager, "_extend"), by="a_claim_again_extends")
+async def claim_again_is_a_stranger(extend: Any, manager: TaskManager, *rest: Any) -> Exception:
+    """Who has claimed a task already is turned away like anybody."""
+    return LookupError("not renewed")
+
+
+@mutant((Holding, "of"), by="an_unheard_complete_can_be_repeated")
+def claim_forgotten_before_its_end_is_known(of: Any, holding: Holding, id: str, worker: str) -> Any:
+    """A call that failed on its way cannot be repeated."""
+    job = of(holding, id, worker)
+    if job is not None:
+        holding.forget(id, token_of(job))
+    return job
+
+
+@mutant((Desk, "settle"), by="an_outsiders_retry_ends_the_claim")
+async def replayed_taken_for_done(settle: Any, desk: Desk, to: Any) -> Any:
+    """Whatever was settled under a token is taken for what is settled now."""
+    verdict = await settle(desk, to)
+    return "ok" if verdict == "replayed" else verdict
+
+
+@mutant((Desk, "_get"), by="an_ordinary_job_is_no_task")
+async def any_job_is_a_task(get: Any, desk: Desk, id: str) -> Any:
+    """A manager claims whatever has an id."""
+    (job,) = await desk._inspect.get([id])
+    return job
+
+
+@mutant((Desk, "claim"), by="a_wrong_clock_hides_no_task")
+async def tasks_have_a_schedule(claim: Any, desk: Desk, job: JobRecord, worker: str, lease: timedelta) -> Any:
+    """What was submitted by a clock ahead has to wait for it."""
+    claimed = await desk._driver.reserve([], desk.now, lease, 1, worker, [job.id])
+    return claimed[0] if claimed else None
+
+
+@mutant((TaskManager, "asubmit"), by="many_submitters_of_one_key_make_one_task")
+async def submit_looks_then_stores(
+    asubmit: Any, manager: TaskManager, payload: bytes, *, idempotency_key: str | None = None
+) -> Any:
+    """The key is looked up, and then the task is stored."""
+    async with manager._harbor.client.store() as driver:
+        known = await capability(driver, Inspect).find_key(str(idempotency_key), manager._session.now())
+    return known or await asubmit(manager, payload)
+
+
+@mutant((workplace, "in_line"), by="a_drain_ends_beside_tasks")
+def drain_works_on_tasks(in_line: Any, queues: Sequence[str]) -> Sequence[str]:
+    """A drain asks for every queue there is."""
+    return queues

@@ -23,9 +23,7 @@ class Peek:
 
 
 class TestMemory(EphemeralKit):
-    """Every case that a store without a second handle can show. It is its own model, so few histories will do."""
-
-    histories = 20
+    """Every case that a store without a second handle can show."""
 
     @pytest.fixture
     def new_store(self) -> NewStore:

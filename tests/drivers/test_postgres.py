@@ -118,7 +118,7 @@ def schemas16(postgres16: PostgresServer) -> Generator[Schemas]:
 class TestPostgres18(DriverKit, OwnTransactionKit):
     """Every case of the kit. A step of a history is some thirty round trips, so they are fewer than elsewhere."""
 
-    histories = 20
+    histories = 30
 
     @pytest.fixture
     def new_store(self, schemas: Schemas) -> Generator[NewStore]:
@@ -129,7 +129,7 @@ class TestPostgres18(DriverKit, OwnTransactionKit):
 class TestPostgres16(DriverKit, OwnTransactionKit):
     """Every case of the kit, on the older server."""
 
-    histories = 6
+    histories = 10
 
     @pytest.fixture
     def new_store(self, schemas16: Schemas) -> Generator[NewStore]:

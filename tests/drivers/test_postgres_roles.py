@@ -82,7 +82,7 @@ def schemas(postgres16: PostgresServer) -> OwnedSchemas:
 class TestAsTheWorker(DriverKit, OwnTransactionKit):
     """Every case of the kit with the rights of a worker, on the older server."""
 
-    histories = 4
+    histories = 10
 
     @pytest.fixture
     def new_store(self, schemas: OwnedSchemas) -> Generator[NewStore]:

@@ -248,7 +248,7 @@ class HistoriesOnSqlite(Histories):
             self.folder.cleanup()
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Histories, 100), (HistoriesOnSqlite, 10)], ids=["memory", "sqlite"])
+@pytest.mark.parametrize(("machine", "examples"), [(Histories, 200), (HistoriesOnSqlite, 10)], ids=["memory", "sqlite"])
 def test_random_histories_agree_with_the_model(machine: type[Histories], examples: int) -> None:
     """M1, M2, M3, M4: whatever two managers and an operator do, in whatever order, and however much time passes."""
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=50, deadline=None))

@@ -299,7 +299,7 @@ class Schedules(Protocol):
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
-    """A worker as it last reported itself."""
+    """A worker as it last reported itself. `overruns` counts its runs that are past their timeout (F5)."""
 
     id: str
     host: str
@@ -309,6 +309,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     busy: int
     started_at: datetime
     seen_at: datetime
+    overruns: int = 0
 
 
 @runtime_checkable

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
+from taskharbor.driver import Registry, WorkerRecord, capability
 from taskharbor.manager import TaskManager
 
 from .desk import Desk, until
@@ -79,7 +82,8 @@ def test_health_with_a_worker(desk: Desk) -> None:
         answer = desk.json("health", "--url", desk.url)
         assert (answer["healthy"], answer["workers"], answer["problems"]) == (True, 1, [])
         assert set(answer) == {
-            "healthy", "problems", "workers", "due", "running", "dlq", "paused", "oldest_due_seconds"
+            "healthy", "problems", "workers", "due", "running", "dlq", "overruns", "overrunning", "paused",
+            "oldest_due_seconds",
         }  # fmt: skip
         (seen,) = desk.json("stats", "--url", desk.url)["workers"]
         assert (seen["queues"], seen["slots"]) == (["default"], 16)
@@ -93,6 +97,25 @@ def test_health_with_a_worker(desk: Desk) -> None:
         worker.signal(signal.SIGTERM)
         assert worker.exit_code() == 0
     assert "no worker" in unhealthy(desk)
+
+
+def test_health_counts_runs_past_their_timeout(desk: Desk) -> None:
+    """C, F5: how many, and on which worker; the work is still being done."""
+    now = datetime.now(UTC)
+    idle = WorkerRecord(id="a:1", host="a", pid=1, queues=("default",), slots=2, busy=2, started_at=now, seen_at=now)
+    asyncio.run(beat(desk, idle, replace(idle, id="b:2", overruns=2)))
+    told = "healthy: 2 workers, 0 due jobs, 0 dead jobs\nworker b:2 has 2 runs past the timeout: "
+    assert desk.good("health", "--url", desk.url).startswith(told)
+    answer = desk.json("health", "--url", desk.url)
+    assert (answer["healthy"], answer["overruns"], answer["overrunning"]) == (True, 2, {"b:2": 2})
+
+
+async def beat(desk: Desk, *workers: WorkerRecord) -> None:
+    """Report these workers."""
+    async with desk.harbor.open() as harbor:
+        registry = capability(await harbor.client.session.driver(), Registry)
+        for worker in workers:
+            await registry.beat(worker)
 
 
 def test_health_leaves_tasks_to_their_agents(desk: Desk) -> None:

@@ -31,6 +31,16 @@ def test_the_default_doubles_from_half_a_second_to_thirty(failures: int, longest
     assert Retry().ceiling(failures) == longest
 
 
+def test_a_patient_policy_lasts_hours() -> None:
+    """F2: base 15 s, cap 1 h; twenty attempts spread over half a day at most, with full jitter."""
+    patient = Retry.patient(give_up_on=(KeyError,))
+    assert (patient.base, patient.cap, patient.jitter) == (15, 3600, True)
+    assert 12 * 3600 < sum(patient.ceiling(failures) for failures in range(1, 20)) < 13 * 3600
+    assert not patient.retries(KeyError())
+    assert patient.retries(OSError())
+    assert not Retry.patient(retry_on=(OSError,)).retries(ValueError())
+
+
 @given(policies, attempts, attempts)
 @example(Retry(base=1e-300, multiplier=2, cap=1e300), 1000, 10**9)
 @example(Retry(base=1, multiplier=2, cap=1e300), 1011, 1012)

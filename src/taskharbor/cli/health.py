@@ -33,7 +33,8 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
     that listens to it (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does not answer.
 
-    Dead jobs do not make it unhealthy; they are counted. Tasks of a TaskManager are not due: no worker has to come.
+    Dead jobs and runs past their timeout do not make it unhealthy; they are counted. Tasks of a TaskManager are not
+    due: no worker has to come.
     """
     try:
         harbor = here().store()
@@ -101,6 +102,8 @@ def _answer(
         "due": sum(counts.ready for counts in queues),
         "running": sum(counts.claimed + counts.running for counts in queues),
         "dlq": sum(counts.dlq for counts in queues),
+        "overruns": sum(worker.overruns for worker in workers),
+        "overrunning": {worker.id: worker.overruns for worker in workers if worker.overruns},
         "paused": [counts.queue for counts in queues if counts.paused],
         "oldest_due_seconds": None if oldest is None else max(0.0, (now - oldest).total_seconds()),
     }
@@ -111,9 +114,10 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], proble
     numbers = ", ".join(
         [output.count(len(workers), "worker"), output.count(due, "due job"), output.count(dead, "dead job")]
     )
-    if not problems:
-        output.say(f"healthy: {numbers}", "green")
-        return
-    output.say(f"unhealthy: {numbers}", "bold red")
+    output.say(f"unhealthy: {numbers}" if problems else f"healthy: {numbers}", "bold red" if problems else "green")
+    for worker in workers:
+        if worker.overruns:
+            runs = output.count(worker.overruns, "run")
+            output.say(f"worker {worker.id} has {runs} past the timeout: taskharbor jobs ls state:running", "yellow")
     for _, message in problems:
         complain(message)

@@ -62,6 +62,14 @@ class Retry(Struct, frozen=True, gc=False):
         """`base` more after each failure, up to `cap`."""
         return cls(base=base, cap=cap, growth="linear", jitter=jitter)
 
+    @classmethod
+    def patient(cls, *, retry_on: ErrorTypes = (), give_up_on: ErrorTypes = ()) -> Retry:
+        """Full jitter from 15 seconds up to an hour, for calls to other people's systems.
+
+        Use it with `max_attempts=20`: the attempts then spread over six hours on average, and over twelve at most.
+        """
+        return cls(base=15.0, cap=3600.0, retry_on=retry_on, give_up_on=give_up_on)
+
     def ceiling(self, attempts: int) -> float:
         """The longest delay after `attempts` failures."""
         if self.growth == "fixed":

@@ -135,6 +135,7 @@ class Harbor(Workplace):
         queue: str = "default",
         priority: int = 0,
         max_attempts: int | None = ...,
+        max_crashes: int | None = ...,
         timeout: Duration | None = ...,
         retry: Retry | Callable[[int], float] | None = None,
         tags: Sequence[str] = (),
@@ -152,8 +153,8 @@ class Harbor(Workplace):
         unknown = set(options) - TASK_OPTIONS
         if unknown:
             raise ConfigError(
-                f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, timeout, "
-                "retry and tags (the rest goes into .using(…))"
+                f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, "
+                "max_crashes, timeout, retry and tags (the rest goes into .using(…))"
             )
         registrar = Registrar(self.register, name, _policy(retry), checked(options))
         return registrar if function is None else registrar(function)

@@ -45,13 +45,13 @@ def test_every_option(desk: Desk) -> None:
     """C, N1, I1: options are stored with the job."""
     id = desk.enqueue(
         "shop.welcome", "user_id=1", "--queue", "slow", "--delay", "15m", "--priority", "7", "--key", "k",
-        "--key-ttl", "1h", "--id", "one", "--max-attempts", "9", "--timeout", "1.5", "--tag", "x", "--tag", "y",
-        "--expires", "2h",
+        "--key-ttl", "1h", "--id", "one", "--max-attempts", "9", "--max-crashes", "1", "--timeout", "1.5", "--tag", "x",
+        "--tag", "y", "--expires", "2h",
     )  # fmt: skip
     job = stored(desk, id)
     expected = {
-        "id": "one", "queue": "slow", "priority": 7, "idempotency_key": "k", "max_attempts": 9, "timeout": 1.5,
-        "tags": ["x", "y"], "state": "scheduled",
+        "id": "one", "queue": "slow", "priority": 7, "idempotency_key": "k", "max_attempts": 9, "max_crashes": 1,
+        "timeout": 1.5, "tags": ["x", "y"], "state": "scheduled",
     }  # fmt: skip
     assert {name: job[name] for name in expected} == expected
     created = datetime.fromisoformat(job["created_at"])
@@ -89,6 +89,7 @@ def test_a_known_key_stores_nothing(desk: Desk) -> None:
         (["shop.welcome", 'user_id={"a":'], "looks like JSON but is not"),
         (["shop.welcome", "user_id=1", "--priority", "101"], "priority must be"),
         (["shop.welcome", "user_id=1", "--max-attempts", "0"], "max_attempts must be"),
+        (["shop.welcome", "user_id=1", "--max-crashes", "0"], "max_crashes must be"),
         (["shop.welcome", "user_id=1", "--delay", "later"], "15m"),
         (["shop.welcome", "user_id=1", "--delay", "-5"], "delay must be"),
         (["shop.welcome", "user_id=1", "--run-at", "tomorrow"], "2030-01-31T09:00:00Z"),

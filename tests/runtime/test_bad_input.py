@@ -63,6 +63,7 @@ WRONG: dict[str, list[Any]] = {
     "expires": [*DURATIONS, *MOMENTS[:4], None],
     "idempotency_key": TEXTS,
     "max_attempts": [0, -1, 1.5, "3", True, INF],
+    "max_crashes": [0, -1, 1.5, "3", True, INF],
     "timeout": [*DURATIONS, 0],
     "tags": ["mail", 3, None, {"a"}, [1], [""], ["a\nb"], ["x"] * 51],
     "headers": [None, "a=b", ["a"], {1: "x"}, {"": "x"}, {"a": 1}, {"a": None}, {"a": "\ud800"}, {"a": "x\x00"}],
@@ -479,7 +480,7 @@ def test_a_retry_policy_must_be_one(retry: Any) -> None:
         world.harbor.task(retry=retry)
 
 
-@pytest.mark.parametrize("options", [{"queue": ""}, {"priority": 500}, {"max_attempts": 0}, {"timeout": -1}])
+@pytest.mark.parametrize("options", [{"queue": ""}, {"priority": 500}, {"max_attempts": 0}, {"max_crashes": 0}])
 def test_the_options_of_a_task_are_checked_like_those_of_a_job(options: Any) -> None:
     """X5."""
     world = World()

@@ -16,6 +16,7 @@ from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS
 from taskharbor.core.job import KEPT_FAILURES, JobRecord, NewJob
 from taskharbor.core.text import ERROR_LIMIT
 from taskharbor.driver import Group
+from taskharbor.testing import Outage
 
 from .world import World, time, until, virtual
 
@@ -310,6 +311,53 @@ async def test_a_job_that_kills_its_workers_is_dead_lettered_as_a_crash_loop() -
     assert runs == 0
     assert (dead.state, dead.dlq_reason, dead.attempts, dead.crashes) == ("dlq", "crash_loop", 0, 3)
     assert dead.failures[-1].kind == "CrashLoop"
+
+
+@pytest.mark.parametrize(
+    ("of_harbor", "of_task", "of_job", "expected"),
+    [(2, ..., ..., 2), (2, 3, ..., 3), (2, 3, 1, 1), (2, None, 6, 6), (1, None, ..., None), (None, 2, ..., 2)],
+)
+@virtual
+async def test_max_crashes_is_the_jobs_own_then_the_tasks_then_the_harbors(
+    of_harbor: int | None, of_task: Any, of_job: Any, expected: int | None
+) -> None:
+    """F6, R5: resolved when the job is stored; None means unlimited."""
+    world = World(max_crashes=of_harbor)
+
+    async def work() -> None: ...
+
+    task: Any = world.harbor.task(**({} if of_task is ... else {"max_crashes": of_task}))(work)
+    job = await (task if of_job is ... else task.using(max_crashes=of_job)).aenqueue()
+    assert (await world.record(job)).max_crashes == expected
+
+
+@virtual
+async def test_at_most_once_is_one_attempt_and_one_crash() -> None:
+    """F6: the worker is lost after the side effect and before the Ack; the job is not run a second time."""
+    world = World(Outage)
+    effects: list[int] = []
+
+    @world.harbor.task(max_attempts=1, max_crashes=1)
+    async def charge(order: int) -> None:
+        effects.append(order)
+        if order == 1:
+            world.store.down = True  # from here on this worker reaches nobody: it is as good as killed
+        else:
+            raise ValueError("refused")
+
+    lost = await charge.aenqueue(1)
+    async with world.worker(lease=5, grace=0):
+        await until(lambda: effects)
+        await asyncio.sleep(60)
+    world.store.down = False
+    failed = await charge.aenqueue(2)
+    async with world.worker() as second:
+        await until(lambda: second.finished == 2)
+        await asyncio.sleep(300)
+    assert effects == [1, 2]
+    dead = await world.record(lost)
+    assert (dead.state, dead.dlq_reason, dead.attempts, dead.crashes) == ("dlq", "crash_loop", 0, 1)
+    assert (await world.record(failed)).dlq_reason == "max_attempts"
 
 
 @virtual

@@ -71,9 +71,9 @@ async def test_a_job_of_a_tick_has_the_options_and_arguments_that_were_declared(
     """N2, R5: those of the task, unless the recurring task has its own."""
     world, seen = World(), list[tuple[int, str]]()
 
-    @world.harbor.recurring(every=60, name="sixty", arguments={"number": 6}, priority=5, tags=["b"], max_attempts=9)
+    @world.harbor.recurring(every=60, name="sixty", arguments={"number": 6}, priority=5, tags=["b"], max_crashes=9)
     @world.harbor.recurring(every=90, name="ninety", arguments={"number": 9, "word": "nine"})
-    @world.harbor.task(queue="night", priority=1, timeout=50, tags=["a"])
+    @world.harbor.task(queue="night", priority=1, timeout=50, max_attempts=3, max_crashes=2, tags=["a"])
     async def work(number: int, word: str = "none") -> None:
         seen.append((number, word))
 
@@ -81,10 +81,9 @@ async def test_a_job_of_a_tick_has_the_options_and_arguments_that_were_declared(
         await asyncio.sleep(95)
     assert seen == [(6, "none"), (9, "nine")]
     sixty, ninety = jobs_of(world)
-    assert (sixty.queue, sixty.priority, sixty.timeout, sixty.tags, sixty.max_attempts) == ("night", 5, 50, ("b",), 9)
-    assert (ninety.queue, ninety.priority, ninety.timeout, ninety.tags, ninety.max_attempts) == (
-        ("night", 1, 50, ("a",), 4)
-    )
+    assert (sixty.queue, sixty.priority, sixty.timeout, sixty.tags) == ("night", 5, 50, ("b",))
+    assert (ninety.queue, ninety.priority, ninety.timeout, ninety.tags) == ("night", 1, 50, ("a",))
+    assert (sixty.max_attempts, sixty.max_crashes, ninety.max_attempts, ninety.max_crashes) == (3, 9, 3, 2)
 
 
 @virtual

@@ -79,6 +79,7 @@ WRONG_IN_CODE: list[tuple[dict[str, Any], str]] = [
     ({"queue": ""}, "queue"),
     ({"priority": 1000}, "priority"),
     ({"max_attempts": 0}, "max_attempts"),
+    ({"max_crashes": 0}, "max_crashes"),
     ({"timeout": -1}, "timeout"),
     ({"tags": "text"}, "tags"),
     ({"retry": "often"}, "retry"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -72,6 +74,34 @@ def test_a_handler_that_kills_its_process_is_stopped_by_the_bound() -> None:
     assert sorted(beside) == [0, 1, 2, 3, 4]
     assert len(beside[0]) == len(beside[1]) == 12
     assert beside[2] == beside[3] == beside[4] == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_attempt_and_one_crash_are_at_most_one_execution(seed: int) -> None:
+    """F6: workers die, freeze and lose replies; no handler starts a second time, and every job ends."""
+    harbor = Harbor("memory://")
+
+    @harbor.task(max_attempts=1, max_crashes=1)
+    async def charge() -> None:
+        await asyncio.sleep(2)
+
+    async def scenario(cluster: Cluster) -> None:
+        cluster.workers(harbor, count=3, lease=3)
+
+        async def submit() -> None:
+            for _ in range(40):
+                with suppress(DriverUnavailable):
+                    await harbor.aenqueue_many([charge.step(), charge.step()])
+                await asyncio.sleep(1)
+
+        await cluster.client(harbor, submit).ended.wait()
+
+    faults = Faults(kills=8, pauses=15, pause=10, lost_replies=0.05, downtime=1)
+    result = assert_holds(scenario, seed, faults=faults)
+    runs = Counter(event.id for event in result.events if isinstance(event, Began))
+    [final] = [event for event in result.events if isinstance(event, Final)]
+    assert set(runs.values()) == {1}
+    assert {(job.state, job.crashes > 0) for job in final.jobs} == {("done", False), ("dlq", True)}
 
 
 def test_deploys_lose_nothing_and_count_nothing() -> None:

@@ -67,6 +67,16 @@ def test_a_job_that_kills_its_worker_ends_in_the_dlq(
     assert {by_id[id].state for id in others} == {"done"}
 
 
+def test_one_attempt_and_one_crash_are_at_most_one_execution(crew: Crew) -> None:
+    """F6: a handler that killed its worker is not started again, by any other worker."""
+    crew.open_gate("gate")
+    once = crew.enqueue("leave", {"gate": "gate"}, max_attempts=1, max_crashes=1)
+    Supervisor(crew, workers=2).drain()
+    assert len(crew.began(once)) == 1
+    (dead,) = crew.judge()
+    assert (dead.state, dead.dlq_reason, dead.crashes, dead.attempts) == ("dlq", "crash_loop", 1, 0)
+
+
 def test_neighbours_of_jobs_that_kill_their_worker_all_finish(crew: Crew) -> None:
     """F6b: after its second crash in a row a job runs alone, so 30 innocents all finish and none is dead-lettered."""
     crew.open_gate("gate")

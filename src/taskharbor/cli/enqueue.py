@@ -25,6 +25,7 @@ from taskharbor.runtime.options import JobOptions
 @time_option("--key-ttl", "How long the key holds (24 h unless told).")
 @click.option("--id", metavar="ID", help="The job's id, instead of a new one.")
 @click.option("--max-attempts", type=int, help="Failures before the dead-letter queue.")
+@click.option("--max-crashes", type=int, help="Crashes in a row before the dead-letter queue.")
 @time_option("--timeout", "How long a run may take.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="A label; may be given several times.")
 @json_option
@@ -64,6 +65,7 @@ def _options(
     key_ttl: float | None,
     id: str | None,
     max_attempts: int | None,
+    max_crashes: int | None,
     timeout: float | None,
     tags: tuple[str, ...],
 ) -> JobOptions:
@@ -77,6 +79,7 @@ def _options(
         "idempotency_ttl": key_ttl,
         "id": id,
         "max_attempts": max_attempts,
+        "max_crashes": max_crashes,
         "timeout": timeout,
         "tags": tags or None,
     }

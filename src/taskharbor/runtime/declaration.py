@@ -49,6 +49,7 @@ class RecurringOptions(When, total=False):
     queue: str
     priority: int
     max_attempts: int | None
+    max_crashes: int | None
     timeout: Duration | None
     tags: Sequence[str]
 

@@ -17,7 +17,7 @@ TAG_LIMIT = 50
 HEADERS_LIMIT = 64 * 1024
 MOST = 2**31 - 1
 # What can be said about all jobs of a task.
-TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "timeout", "tags"})
+TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "max_crashes", "timeout", "tags"})
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -33,6 +33,7 @@ class JobOptions(TypedDict, total=False):
     idempotency_key: str
     idempotency_ttl: Duration | None
     max_attempts: int | None
+    max_crashes: int | None
     timeout: Duration | None
     tags: Sequence[str]
     headers: Mapping[str, str]
@@ -85,7 +86,7 @@ def _priority(name: str, value: Any) -> None:
     _whole(name, value, -100, 100)
 
 
-def _max_attempts(name: str, value: Any) -> None:
+def _bound(name: str, value: Any) -> None:
     if value is not None:
         _whole(name, value, 1, MOST)
 
@@ -177,15 +178,16 @@ _RULES = {
     "expires": _expires,
     "idempotency_key": _key,
     "idempotency_ttl": _optional_duration,
-    "max_attempts": _max_attempts,
+    "max_attempts": _bound,
+    "max_crashes": _bound,
     "timeout": _optional_duration,
     "tags": _tags,
     "headers": _headers,
     "tx": _transaction,
 }
 _SETTINGS = {
-    "max_attempts": _max_attempts,
-    "max_crashes": _max_attempts,
+    "max_attempts": _bound,
+    "max_crashes": _bound,
     "timeout": _optional_duration,
     "idempotency_ttl": _optional_duration,
     "payload_limit": _count,

@@ -117,7 +117,7 @@ class Preparation:
             expires_at=None if expires is None else _expiry(expires, now),
             timeout=None if timeout is None else seconds(timeout),
             max_attempts=options.get("max_attempts", settings.max_attempts),
-            max_crashes=settings.max_crashes,
+            max_crashes=options.get("max_crashes", settings.max_crashes),
             idempotency_key=key,
             key_expires_at=None if key is None else key_expiry(options, settings, now),
             headers={**(self._lineage or {}), **(headers or {})} if self._lineage or headers else {},

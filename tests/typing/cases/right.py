@@ -28,7 +28,7 @@ from taskharbor import (
 from taskharbor import manager as agents
 from taskharbor.runtime.recurring import RecurringTask
 
-harbor = Harbor("memory://", max_attempts=5, keep_done=timedelta(hours=1))
+harbor = Harbor("memory://", max_attempts=5, max_crashes=None, keep_done=timedelta(hours=1))
 
 
 @harbor.task
@@ -41,7 +41,7 @@ async def fetch(url: str, *, timeout: float = 5) -> bytes:
     return b""
 
 
-@harbor.task(queue="mail", priority=5, max_attempts=None, timeout=30, retry=Retry(base=1), tags=["a"])
+@harbor.task(queue="mail", priority=5, max_attempts=1, max_crashes=1, timeout=30, retry=Retry(base=1), tags=["a"])
 def mail(user: int) -> None: ...
 
 
@@ -72,6 +72,7 @@ def nightly() -> int:
     queue="q",
     priority=1,
     max_attempts=None,
+    max_crashes=1,
     timeout=timedelta(minutes=1),
     retry=Retry(base=1),
     tags=["a"],
@@ -144,6 +145,7 @@ add.using(
     idempotency_key="k",
     idempotency_ttl=None,
     max_attempts=None,
+    max_crashes=None,
     timeout=None,
     tags=["a", "b"],
     headers={"a": "b"},

@@ -43,6 +43,8 @@ add.using(delay="5")  # E
 add.using(priority="high")  # E
 add.using(tags=5)  # E
 add.using(headers={"a": 1})  # E
+add.using(max_crashes="1")  # E
+add.enqueue(1, max_crashes=1)  # E
 add.using(run_at=5)  # E
 add.using(1)  # E
 
@@ -146,6 +148,8 @@ harbor.recurring(cron="@daily", arguments=["a"])  # E
 harbor.recurring(cron="@daily", delay=5)  # E
 harbor.recurring(cron="@daily", queue=5)  # E
 harbor.recurring(cron="@daily", retry=5)  # E
+harbor.recurring(cron="@daily", max_crashes="1")  # E
+harbor.task(max_crashes="1")  # E
 harbor.recurring(cron="@daily")(5)  # E
 
 

@@ -32,7 +32,7 @@ async def _make(url: str, kind: str, jobs: int) -> None:
             await ours.fill(port, jobs, delay=DAY)
         else:
             await ours.fill(port, jobs)
-            await port.harbor.drain(concurrency=MANY_SLOTS)
+            await port.harbor.adrain(concurrency=MANY_SLOTS)
 
 
 def drain(folder: Path, engine: str, jobs: int, kind: str) -> Sample:

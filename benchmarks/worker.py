@@ -19,7 +19,7 @@ async def main(url: str) -> None:
         ready()
         yield
 
-    await port.harbor.run_worker(concurrency=SLOTS)
+    await port.harbor.arun_worker(concurrency=SLOTS)
     await port.harbor.aclose()
 
 

@@ -38,14 +38,14 @@ async def main() -> None:
     """See it fail, mend it, and see it go on where it stopped."""
     async with harbor.open():
         run = await chain(price.step("anchor", 2), pick).then(invoice, currency="EUR").aenqueue()
-        await harbor.drain()
+        await harbor.adrain()
         print("the order is", await run.astate())
         for group in await harbor.admin.dlq.agroups():
             print(f"  {group.count} x {group.task}: {group.error}")
 
         stock["anchor"] = 10
         replayed = await harbor.admin.workflows.areplay(run.id)
-        await harbor.drain()
+        await harbor.adrain()
         print(f"after {len(replayed)} replay it is {await run.astate()}: {await run.aresult()}")
 
 

@@ -59,7 +59,7 @@ def test_the_interface_of_the_contract_is_there() -> None:
 
     job = harbor.job("x")
     for thing, names in {
-        harbor: "task middleware lifespan enqueue_many aenqueue_many worker run_worker drain open admin",
+        harbor: "task middleware lifespan enqueue_many aenqueue_many enqueue aenqueue worker run_worker arun_worker drain adrain open stand_in admin",
         work: "enqueue aenqueue using step name",
         job: "id created same_payload state result cancel astate aresult acancel",
         harbor.admin: "jobs dlq queues workers stats astats",

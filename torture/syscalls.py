@@ -93,7 +93,7 @@ def _end(crew: Crew, strike: str, number: int) -> None:
     """A healthy process goes on with what is there."""
 
     def drained() -> bool:
-        asyncio.run(crew.harbor.drain(lease=LEASE))
+        asyncio.run(crew.harbor.adrain(lease=LEASE))
         return crew.unfinished() == 0
 
     until(drained, f"{strike} at {number}: every job has ended")

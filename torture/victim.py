@@ -33,9 +33,9 @@ async def live(harbor: Harbor) -> None:
     await attempt(
         harbor.aenqueue_many([harbor.step("quick", {"number": 9}, idempotency_key="one", idempotency_ttl=None)])
     )
-    await attempt(harbor.drain(lease=LEASE, concurrency=4))
+    await attempt(harbor.adrain(lease=LEASE, concurrency=4))
     await attempt(harbor.aenqueue_many([harbor.step("bulky", {"cargo": "x" * 20_000})]))
-    await attempt(harbor.drain(lease=LEASE, concurrency=4))
+    await attempt(harbor.adrain(lease=LEASE, concurrency=4))
 
 
 def main() -> None:

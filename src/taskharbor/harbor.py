@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
@@ -18,6 +18,7 @@ from taskharbor.decorators import Recurrer, Registrar
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
+from taskharbor.runtime.blocks import Managed
 from taskharbor.runtime.chance import own_chance
 from taskharbor.runtime.client import Client, transaction_of
 from taskharbor.runtime.clock import Clock
@@ -243,9 +244,29 @@ class Harbor(Workplace):
             return self.portal.call("aenqueue_many", lambda: self.aenqueue_many(given))
         return self._client.enqueue_blocking(given, handle)
 
-    def step(self, task: str, arguments: Mapping[str, Any], **options: Unpack[JobOptions]) -> Step[Any]:
-        """A call of a task by its name, for programs that do not have its code; with the code, it is checked."""
-        return named_step(self._client, self._tasks, task, arguments, options)
+    async def aenqueue(
+        self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
+    ) -> Job[Any]:
+        """Store a job by the name of its task, for programs that do not have its code; with the code, it is checked.
+
+        `arguments` are by the names of the parameters. The options are those of `task.using(…)`.
+        """
+        return await self._client.enqueue_one(self.step(task, arguments, **options))
+
+    def enqueue(
+        self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
+    ) -> Job[Any]:
+        """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
+        if (handle := options.get("tx")) is None:
+            return self.portal.call("aenqueue", lambda: self.aenqueue(task, arguments, **options))
+        (job,) = self._client.enqueue_blocking([self.step(task, arguments, **options)], handle)
+        return job
+
+    def step(
+        self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
+    ) -> Step[Any]:
+        """A call of a task by its name as a value, for `enqueue_many`, flows and `current().enqueue`."""
+        return named_step(self._client, self._tasks, task, {} if arguments is None else arguments, options)
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
@@ -274,52 +295,88 @@ class Harbor(Workplace):
 
     migrate = blocking(amigrate)
 
-    async def driver(self) -> Driver:
+    async def adriver(self) -> Driver:
         """The open store itself, for tools that look below tasks and jobs."""
         return await self._session.driver()
 
+    driver = blocking(adriver)
+
+    def open(self) -> Managed[Harbor]:
+        """Connect now and close at the end, by `with` or `async with`; without it the first use connects."""
+        return Managed("open", self._open_awaited, self._open_blocking)
+
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Harbor]:
-        """Connect now and close at the end; without it the first use connects."""
-        await self._session.driver()
+    async def _open_awaited(self) -> AsyncGenerator[Harbor]:
+        await self.adriver()
         try:
             yield self
         finally:
             await self.aclose()
 
-    @asynccontextmanager
-    async def stand_in(
+    @contextmanager
+    def _open_blocking(self) -> Generator[Harbor]:
+        self.driver()
+        try:
+            yield self
+        finally:
+            self.close()
+
+    def stand_in(
         self,
         store: Driver | str,
         *,
         clock: Clock | None = None,
         chance: Random | None = None,
         everywhere: bool = True,
-    ) -> AsyncGenerator[Harbor]:
-        """Use another store until the end of the block: for tests. The harbor's own store is not touched.
+    ) -> Managed[Harbor]:
+        """Use another store until the end of the block (`with` or `async with`): for tests.
 
-        `store` is a driver or a URL. It stands in for all tasks and threads of this process, or with `everywhere=False`
-        for this task and what it starts with its context.
+        The harbor's own store is not touched. `store` is a driver or a URL. It stands in for all tasks and threads of
+        this process, or with `everywhere=False` for this task or thread and what it starts with its context.
         """
         if isinstance(store, str):
             drivers.parse(store)
-            session = Session(lambda: drivers.from_url(store), self._session.settings, clock, chance or own_chance())
-        else:
-            session = Session(lambda: _opened(store), self._session.settings, clock, chance or own_chance())
+
+        def session() -> Session:
+            connect = _connecting(store)
+            return Session(connect, self._session.settings, clock, chance or own_chance())
+
+        return Managed(
+            "stand_in",
+            lambda: self._stand_in_awaited(session(), everywhere),
+            lambda: self._stand_in_blocking(session(), everywhere),
+        )
+
+    @asynccontextmanager
+    async def _stand_in_awaited(self, session: Session, everywhere: bool) -> AsyncGenerator[Harbor]:
         with self._client.stand_in(session) if everywhere else self._client.stand_in_here(session):
             try:
                 yield self
             finally:
                 await session.close()
+                session.portal.close()
+
+    @contextmanager
+    def _stand_in_blocking(self, session: Session, everywhere: bool) -> Generator[Harbor]:
+        with self._client.stand_in(session) if everywhere else self._client.stand_in_here(session):
+            try:
+                yield self
+            finally:
+                session.portal.run(session.close)
+                session.portal.close()
 
     async def aclose(self) -> None:
         """Let go of the store; the next use connects again."""
         await self._session.close()
 
     def close(self) -> None:
-        """Let go of the store and of the thread behind blocking calls."""
+        """The blocking twin of `aclose`; it lets go of the thread behind blocking calls as well."""
         self.portal.call("aclose", self.aclose)
         self.portal.close()
+
+
+def _connecting(store: Driver | str) -> Callable[[], Coroutine[Any, Any, Driver]]:
+    return (lambda: drivers.from_url(store)) if isinstance(store, str) else (lambda: _opened(store))
 
 
 async def _opened(driver: Driver) -> Driver:

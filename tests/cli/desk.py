@@ -109,7 +109,7 @@ class Desk:
 
         async def work() -> int:
             async with shop.harbor.open():
-                return int(await shop.harbor.drain())
+                return int(await shop.harbor.adrain())
 
         return asyncio.run(work())
 

@@ -49,7 +49,7 @@ def swap(url: str, change: Callable[[Schedule | None], Schedule]) -> None:
     """Change the one schedule of a store, past every rule."""
 
     async def swapped(harbor: Harbor) -> None:
-        store = capability(await harbor.driver(), Schedules)
+        store = capability(await harbor.adriver(), Schedules)
         seen = next(iter(await store.schedules()), None)
         then = change(seen)
         assert await store.swap_schedules([Swap(name=then.name, seen=seen, then=then)], datetime.now(UTC)) == [True]

@@ -138,7 +138,7 @@ def test_what_runs_is_called_running(desk: Desk) -> None:
     async def claim() -> str:
         async with shop.harbor.open():
             run = await group([shop.welcome.step(1), shop.welcome.step(2)]).aenqueue()
-            driver = await shop.harbor.driver()
+            driver = await shop.harbor.adriver()
             now = shop.harbor.admin.now()
             assert await driver.reserve(["mail"], now, timedelta(seconds=60), 1, "somebody")
             return str(run.id)

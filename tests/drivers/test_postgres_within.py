@@ -95,7 +95,7 @@ def test_a_job_enqueued_in_a_transaction_is_there_once_it_commits(place: Place, 
         assert (place.orders(), place.jobs()) == ([], [])
         await hand.commit()
         assert (place.orders(), place.jobs()) == ([1], [job.id])
-        assert await place.harbor.drain() == 1
+        assert await place.harbor.adrain() == 1
         assert await job.aresult(timeout=5) == 42
 
     scene(place, kind, act)

@@ -63,7 +63,7 @@ def test_a_job_is_there_once_the_transaction_commits(place: Place) -> None:
         job = place.send.using(tx=place.db).enqueue(21)
         assert (place.orders(), place.jobs()) == (0, [])
     assert (place.orders(), place.jobs()) == (1, [job.id])
-    asyncio.run(place.harbor.drain())
+    asyncio.run(place.harbor.adrain())
     assert job.result(timeout=5) == 42
 
 

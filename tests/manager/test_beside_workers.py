@@ -103,7 +103,7 @@ async def test_users_cannot_reach_the_queue_of_tasks(w: World) -> None:
         async with harbor.worker({"default": 1, TASKS: 3}):
             pass
     with pytest.raises(InvalidJob, match="a queue's name must not be"):
-        await harbor.drain([TASKS])
+        await harbor.adrain([TASKS])
     with pytest.raises(InvalidJob, match="a queue to pause must not be"):
         await harbor.admin.queues.apause(TASKS)
     assert await w.job(id) == before

@@ -91,7 +91,7 @@ async def test_closing_waits_for_calls_under_way(
 async def test_closing_waits_only_so_long() -> None:
     """M3, X2: as long as a call may take; one that is still there is told."""
     tasks = TaskManager("memory://")
-    store = await tasks._harbor.driver()
+    store = await tasks._harbor.adriver()
 
     async def stay() -> None:
         with tasks._gate.entered():

@@ -110,7 +110,7 @@ def test_what_a_manager_opened_it_closes_and_nothing_else() -> None:
         assert (await TaskManager(harbor).aget(other)).id == other
         async with TaskManager("memory://") as own:
             await own.asubmit(b"x")
-            opened = await own._harbor.driver()
+            opened = await own._harbor.adriver()
         with pytest.raises(DriverClosed):
             await opened.reserve([], ManualClock()(), LAST_MOMENT - ManualClock()(), 1, "w", [])
 

@@ -112,7 +112,7 @@ def flow_of_a_handler_unordered(enqueue_with: Any, client: Client, held: Held, f
 async def workflow_cancelled_oldest_first(acancel: Any, workflows: Workflows, id: str) -> int:
     """Steps that collect failures are released by the very cancellation, and run."""
     where = Filter(workflow_id=id, states=operators._UNFINISHED)
-    pages = [page async for page in workflows._pages(where)]
+    pages = [page async for page in operators._pages(workflows._client, where)]
     oldest_first = [job.id for page in pages for job in page][::-1]
     for first in range(0, len(oldest_first), len(pages[0])):
         await workflows._client.cancel(oldest_first[first : first + len(pages[0])])
@@ -123,7 +123,7 @@ async def workflow_cancelled_oldest_first(acancel: Any, workflows: Workflows, id
 async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """What was cancelled because of a failure stays so."""
     where = Filter(workflow_id=id, states=(Shown.DLQ,))
-    ids = [job.id async for page in workflows._pages(where) for job in page]
+    ids = [job.id async for page in operators._pages(workflows._client, where) for job in page]
     async with workflows._client.store() as driver:
         await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
     return ids
@@ -140,7 +140,7 @@ async def cancelled_workflow_keeps_its_key(acancel: Any, workflows: Workflows, i
 @mutant((Workflows, "areplay"), by="a_cancelled_workflow_that_collects_can_be_replayed")
 async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """The last step of a workflow runs before the others, on their failures."""
-    ids = [job.id async for page in workflows._pages(Filter(workflow_id=id)) for job in page]
+    ids = [job.id async for page in operators._pages(workflows._client, Filter(workflow_id=id)) for job in page]
     for each in ids:
         async with workflows._client.store() as driver:
             await capability(driver, Inspect).replay([Replay(id=each)], workflows._now())
@@ -151,7 +151,7 @@ async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id:
 async def workflow_replay_takes_what_was_collected(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """A failure that everybody has come to terms with is run again."""
     where = Filter(workflow_id=id, states=(Shown.DLQ, Shown.CANCELLED))
-    ids = [job.id async for page in workflows._pages(where) for job in page][::-1]
+    ids = [job.id async for page in operators._pages(workflows._client, where) for job in page][::-1]
     async with workflows._client.store() as driver:
         await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
     return ids

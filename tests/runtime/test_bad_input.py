@@ -192,7 +192,7 @@ def test_a_retention_beyond_the_calendar_is_for_ever() -> None:
     def work() -> None: ...
 
     job = work.enqueue()
-    asyncio.run(harbor.drain())
+    asyncio.run(harbor.adrain())
     kept = job.record().keep_until
     assert kept is not None
     assert kept.year == 9999

@@ -371,7 +371,7 @@ def test_the_blocking_twins_do_the_same() -> None:
         return 1 // number
 
     jobs = [fail.enqueue(0) for _ in range(3)]
-    asyncio.run(harbor.drain())
+    asyncio.run(harbor.adrain())
     dlq = harbor.admin.dlq
     assert len(dlq.list()) == 3
     assert dlq.get(jobs[0].id).dlq_reason == "max_attempts"
@@ -381,7 +381,7 @@ def test_the_blocking_twins_do_the_same() -> None:
     assert dlq.replay_ids([jobs[1].id]) == [jobs[1].id]
     assert dlq.purge().deleted == [jobs[2].id]
     assert dlq.purge_ids([jobs[1].id]).deleted == []
-    asyncio.run(harbor.drain())
+    asyncio.run(harbor.adrain())
     assert jobs[0].result() == 1
     harbor.close()
 
@@ -719,7 +719,7 @@ def test_a_call_that_finds_no_thread_in_its_time_is_not_made_later(
 
     async def main() -> None:
         await harbor.aenqueue_many(fail.step() for _ in range(3))
-        await harbor.drain()
+        await harbor.adrain()
 
     asyncio.run(main())
     gate.set()

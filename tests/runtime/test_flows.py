@@ -576,7 +576,7 @@ def test_flows_are_enqueued_by_blocking_calls_too(tmp_path: Any) -> None:
 
     run = chord(group(one.step(), one.step()), total).enqueue()
     assert (run.state(), group().enqueue().result(), group().enqueue().state()) == ("running", [], "done")
-    asyncio.run(harbor.drain())
+    asyncio.run(harbor.adrain())
     assert (run.result(timeout=5), run.state(), run.cancel()) == (2, "done", 0)
     assert [node.state for node in harbor.admin.workflows.graph(run.id)] == ["done"] * 3
     assert harbor.admin.workflows.get(run.id) == harbor.admin.workflows.list()[0]

@@ -342,7 +342,7 @@ def test_a_store_that_stands_in_does_so_for_threads_too(tmp_path: Path) -> None:
             await asyncio.to_thread(thread.join)
             await asyncio.get_running_loop().run_in_executor(None, work.enqueue)
             await work.aenqueue()
-            return await harbor.drain()
+            return await harbor.adrain()
 
     assert asyncio.run(main()) == 3
     assert not (tmp_path / "real.db").exists()

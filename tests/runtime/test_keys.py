@@ -62,11 +62,11 @@ class Counter:
         return [job.id for job in await self.harbor.admin.jobs.alist(limit=1000)]
 
     async def drain(self) -> int:
-        return await self.harbor.drain()
+        return await self.harbor.adrain()
 
     async def prune(self) -> None:
         """What workers do every ten seconds."""
-        await capability(await self.harbor.driver(), Inspect).prune(self.clock(), 1000)
+        await capability(await self.harbor.adriver(), Inspect).prune(self.clock(), 1000)
 
 
 Scene = Callable[..., Counter]
@@ -399,7 +399,7 @@ def test_a_key_stops_a_second_job_but_no_second_run(counter: Scene) -> None:
         world = counter()
         async with world.harbor.open():
             jobs = [await world.keyed().aenqueue(1, 2) for _ in range(3)]
-            driver = await world.harbor.driver()
+            driver = await world.harbor.adriver()
             assert await driver.reserve(["default"], world.clock(), timedelta(seconds=30), 1, "lost")
             world.clock.advance(30)
             await world.drain()

@@ -390,7 +390,7 @@ async def test_what_waiting_does_not_mend_ends_a_worker_at_once(error: Exception
             pass
     store.trouble = DriverUnavailable("away")
     with pytest.raises(DriverUnavailable, match="away"):
-        await harbor.drain(threads=False)
+        await harbor.adrain(threads=False)
     assert time() == 0
 
 

@@ -147,7 +147,7 @@ def test_the_engines_time_can_be_read_without_a_loop() -> None:
         return (harbor.admin.now() - datetime.now(UTC)).total_seconds()
 
     job = parent.enqueue()
-    assert asyncio.run(harbor.drain()) == 1
+    assert asyncio.run(harbor.adrain()) == 1
     assert job.result(timeout=5) == pytest.approx(3600, abs=5)
     assert (harbor.admin.now() - datetime.now(UTC)).total_seconds() == pytest.approx(3600, abs=5)
     harbor.close()

@@ -291,7 +291,7 @@ def test_run_worker_stops_at_a_signal_and_restores_what_was_there(number: signal
 
     async def main() -> str:
         job = await work.aenqueue()
-        await asyncio.wait_for(harbor.run_worker(), 30)
+        await asyncio.wait_for(harbor.arun_worker(), 30)
         return await job.aresult(timeout=1)
 
     assert asyncio.run(main()) == "done"

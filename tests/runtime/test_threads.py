@@ -205,7 +205,7 @@ def test_blocking_twins_do_what_the_async_ones_do() -> None:
     job = add.enqueue(1, b=2)
     several = harbor.enqueue_many([add.step(1), add.step(2)])
     assert job.state() == "ready"
-    assert asyncio.run(harbor.drain()) == 3
+    assert asyncio.run(harbor.adrain()) == 3
     assert job.state() == "done"
     assert job.result(timeout=1) == 3
     assert [one.result() for one in several] == [2, 3]

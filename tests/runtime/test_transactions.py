@@ -138,7 +138,7 @@ def test_writes_and_ack_are_one_commit(scene: Any, kind: str) -> None:
             current().set_result({"n": 7})
 
         job = await place.task(kind, body).aenqueue(7)
-        assert await place.harbor.drain() == 1
+        assert await place.harbor.adrain() == 1
         assert seen == [([], asyncpg.Connection if kind == "async" else psycopg.Connection)]
         assert place.rows() == [7]
         assert await job.aresult() == {"n": 7}
@@ -180,7 +180,7 @@ def test_what_is_enqueued_with_the_job_is_in_the_same_commit(scene: Any, kind: s
                     body(tx)
 
         await insert.aenqueue()
-        assert await place.harbor.drain() == 4
+        assert await place.harbor.adrain() == 4
         assert sorted(numbers) == [1, 2, 3]
 
     scene(act)
@@ -196,7 +196,7 @@ def test_a_block_that_raises_rolls_back_and_the_run_fails_as_usual(scene: Any, k
                 raise ZeroDivisionError(current().attempt)
 
         job = await place.task(kind, body).aenqueue(1)
-        assert await place.harbor.drain() == 3
+        assert await place.harbor.adrain() == 3
         assert place.rows() == [1]
         record = await place.record(job)
         assert (record.state, record.attempts, record.last_error) == ("done", 2, "ZeroDivisionError: 2")
@@ -229,7 +229,7 @@ def test_what_was_to_go_with_a_block_that_failed_does_not_go(scene: Any) -> None
             return "returned"
 
         jobs = [await insert.aenqueue(again) for again in (False, True)]
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert (place.rows(), numbers) == ([2], [1, 1])
         assert [await job.aresult() for job in jobs] == ["returned", None]
 
@@ -243,7 +243,7 @@ def test_a_snooze_in_a_block_rolls_back(scene: Any) -> None:
                 raise Snooze(0)
 
         job = await place.task("async", body).aenqueue(1)
-        assert await place.harbor.drain() == 2
+        assert await place.harbor.adrain() == 2
         assert (place.rows(), (await place.record(job)).attempts) == ([1], 0)
 
     scene(act)
@@ -260,7 +260,7 @@ def test_a_timeout_in_a_block_rolls_back(scene: Any, kind: str) -> None:
             return None
 
         job = await place.task(kind, body, timeout=0.5).aenqueue(1)
-        assert await place.harbor.drain() == 2
+        assert await place.harbor.adrain() == 2
         assert place.rows() == [1]
         assert (await place.record(job)).last_error == "TimeoutError: timed out after 0.5 s"
 
@@ -398,7 +398,7 @@ def test_an_exception_after_the_block_changes_nothing(scene: Any, kind: str, cap
             raise ZeroDivisionError("too late")
 
         job = await (awaited if kind == "async" else blocking).aenqueue()
-        assert await place.harbor.drain() == 1
+        assert await place.harbor.adrain() == 1
         record = await place.record(job)
         assert (record.state, record.attempts, place.rows()) == ("done", 0, [1])
         assert place.log.calls("settle") == []
@@ -423,7 +423,7 @@ def test_a_result_is_given_inside(
             return returned
 
         job = await insert.aenqueue()
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert await job.aresult() == given
 
     with caplog.at_level(logging.WARNING):
@@ -455,7 +455,7 @@ def test_after_the_block_nothing_more_goes_with_the_job(scene: Any) -> None:
             refused.append("all")
 
         job = await insert.aenqueue()
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert (refused, place.rows(), await job.astate()) == (["all"], [1], "done")
 
     scene(act)
@@ -505,7 +505,7 @@ def test_a_transaction_that_was_ended_inside_its_block_settles_nothing(scene: An
             return tx.execute("ROLLBACK") if current().attempt == 1 else None
 
         job = await place.task(kind, body).aenqueue(1)
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert place.rows() == [1]
         assert "leave COMMIT and ROLLBACK to the block" in str((await place.record(job)).last_error)
 
@@ -537,7 +537,7 @@ def test_the_next_block_finds_the_session_as_new(scene: Any, kind: str) -> None:
         task = place.task(kind, awaited if kind == "async" else blocking)
         for number in range(2):
             await task.aenqueue(number)
-        await place.harbor.drain(concurrency=1)
+        await place.harbor.adrain(concurrency=1)
         assert seen == [('"$user", public', "on", "postgres", 0)] * 2
 
     scene(act)
@@ -554,7 +554,7 @@ def test_a_block_may_take_longer_than_any_answer(scene: Any, kind: str, monkeypa
             return tx.execute("SELECT pg_sleep(0.5)")
 
         job = await place.task(kind, body).aenqueue(1)
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert (await place.record(job)).attempts == 0
         assert place.rows() == [1]
 
@@ -578,7 +578,7 @@ def test_blocks_do_not_nest_however_few_connections_are_left(
                 pass
 
         job = await place.task(kind, awaited if kind == "async" else blocking, max_attempts=1).aenqueue(1)
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert "does not nest" in str((await place.record(job)).last_error)
 
     scene(act)
@@ -597,7 +597,7 @@ def test_a_connection_that_dies_in_the_block_fails_the_run(scene: Any, kind: str
             return tx.execute(kill)
 
         job = await place.task(kind, body).aenqueue(1)
-        assert await place.harbor.drain() == 2
+        assert await place.harbor.adrain() == 2
         assert (place.rows(), (await place.record(job)).attempts) == ([1], 1)
 
     scene(act)
@@ -629,7 +629,7 @@ def test_a_commit_whose_reply_is_lost_is_found_out_about(
     async def act(place: Place) -> None:
         home.append(asyncio.get_running_loop())
         job = await place.task(kind, lambda tx: current().set_result(9)).aenqueue(1)
-        assert await place.harbor.drain() == 1
+        assert await place.harbor.adrain() == 1
         assert [cut.done for cut in cuts] == [True]
         record = await place.record(job)
         assert (place.rows(), record.state, record.attempts) == ([1], "done", 0)
@@ -662,7 +662,7 @@ def test_a_commit_that_never_arrived_is_found_out_about(scene: Any, kind: str, m
 
     async def act(place: Place) -> None:
         job = await place.task(kind, lambda tx: None).aenqueue(1)
-        assert await place.harbor.drain() == 2
+        assert await place.harbor.adrain() == 2
         record = await place.record(job)
         assert (place.rows(), record.state, record.attempts) == ([1], "done", 1)
 
@@ -686,7 +686,7 @@ def test_when_the_store_stays_silent_the_run_fails_and_its_settle_clears_it_up(
 
         monkeypatch.setattr(transactions.Awaited, "commit", lose)
         job = await place.task("async", lambda tx: None).aenqueue(1)
-        await place.harbor.drain()
+        await place.harbor.adrain()
         record = await place.record(job)
         assert (place.rows(), record.state, record.attempts) == ([1], "done", 0)
 
@@ -747,7 +747,7 @@ def test_an_async_handler_is_told_to_await(scene: Any) -> None:
                 pass
 
         job = await insert.aenqueue()
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert await job.astate() == "done"
 
     scene(act)
@@ -768,7 +768,7 @@ def test_a_def_handler_needs_psycopg(scene: Any, monkeypatch: pytest.MonkeyPatch
                 pass
 
         job = await insert.aenqueue()
-        await place.harbor.drain()
+        await place.harbor.adrain()
         assert await job.astate() == "done"
 
     scene(act)
@@ -917,7 +917,7 @@ def test_what_the_store_refuses_in_a_block_is_an_error_of_ours(scene: Any, kind:
                 tx.execute("SELECT * FROM nowhere")
 
         job = await place.task(kind, awaited if kind == "async" else blocking, max_attempts=1).aenqueue(1)
-        await place.harbor.drain()
+        await place.harbor.adrain()
         record = await place.record(job)
         assert (record.state, place.rows()) == ("dlq", [])
         assert str(record.last_error).startswith("taskharbor.errors.DriverError")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from random import Random
 from typing import Any, ParamSpec
@@ -52,13 +52,15 @@ class World:
         other.harbor = Harbor(driver=driver, clock=world.clock, chance=Random(11))
         return other
 
-    def worker(self, *queues: str, **options: Any) -> AbstractAsyncContextManager[Worker]:
-        """A worker on this loop alone."""
-        return self.harbor.worker(list(queues) or None, threads=False, **options)
+    @asynccontextmanager
+    async def worker(self, *queues: str, **options: Any) -> AsyncGenerator[Worker]:
+        """A worker on this loop alone, with all that is inside it."""
+        async with self.harbor.worker(list(queues) or None, threads=False, **options) as running:
+            yield running._worker
 
     async def drain(self, *queues: str, **options: Any) -> int:
-        """`harbor.drain` on this loop alone."""
-        return await self.harbor.drain(list(queues) or None, threads=False, **options)
+        """`harbor.adrain` on this loop alone."""
+        return await self.harbor.adrain(list(queues) or None, threads=False, **options)
 
     async def record(self, job: Job[Any] | str) -> JobRecord:
         """The job as it is stored, by a way that no fault is in."""

@@ -34,14 +34,14 @@ before = sockets()
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
-    found = [tried(lambda: enqueue(2)), tried(lambda: asyncio.run(harbor.drain()))]
+    found = [tried(lambda: enqueue(2)), tried(lambda: asyncio.run(harbor.adrain()))]
     os.write(write, json.dumps(found).encode())
     sys.exit(0)
 _, status = os.waitpid(child, 0)
 found = json.loads(os.read(read, 100_000))
 ids.append(enqueue(3))
 kept = sockets() == before
-runs = asyncio.run(harbor.drain())
+runs = asyncio.run(harbor.adrain())
 harbor.close()
 print(json.dumps({"child": found, "status": status, "ids": ids, "runs": runs, "kept": kept}))
 """

@@ -67,7 +67,7 @@ async def _drop(harbor: Harbor, schema: str) -> None:
 @asynccontextmanager
 async def _transaction(harbor: Harbor) -> AsyncGenerator[OwnTransaction]:
     """A transaction of the driver's own, with the errors of its connection as ours."""
-    driver = capability(await harbor.driver(), Within)
+    driver = capability(await harbor.adriver(), Within)
     try:
         async with driver.transaction() as tx:
             yield tx

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 
@@ -12,7 +11,7 @@ from taskharbor.cli.bench_run import PING, Bench
 def main() -> None:
     """Work on the store that TASKHARBOR_URL names until the parent goes away."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    asyncio.run(Bench(None).harbor.run_worker([PING]))
+    Bench(None).harbor.run_worker([PING])
 
 
 def _end_with_parent() -> None:

@@ -44,8 +44,7 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
     harbor = known or here().bare()
     if known is not None:
         harbor.find(task)
-    step = harbor.step(task, values, **_options(**given))
-    (job,) = ask(harbor, lambda harbor: harbor.aenqueue_many([step]))
+    job = ask(harbor, lambda harbor: harbor.aenqueue(task, values, **_options(**given)))
     if as_json:
         output.print_json({"id": job.id, "created": job.created, "same_payload": job.same_payload})
     elif job.created:

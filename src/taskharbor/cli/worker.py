@@ -86,7 +86,7 @@ def worker(
 async def _work(
     harbor: Harbor, names: list[str] | dict[str, int] | None, concurrency: int, lease: float, grace: float
 ) -> None:
-    await harbor.run_worker(names, concurrency=concurrency, lease=lease, grace=grace, release_abandoned=True)
+    await harbor.arun_worker(names, concurrency=concurrency, lease=lease, grace=grace, release_abandoned=True)
     with suppress(HarborError, TimeoutError):
         async with asyncio.timeout(CLOSE_PATIENCE):
             await harbor.aclose()

@@ -47,7 +47,10 @@ class _NotNow(Exception):
 
 
 class Executor:
-    """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time)."""
+    """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time).
+
+    `raised`, if somebody wants it, is what the runs raised that failed, by the job's id.
+    """
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Executor:
         self._session = client.session
         self._now = client.session.now
         self._threads = threads
+        self.raised: dict[str, BaseException] | None = None
         self._parents = Parents(client.session.driver, client.session.settings.store_timeout)
 
     async def run(self, held: Held, conclude: Callable[[Held, Outcome], None]) -> None:
@@ -89,6 +93,8 @@ class Executor:
                     outcome = self._returned(held, task, value)
         except BaseException as error:  # decoding and encoding run the user's code as well
             outcome = _raised(error, held, task)
+            if self.raised is not None and isinstance(outcome, Failed):
+                self.raised[job.id] = error
         finally:
             held.ended = True
             if timer is not None:

@@ -355,7 +355,9 @@ class Plan(Generic[R]):
         for laid in self.laid:
             if alone := {"idempotency_key", "tx"} & laid.step.options.keys():
                 raise InvalidJob(
-                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({min(alone)}=…)"
+                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({min(alone)}=…); "
+                    f"or for a job by itself, task.using({min(alone)}=…).enqueue(…) or harbor.enqueue(name, {{…}}, "
+                    f"{min(alone)}=…)"
                 )
         return next(iter(clients.values()), None)
 

@@ -58,13 +58,13 @@ class Portal:
             self._loop = None
 
 
-def refuse_on_a_loop(twin: str) -> None:
+def refuse_on_a_loop(twin: str, words: str = "await") -> None:
     """`BlockingCallInLoop` on a running loop, naming the async twin."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise BlockingCallInLoop(f"this call would block the running event loop: use `await ….{twin}(…)` here")
+    raise BlockingCallInLoop(f"this call would block the running event loop: use `{words} ….{twin}(…)` here")
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

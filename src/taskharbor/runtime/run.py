@@ -14,7 +14,7 @@ from taskharbor.driver import Inspect, at_once, capability
 from taskharbor.errors import JobCancelled, JobFailed
 from taskharbor.runtime.handle import Collected, Job
 from taskharbor.runtime.portal import Portal, blocking
-from taskharbor.runtime.workflows import Workflows
+from taskharbor.runtime.workflows import Workflows, cause_of, results_of
 
 if TYPE_CHECKING:
     from taskharbor.runtime.client import Client
@@ -94,7 +94,7 @@ class Run(Generic[R]):
         try:
             values = await self._values(client, list(flat(outs)), deadline)
         except JobCancelled:
-            if (why := await Workflows(client).cause(self.id)) is None:
+            if (why := await cause_of(client, self.id)) is None:
                 raise
             raise JobFailed(f"workflow {self.id} has failed: {why}. What waited for it was cancelled") from None
         return cast(R, _shaped(outs, iter(values)))
@@ -102,7 +102,7 @@ class Run(Generic[R]):
     async def _stored_outs(self, client: Client) -> Nested[Job[Any]]:
         workflows = Workflows(client)
         await workflows.aget(self.id)
-        found = await workflows.results(self.id)
+        found = await results_of(client, self.id)
 
         def handle(job: JobRecord, returns: Any = Any) -> Job[Any]:
             return (Collected if wiring_of(job.payload).collects else Job)(client, job.id, returns)
@@ -151,7 +151,7 @@ class Run(Generic[R]):
             except TimeoutError:
                 state = await self.astate()
                 if state == Standing.HELD:
-                    why = await Workflows(client).cause(self.id) or "something was cancelled that others wait for"
+                    why = await cause_of(client, self.id) or "something was cancelled that others wait for"
                     raise JobFailed(
                         f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
                     ) from None

@@ -29,6 +29,7 @@ from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.declaration import Declared
 from taskharbor.runtime.doze import Doze
 from taskharbor.runtime.executor import Executor, Middleware
+from taskharbor.runtime.failures import Failure
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
 from taskharbor.runtime.keeper import Held, Keeper, Stop
 from taskharbor.runtime.lines import Lines
@@ -99,6 +100,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._hosted: list[Hosted] = []
         self._abandoned: list[Held] = []
+        self._failures: list[Failure] | None = None
         self._told, self._concluded = self._tell, self._conclude  # bound once, for all jobs
 
     @property
@@ -232,8 +234,13 @@ class Worker:
         await self._upkeep.farewell(self.id)
         logger.info("worker.stopped: %s after %d %s", self.id, self.finished, "run" if self.finished == 1 else "runs")
 
-    async def drain(self) -> int:
-        """Run everything that is due, and what that makes due, then return how many runs that were."""
+    async def drain(self, failures: list[Failure] | None = None) -> int:
+        """Run everything that is due, and what that makes due, then return how many runs that were.
+
+        `failures`, if given, is filled with the runs that failed.
+        """
+        self._failures = failures
+        self._executor.raised = None if failures is None else {}
         self._begin()
         self._quarantine.alone = True
         try:
@@ -418,6 +425,8 @@ class Worker:
         job = held.job
         if isinstance(outcome, Failed):
             job = replace(job, started_at=held.started_at)
+            if self._failures is not None:
+                self._failures.append(Failure(job, outcome, (self._executor.raised or {}).pop(job.id, None)))
         task = self._tasks.get(job.type)
         settings = self._session.settings
         retry = task.retry if task else settings.retry

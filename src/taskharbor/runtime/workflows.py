@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -17,6 +18,9 @@ from taskharbor.driver import Inspect, Parent, WorkflowCounts, capability
 from taskharbor.errors import JobNotFound
 from taskharbor.runtime.part import LIMIT, PAGE, Part
 from taskharbor.runtime.portal import blocking
+
+if TYPE_CHECKING:
+    from taskharbor.runtime.client import Client
 
 _DEAD = (Shown.DLQ, Shown.CANCELLED)
 _UNFINISHED = tuple(state for state in Shown if state not in (Shown.DONE, *_DEAD))
@@ -74,7 +78,7 @@ class Workflows(Part):
         """Its jobs in the order they were stored, with their states and edges; `JobNotFound` if there are none."""
         nodes: list[GraphNode] = []
         now = self._now()
-        async for page in self._pages(Filter(workflow_id=id)):
+        async for page in _pages(self._client, Filter(workflow_id=id)):
             nodes += [
                 GraphNode(
                     id=job.id,
@@ -95,7 +99,7 @@ class Workflows(Part):
         The last ones first: a job must not be released because those that it waits for are cancelled.
         """
         stopped = 0
-        async for page in self._pages(Filter(workflow_id=id, states=_UNFINISHED)):
+        async for page in _pages(self._client, Filter(workflow_id=id, states=_UNFINISHED)):
             async with self._client.store() as driver:
                 await capability(driver, Inspect).free_workflow_key(id)
             answers = await self._client.cancel([job.id for job in page])
@@ -110,7 +114,7 @@ class Workflows(Part):
         """
         dead: list[str] = []
         served, missed = set[str](), set[str]()
-        async for page in self._pages(Filter(workflow_id=id)):
+        async for page in _pages(self._client, Filter(workflow_id=id)):
             for job, edges in zip(page, await self._edges(page), strict=True):
                 is_dead = job.state in (State.DLQ, State.CANCELLED)
                 left_out = is_dead and job.id in served and job.id not in missed  # those behind it came before it
@@ -129,29 +133,6 @@ class Workflows(Part):
         async with self._client.store() as driver:
             return await capability(driver, Inspect).parents([job.id for job in jobs], 0)
 
-    async def results(self, id: str) -> Nested[JobRecord]:
-        """The jobs that the result is made of, nested as that is; `JobNotFound` if not all of them are left."""
-        found: list[tuple[Path, JobRecord]] = []
-        outs: int | None = None
-        async for page in self._pages(Filter(workflow_id=id)):
-            for job in page:
-                wiring = wiring_of(job.payload)
-                if wiring.outs is not None:
-                    outs = wiring.outs
-                if wiring.out is not None:
-                    found.append((wiring.out, job))
-        if len(found) != outs:
-            raise JobNotFound(
-                f"workflow {id} has no result any more: records of its result are gone, deleted or past their retention"
-            )
-        return assembled(found)
-
-    async def cause(self, id: str) -> str | None:
-        """Which job has failed, and why; None if none is dead."""
-        async with self._client.store() as driver:
-            dead = await capability(driver, Inspect).query(Filter(workflow_id=id, states=(Shown.DLQ,)), self._now(), 1)
-        return f"job {dead[0].id} ({dead[0].type}) is dead: {dead[0].last_error}" if dead else None
-
     async def _at_a_glance(self, found: WorkflowCounts) -> Workflow:
         state = standing(found.states)
         if state is None:
@@ -167,24 +148,12 @@ class Workflows(Part):
     async def _result_states(self, id: str) -> list[State]:
         """Of the jobs that the result is made of; a failure that is collected is as good as a result (K4)."""
         found: list[State] = []
-        async for page in self._pages(Filter(workflow_id=id)):
+        async for page in _pages(self._client, Filter(workflow_id=id)):
             for job in page:
                 wiring = wiring_of(job.payload)
                 if wiring.out is not None:
                     found.append(State.DONE if wiring.collects and job.state is State.DLQ else job.state)
         return found
-
-    async def _pages(self, where: Filter) -> AsyncIterator[list[JobRecord]]:
-        """Matching jobs, the newest first. What is done with a page may change what matches: the next begins behind."""
-        after = None
-        while True:
-            async with self._client.store() as driver:
-                page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
-            if page:
-                yield page
-            if len(page) < PAGE:
-                return
-            after = page[-1].id
 
     list = blocking(alist)
     get = blocking(aget)
@@ -192,3 +161,43 @@ class Workflows(Part):
     graph = blocking(agraph)
     cancel = blocking(acancel)
     replay = blocking(areplay)
+
+
+async def results_of(client: Client, id: str) -> Nested[JobRecord]:
+    """The jobs that the result is made of, nested as that is; `JobNotFound` if not all of them are left."""
+    found: list[tuple[Path, JobRecord]] = []
+    outs: int | None = None
+    async for page in _pages(client, Filter(workflow_id=id)):
+        for job in page:
+            wiring = wiring_of(job.payload)
+            if wiring.outs is not None:
+                outs = wiring.outs
+            if wiring.out is not None:
+                found.append((wiring.out, job))
+    if len(found) != outs:
+        raise JobNotFound(
+            f"workflow {id} has no result any more: records of its result are gone, deleted or past their retention"
+        )
+    return assembled(found)
+
+
+async def cause_of(client: Client, id: str) -> str | None:
+    """Which job has failed, and why; None if none is dead."""
+    async with client.store() as driver:
+        dead = await capability(driver, Inspect).query(
+            Filter(workflow_id=id, states=(Shown.DLQ,)), client.session.now(), 1
+        )
+    return f"job {dead[0].id} ({dead[0].type}) is dead: {dead[0].last_error}" if dead else None
+
+
+async def _pages(client: Client, where: Filter) -> AsyncIterator[list[JobRecord]]:
+    """Matching jobs, the newest first. What is done with a page may change what matches: the next begins behind."""
+    after = None
+    while True:
+        async with client.store() as driver:
+            page = await capability(driver, Inspect).query(where, client.session.now(), PAGE, after)
+        if page:
+            yield page
+        if len(page) < PAGE:
+            return
+        after = page[-1].id

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
+from taskharbor.runtime.blocks import Managed, alongside, run_here
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.doze import until_open
 from taskharbor.runtime.executor import Middleware
+from taskharbor.runtime.failures import Failure, told
 from taskharbor.runtime.mourning import Hook
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.session import Session
@@ -19,9 +21,11 @@ from taskharbor.runtime.signals import stop_signals
 
 if TYPE_CHECKING:
     from taskharbor.runtime.declaration import Declared
+    from taskharbor.runtime.running import RunningWorker
     from taskharbor.runtime.worker import Worker
     from taskharbor.runtime.worker_options import WorkerOptions
 
+THREAD = "taskharbor-worker"
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -40,8 +44,7 @@ class Workplace:
     def _session(self) -> Session:
         return self._client.session
 
-    @asynccontextmanager
-    async def worker(
+    def worker(
         self,
         queues: Sequence[str] | Mapping[str, int] | None = None,
         *,
@@ -49,24 +52,32 @@ class Workplace:
         lease: float = 30.0,
         grace: float = 25.0,
         threads: bool = True,
-    ) -> AsyncGenerator[Worker]:
-        """A worker beside your own code: works inside the block, stops gracefully at its end.
+    ) -> Managed[RunningWorker]:
+        """A worker beside your own code (`with` or `async with`): works inside the block, stops gracefully at its end.
 
         The block begins when the store is there and knows the recurring tasks: one that is away is waited for, and the
-        log says so.
+        log says so. By `async with` it works on the running event loop, by `with` in a thread with a loop of its own.
         """
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
+        return Managed(
+            "worker", lambda: self._working(options), lambda: alongside(lambda: self._working(options), THREAD)
+        )
+
+    @asynccontextmanager
+    async def _working(self, options: WorkerOptions) -> AsyncGenerator[RunningWorker]:
+        from taskharbor.runtime.running import RunningWorker
+
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
             worker.start()
             try:
                 if self._recurring:
                     await worker.ready()
-                yield worker
+                yield RunningWorker(worker)
             finally:
                 await worker.stop()
 
-    async def run_worker(
+    async def arun_worker(
         self,
         queues: Sequence[str] | Mapping[str, int] | None = None,
         *,
@@ -91,18 +102,61 @@ class Workplace:
                     await worker.stop(hold_abandoned=release_abandoned)
         await worker.release()
 
-    async def drain(
-        self, queues: Sequence[str] | None = None, *, concurrency: int = 16, lease: float = 30.0, threads: bool = True
+    def run_worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        release_abandoned: bool = False,
+    ) -> None:
+        """The blocking twin of `arun_worker`, on a loop of its own in the calling thread.
+
+        Signals reach the main thread only: elsewhere nothing stops it. There, use `with harbor.worker():`.
+        """
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
+        run_here("arun_worker", lambda: self.arun_worker(queues, release_abandoned=release_abandoned, **given))
+
+    async def adrain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        threads: bool = True,
+        raise_failures: bool = False,
     ) -> int:
-        """Run everything that is due, and what that makes due, then return the number of runs. For tests."""
+        """Run everything that is due, and what that makes due, then return the number of runs. For tests.
+
+        `raise_failures` raises what a handler raised, once all of it has run: the first one, and its notes name the
+        job and the others.
+        """
         total = 0
+        failures: list[Failure] | None = [] if raise_failures else None
         async with self._lived() as worker_of:
             while True:
                 names = await self._all_queues() if queues is None else queues
                 options = self._options(names, concurrency=concurrency, lease=lease, threads=threads)
-                total += await worker_of(options).drain()
+                total += await worker_of(options).drain(failures)
                 if queues is not None or set(await self._all_queues()) <= set(names):
-                    return total
+                    break
+        if failures:
+            raise told(failures)
+        return total
+
+    def drain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        threads: bool = True,
+        raise_failures: bool = False,
+    ) -> int:
+        """The blocking twin of `adrain`, on a loop of its own in the calling thread."""
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "threads": threads}
+        return run_here("adrain", lambda: self.adrain(queues, raise_failures=raise_failures, **given))
 
     @asynccontextmanager
     async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:

@@ -253,11 +253,29 @@ async def in_a_coroutine() -> None:
     assert_type(await job.acancel(), bool)
     assert_type(job.created, bool)
     async with harbor.open(), harbor.worker(["mail"], concurrency=2), harbor.worker({"mail": 3, "default": 1}):
-        assert_type(await harbor.drain(), int)
-    await harbor.run_worker(concurrency=4, lease=30)
+        assert_type(await harbor.adrain(raise_failures=True), int)
+    await harbor.arun_worker(concurrency=4, lease=30)
+    assert_type(await harbor.aenqueue("mail.send", {"to": "Ada"}, idempotency_key="k"), Job[Any])
+    await harbor.amigrate(dry=True)
+    await harbor.aclose()
+    async with harbor.stand_in("memory://") as same:
+        assert_type(same, Harbor)
     assert_type(await harbor.admin.recurring.acreate("d", add, every=60, arguments={"a": 1}), RecurringTask)
     assert_type(await harbor.admin.recurring.arun("d"), Job[Any])
     assert_type(await harbor.admin.recurring.adelete("d"), None)
+
+
+def in_a_function() -> None:
+    with harbor.open() as same, harbor.worker(["mail"]) as worker, harbor.stand_in("memory://", everywhere=False):
+        assert_type(same, Harbor)
+        assert_type(worker.id, str)
+        assert_type(worker.busy + worker.finished, int)
+        assert_type(harbor.drain(["mail"], raise_failures=True), int)
+    harbor.run_worker({"mail": 3}, concurrency=4, lease=30)
+    assert_type(harbor.enqueue("mail.send", {"to": "Ada"}, queue="mail", delay=5), Job[Any])
+    assert_type(harbor.enqueue("mail.send"), Job[Any])
+    harbor.migrate(dry=True)
+    harbor.close()
 
 
 @harbor.task

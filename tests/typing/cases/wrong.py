@@ -113,9 +113,24 @@ async def in_a_coroutine() -> None:
     current().enqueue(add)  # E
     current().enqueue(add.step("one"))  # E
     wrong_child: Job[str] = current().enqueue(add.step(1))  # E
-    await harbor.run_worker(concurency=4)  # E
-    await harbor.drain(queues=5)  # E
+    await harbor.arun_worker(concurency=4)  # E
+    await harbor.adrain(queues=5)  # E
+    await harbor.drain()  # E
+    await harbor.run_worker()  # E
+    await harbor.aenqueue("mail.send", {"to": "Ada"}, qeue="mail")  # E
     async with harbor.worker(queues=5):  # E
+        pass
+    async with harbor.worker() as worker:
+        await worker.stop()  # E
+
+
+def in_a_function() -> None:
+    runs: int = harbor.adrain()  # E
+    harbor.drain(raise_failure=True)  # E
+    harbor.enqueue("mail.send", ["Ada"])  # E
+    harbor.enqueue("mail.send", {"to": "Ada"}, qeue="mail")  # E
+    wrong_job: Run[str] = harbor.enqueue("mail.send", {})  # E
+    with harbor.stand_in(5):  # E
         pass
 
 

@@ -59,7 +59,8 @@ def test_the_interface_of_the_contract_is_there() -> None:
 
     job = harbor.job("x")
     for thing, names in {
-        harbor: "task middleware lifespan enqueue_many aenqueue_many enqueue aenqueue worker run_worker arun_worker drain adrain open stand_in admin",
+        harbor: "task middleware lifespan enqueue_many aenqueue_many enqueue aenqueue worker open stand_in admin",
+        taskharbor.Harbor: "run_worker arun_worker drain adrain driver adriver migrate amigrate close aclose",
         work: "enqueue aenqueue using step name",
         job: "id created same_payload state result cancel astate aresult acancel",
         harbor.admin: "jobs dlq queues workers stats astats",

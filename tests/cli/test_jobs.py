@@ -78,7 +78,7 @@ def test_the_fields_of_a_list(busy: Desk) -> None:
 def test_the_list_for_people(busy: Desk) -> None:
     """C: plain aligned text where stdout is no terminal."""
     head, *rows = busy.good("jobs", "ls", "--url", busy.url).splitlines()
-    assert head.split() == ["ID", "TASK", "QUEUE", "STATE", "TRIES", "WHEN", "ERROR"]
+    assert head.split() == ["ID", "TASK", "QUEUE", "STATE", "FAILURES", "WHEN", "ERROR"]
     assert [row.split()[0] for row in rows] == ["later", "ready", "dead", "done"]
     assert all(row[head.index("TASK") :].startswith("shop.") for row in rows)
     assert rows[2].endswith("ValueError: no such user")
@@ -164,3 +164,17 @@ def test_jobs_are_cancelled_by_id(busy: Desk) -> None:
 def test_cancel_wants_ids(busy: Desk) -> None:
     """C: without any, it is a wrong use."""
     assert busy.run("jobs", "cancel", "--url", busy.url).exit_code == 2
+
+
+def test_endings_of_ids_are_taken_for_the_whole(busy: Desk) -> None:
+    """C: wherever an id is taken; several that match are named, and none is changed."""
+    one = "0198c5d2-0000-7000-8000-0000deadbeef"
+    other = "0198c5d2-0000-7000-8000-0001deadbeef"
+    busy.enqueue("shop.welcome", "user_id=4", "--id", one)
+    assert one in busy.good("jobs", "show", "deadbeef", "--url", busy.url)
+    assert listed(busy, "--after", "deadbeef")[0] == "later"
+    busy.enqueue("shop.welcome", "user_id=4", "--id", other)
+    complaint = busy.bad(2, "jobs", "cancel", "deadbeef", "--url", busy.url)
+    assert f"is the ending of 2 job ids: {other}, {one}" in complaint
+    assert busy.good("jobs", "cancel", "0deadbeef", "--url", busy.url) == f"Cancelled {one}.\n"
+    assert "there is no job nobody" in busy.bad(1, "jobs", "ls", "--after", "nobody", "--url", busy.url)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
+from taskharbor import Retry, Step, Unrecoverable, chain
 from taskharbor.cli.logs import ForFiles, ForPeople
+from taskharbor.cli.tables import Column, fitted, shortened
 from taskharbor.runtime.observe import JobFilter
 
 from .desk import Desk, in_terminal, unpainted
 
-TABLES = [["jobs", "ls"], ["dlq", "ls"], ["dlq", "groups"], ["stats"]]
+TABLES = [["jobs", "ls"], ["dlq", "ls"], ["dlq", "groups"], ["stats"], ["queues", "ls"]]
+ID = "00000000-0000-7000-8000-0000deadbeef"
+LONG = "acme.notifications.email.send_welcome_message"
 
 
 def shown(desk: Desk, width: int, *words: str, **environment: str) -> str:
@@ -25,7 +33,7 @@ def shown(desk: Desk, width: int, *words: str, **environment: str) -> str:
 def busy(desk: Desk) -> Desk:
     """A store with a done job and a dead one."""
     desk.enqueue("shop.welcome", "user_id=1")
-    desk.enqueue("shop.explode", 'text="[red]boom[/red]"', "--id", "00000000-0000-7000-8000-000000000000")
+    desk.enqueue("shop.explode", 'text="[red]boom[/red]"', "--id", ID)
     desk.drain()
     return desk
 
@@ -36,23 +44,110 @@ def test_colours_only_where_wanted(busy: Desk, words: list[str]) -> None:
     assert "\x1b[3" in shown(busy, 120, *words)
     plain = shown(busy, 120, *words, NO_COLOR="1")
     assert "\x1b[3" not in plain
-    assert "shop.explode" in plain
+    assert ("mail" if words == ["queues", "ls"] else "shop.explode") in plain
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])
 @pytest.mark.parametrize("words", TABLES, ids=" ".join)
 def test_tables_fit_the_terminal(busy: Desk, width: int, words: list[str]) -> None:
-    """C: no line is wider than the terminal; from 60 columns on, ids are whole."""
+    """C: no line is wider than the terminal; ids are shown by their endings."""
     text = unpainted(shown(busy, width, *words))
     assert max(len(line) for line in text.splitlines()) <= width
-    if width >= 60 and words[-1] == "ls":
-        assert "00000000-0000-7000-8000-000000000000" in text
+    if words in (["jobs", "ls"], ["dlq", "ls"]):
+        assert f"\n{ID[-8:]} " in text
+        assert ID not in text
+
+
+@pytest.fixture
+def crowded(desk: Desk) -> Desk:
+    """A store whose jobs have long names, long errors and wide characters, in every state that takes a column."""
+
+    async def fill() -> None:
+        async with desk.harbor.open() as harbor:
+
+            async def run(*steps: Step[Any]) -> None:
+                await harbor.aenqueue_many(steps)
+                await harbor.adrain(["transactional-email-high", "注文"])
+
+            @harbor.task(name=LONG, queue="transactional-email-high", retry=Retry.fixed(3600))
+            async def send() -> None:
+                raise OSError("no answer from mail-7.example.com within 30 seconds")
+
+            @harbor.task(name="shop.受注処理", queue="注文")
+            async def order() -> None:
+                raise Unrecoverable("住所が見つかりません: 東京都千代田区丸の内一丁目")
+
+            @harbor.task(name="fine", queue="注文")
+            async def fine() -> None: ...
+
+            await run(send.step(), order.step(), fine.step())
+            await fine.using(delay=3600).aenqueue()
+            await (await fine.aenqueue()).acancel()
+            await chain(fine.using(queue="slow").step(), fine.using(queue="slow").step()).aenqueue()
+            await fine.using(queue="claimed").aenqueue()
+            driver = await harbor.adriver()
+            await driver.reserve(["claimed"], harbor.admin.now(), timedelta(hours=1), 1, "web-1.example.com:4242:ab12")
+            await harbor.admin.queues.apause("slow")
+
+    asyncio.run(fill())
+    return desk
+
+
+def test_eighty_columns_keep_what_matters(crowded: Desk) -> None:
+    """C: lists keep queue, time and error; stats keep the oldest due; the end of a task's name is kept."""
+    jobs = unpainted(shown(crowded, 80, "jobs", "ls"))
+    assert jobs.split()[:6] == ["ID", "TASK", "QUEUE", "STATE", "WHEN", "ERROR"]
+    assert "lcome_message  transact" in jobs
+    assert "OSError: no an" in jobs
+    assert "Unrecoverable: " in jobs
+    assert "taskharbor.errors" not in jobs
+    for words in (["stats"], ["queues", "ls"]):
+        text = unpainted(shown(crowded, 80, *words))
+        (head,) = [line for line in text.splitlines() if line.startswith("QUEUE ")]
+        assert {"PAUSED", "READY", "DLQ", "DUE"} <= set(head.split())
+        assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert max(cell_len(line) for line in jobs.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("words", [["jobs", "ls"], ["stats"], ["queues", "ls"], ["workflows", "ls"]], ids=" ".join)
+def test_wide_tables_are_whole(crowded: Desk, words: list[str]) -> None:
+    """C: --wide has every column, whole ids, and nothing cut."""
+    text = unpainted(shown(crowded, 80, *words, "--wide"))
+    assert "…" not in text
+    if words == ["jobs", "ls"]:
+        assert "FAILURES" in text
+        assert LONG in text
+        assert "taskharbor.errors.Unrecoverable: 住所が見つかりません: 東京都千代田区丸の内一丁目" in text
+        assert all(len(line.split()[0]) == 36 for line in text.splitlines()[2:])
+    if words[0] in ("stats", "queues"):
+        assert "CANCELLED" in text
+
+
+def test_columns_give_way_in_their_order() -> None:
+    """C: soft columns are cut first, then columns are left out by rank; what has no rank stays."""
+    columns = [Column("ID"), Column("TASK", least=4), Column("WHEN", drop=2), Column("NO", drop=1)]
+    assert fitted(columns, [8, 20, 6, 2], 80) == {0: 8, 1: 20, 2: 6, 3: 2}
+    assert fitted(columns, [8, 20, 6, 2], 40) == {0: 8, 1: 18, 2: 6, 3: 2}
+    assert fitted(columns, [8, 20, 6, 2], 25) == {0: 8, 1: 7, 2: 6}
+    assert fitted(columns, [8, 20, 6, 2], 15) == {0: 8, 1: 5}
+    assert fitted(columns, [8, 20, 6, 2], 5) == {0: 8, 1: 4}
+    heavy = [Column("A", least=4), Column("B", least=4, weight=2)]
+    assert fitted(heavy, [40, 40], 32) == {0: 10, 1: 20}
+
+
+def test_texts_are_cut_by_cells() -> None:
+    """C: a wide character is never halved; the end is kept where that says more."""
+    assert shortened("shop.welcome", 12) == "shop.welcome"
+    assert shortened("shop.welcome", 8) == "shop.we…"
+    assert shortened("shop.welcome", 8, keep_end=True) == "…welcome"
+    assert shortened("東京都千代田区", 6) == "東京…"
+    assert shortened("no answer from", 4) == "no…"
 
 
 def test_stored_text_is_no_markup(busy: Desk) -> None:
     """X5: brackets stay what they are."""
     assert "[red]boom[/red]" in unpainted(shown(busy, 140, "dlq", "ls"))
-    page = unpainted(shown(busy, 140, "dlq", "show", "00000000-0000-7000-8000-000000000000"))
+    page = unpainted(shown(busy, 140, "dlq", "show", ID))
     assert "ValueError: [red]boom[/red]" in page
     assert '"text": "[red]boom[/red]"' in page
 

@@ -26,7 +26,7 @@ from taskharbor.errors import (
 )
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
-from taskharbor.runtime import admin, dead_letters, recurring, transaction, workflows
+from taskharbor.runtime import admin, dead_letters, jobs, recurring, transaction, workflows
 from taskharbor.runtime.blocks import Managed
 from taskharbor.runtime.flow import Ready
 from taskharbor.runtime.running import RunningWorker
@@ -45,7 +45,7 @@ FACES = [
     RunningWorker,
     TaskManager,
     admin.Admin,
-    admin.Jobs,
+    jobs.Jobs,
     admin.Queues,
     admin.Workers,
     dead_letters.DeadLetters,

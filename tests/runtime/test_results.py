@@ -97,6 +97,7 @@ async def test_hints_that_fail_do_not_fail_the_wait() -> None:
 
 @virtual
 async def test_a_wait_ends_at_its_timeout() -> None:
+    """P: and the error names the state that is shown, not the one that is stored."""
     world = World()
 
     @world.harbor.task
@@ -108,6 +109,9 @@ async def test_a_wait_ends_at_its_timeout() -> None:
         with pytest.raises(TimeoutError, match=f"is ready and has no result after {timeout:g} s"):
             await job.aresult(timeout)
         assert time() - asked == pytest.approx(timeout, abs=0.01)
+    later = await never.using(delay=60).aenqueue()
+    with pytest.raises(TimeoutError, match="is scheduled and has no result after 1 s"):
+        await later.aresult(1)
 
 
 @virtual

@@ -18,6 +18,7 @@ from taskharbor.cli.health import health
 from taskharbor.cli.jobs import jobs
 from taskharbor.cli.migrate import migrate
 from taskharbor.cli.place import place_options
+from taskharbor.cli.queues import queues
 from taskharbor.cli.recurring import recurring
 from taskharbor.cli.stats import stats
 from taskharbor.cli.worker import worker
@@ -50,7 +51,7 @@ def demo(keep: bool) -> None:
     sys.exit(run_demo(keep=keep))
 
 
-for command in (bench, dlq, enqueue, health, jobs, migrate, recurring, stats, worker, workflows):
+for command in (bench, dlq, enqueue, health, jobs, migrate, queues, recurring, stats, worker, workflows):
     cli.add_command(command)
 
 

@@ -17,8 +17,8 @@ from msgspec.structs import asdict
 from taskharbor import config
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.output import Column
 from taskharbor.cli.place import Place, here, place_options
+from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _show(figures: Figures) -> None:
         *([] if figures.commit is None else [["commit of one row", f"{figures.commit:.2f} ms"]]),
     ]
     output.heading("Jobs that do nothing")
-    output.table([Column("MEASURE"), Column("HERE", right=True)], rows)
+    table([Column("MEASURE"), Column("HERE", right=True)], rows)
 
 
 def verdict(ground: Ground, figures: Figures) -> list[str]:

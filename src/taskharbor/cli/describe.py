@@ -1,48 +1,21 @@
-"""A job as commands show it: JSON fields with stable names, a row of a list, a page."""
+"""A job as commands show it: JSON fields with stable names, and a page."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from taskharbor.cli import output
-from taskharbor.cli.output import Cell, Column, ago, exact
+from taskharbor.cli.output import Cell, exact
+from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
-from taskharbor.core.states import Shown, State, shown
-from taskharbor.driver import DeadGroup
+from taskharbor.core.states import shown
 
 if TYPE_CHECKING:
     from taskharbor.runtime.recurring import RecurringTask
-
-COLUMNS = (
-    Column("ID"),
-    Column("TASK", least=58, soft=True),
-    Column("QUEUE", least=110),
-    Column("STATE"),
-    Column("TRIES", right=True, least=72),
-    Column("WHEN", least=84),
-    Column("ERROR", least=100, soft=True),
-)
-DEAD_COLUMNS = (
-    Column("ID"),
-    Column("TASK", least=50, soft=True),
-    Column("QUEUE", least=130),
-    Column("TRIES", right=True, least=110),
-    Column("WHEN", least=96),
-    Column("ERROR", least=76, soft=True),
-)
-GROUP_COLUMNS = (
-    Column("GROUP"),
-    Column("JOBS", right=True),
-    Column("FIRST", least=90),
-    Column("LAST", least=60),
-    Column("TASK", soft=True),
-    Column("ERROR", least=50, soft=True),
-)
 
 
 class _Envelope(msgspec.Struct):
@@ -134,50 +107,6 @@ def _failure(failure: Failure) -> dict[str, Any]:
     }
 
 
-def table(jobs: Sequence[JobRecord], now: datetime, *, dead: bool = False) -> None:
-    """The jobs as a table; in one of dead jobs the state goes without saying."""
-    columns = DEAD_COLUMNS if dead else COLUMNS
-    rows = [_row(job, now) for job in jobs]
-    output.table(columns, [[row[column.title] for column in columns] for row in rows])
-
-
-def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
-    return {
-        "ID": Cell(job.id, "bold"),
-        "TASK": job.type,
-        "QUEUE": job.queue,
-        "STATE": output.state_cell(shown(job, now)),
-        "TRIES": f"{job.attempts}/{job.max_attempts or '∞'}",
-        "WHEN": _when(job, now),
-        "ERROR": Cell((job.last_error if job.state is not State.DONE else None) or "", "red"),
-    }
-
-
-def _when(job: JobRecord, now: datetime) -> str:
-    state = shown(job, now)
-    if state is Shown.SCHEDULED:
-        return ago(job.due_at, now)
-    return ago(job.completed_at or (job.lease.claimed_at if job.lease else job.created_at), now)
-
-
-def groups(found: Sequence[DeadGroup], now: datetime) -> None:
-    """Causes of death as a table."""
-    output.table(
-        GROUP_COLUMNS,
-        [
-            [
-                Cell(group.fingerprint, "bold"),
-                f"{group.count:,}",
-                ago(group.first_at, now),
-                ago(group.last_at, now),
-                group.task,
-                Cell(group.error or "", "red"),
-            ]
-            for group in found
-        ],
-    )
-
-
 def page(job: JobRecord, now: datetime) -> None:
     """Everything about one job."""
     output.say(f"{job.type}  {job.id}", "bold")
@@ -187,13 +116,13 @@ def page(job: JobRecord, now: datetime) -> None:
             ("group", job.fingerprint),
             ("queue", job.queue),
             ("priority", str(job.priority) if job.priority else None),
-            ("attempts", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
+            ("failures", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
             ("crashes", f"{job.crashes} of {'any number' if job.max_crashes is None else job.max_crashes}"),
             ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
             ("put back", f"{job.unknown_put_backs} times: no such task" if job.unknown_put_backs else None),
             ("held by", _holder(job, now)),
             ("progress", _progress(job)),
-            ("timeout", None if job.timeout is None else output.length(job.timeout)),
+            ("timeout", None if job.timeout is None else length(job.timeout)),
             ("tags", ", ".join(job.tags) or None),
             ("key", job.idempotency_key),
         ]
@@ -229,7 +158,7 @@ def _times(job: JobRecord, now: datetime) -> None:
             ("failed", exact(job.failed_at, now)),
             ("cancel asked", exact(job.cancel_requested_at, now)),
             ("completed", exact(job.completed_at, now)),
-            ("took", None if ran is None else output.length(ran.total_seconds())),
+            ("took", None if ran is None else length(ran.total_seconds())),
             ("expires", exact(job.expires_at, now)),
             ("key until", exact(job.key_expires_at, now)),
             ("kept until", exact(job.keep_until, now)),

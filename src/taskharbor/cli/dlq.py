@@ -12,15 +12,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from taskharbor.cli import describe, output
+from taskharbor.cli import describe, lists, output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.jobs import WORDS_HELP, show_list
+from taskharbor.cli.ids import place_after, whole_id, whole_ids, whole_words
+from taskharbor.cli.jobs import WORDS_HELP
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option
+from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
 from taskharbor.core.filter import WORDS
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import State
+from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.dead_letters import Purged
@@ -46,14 +48,20 @@ def dlq() -> None:
 @limit_option(50, 1000)
 @click.option("--after", metavar="ID", help="Go on behind this job.")
 @json_option
+@wide_option
 @place_options
-def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bool) -> None:
+def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.dlq.alist(words, limit=limit, after=after))
+
+    async def look(harbor: Harbor) -> list[JobRecord]:
+        where, behind = await whole_words(harbor, words), await place_after(harbor, after)
+        return await harbor.admin.dlq.alist(where, limit=limit, after=behind)
+
+    found = ask(harbor, look)
     if as_json:
         output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
     else:
-        show_list(found, harbor.admin.now(), limit, _nothing(words), dead=True)
+        lists.jobs(found, harbor.admin.now(), limit, _nothing(words), dead=True, wide=wide)
 
 
 def _nothing(words: tuple[str, ...]) -> str:
@@ -66,8 +74,12 @@ def _nothing(words: tuple[str, ...]) -> str:
 @place_options
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
+
+    async def look(harbor: Harbor) -> JobRecord:
+        return await harbor.admin.dlq.aget(await whole_id(harbor, id))
+
     harbor = here().store()
-    job = ask(harbor, lambda harbor: harbor.admin.dlq.aget(id))
+    job = ask(harbor, look)
     if as_json:
         output.print_json(describe.full(job, harbor.admin.now()))
     else:
@@ -78,16 +90,21 @@ def show_dead(id: str, as_json: bool) -> None:
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
 @json_option
+@wide_option
 @place_options
-def list_groups(words: tuple[str, ...], limit: int, as_json: bool) -> None:
+def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -> None:
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.dlq.agroups(words, limit=limit))
+
+    async def look(harbor: Harbor) -> list[DeadGroup]:
+        return await harbor.admin.dlq.agroups(await whole_words(harbor, words), limit=limit)
+
+    found = ask(harbor, look)
     if as_json:
         output.print_json([asdict(group) for group in found])
     elif not found:
         output.say(_nothing(words), "dim")
     else:
-        describe.groups(found, harbor.admin.now())
+        lists.group_table(found, harbor.admin.now(), wide=wide)
         if len(found) == limit:
             click.echo(f"The first {limit}. More: --limit.", err=True)
 
@@ -136,7 +153,11 @@ def replay(
 
 def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: bool, as_json: bool) -> None:
     harbor = here().store()
-    ids = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(words, limit=limit, dry_run=True))
+
+    async def look(harbor: Harbor) -> list[str]:
+        return await harbor.admin.dlq.areplay_all(await whole_words(harbor, words), limit=limit, dry_run=True)
+
+    ids = ask(harbor, look)
     replayed = ids
     if ids and not dry_run:
         _confirm(harbor, "replay", ids, yes)
@@ -178,8 +199,9 @@ def purge(
 
     async def look(harbor: Harbor) -> Purged:
         if named:
-            return Purged([(await harbor.admin.dlq.aget(id)).id for id in dict.fromkeys(named)], [])
-        return await harbor.admin.dlq.apurge(words, older_than=older_than, limit=limit, dry_run=True)
+            return Purged([(await harbor.admin.dlq.aget(id)).id for id in await whole_ids(harbor, named)], [])
+        where = await whole_words(harbor, words)
+        return await harbor.admin.dlq.apurge(where, older_than=older_than, limit=limit, dry_run=True)
 
     harbor = here().store()
     purged = ask(harbor, look)
@@ -220,7 +242,7 @@ def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool) -> None:
 def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
     """What would be affected, and that there may be more."""
     if dry_run and ids:
-        describe.table(_first(harbor, ids), harbor.admin.now(), dead=True)
+        lists.job_table(_first(harbor, ids), harbor.admin.now(), dead=True)
     if len(ids) == limit:
         click.echo(f"That is the limit of {limit:,}; more may match: run it again.", err=True)
 
@@ -264,7 +286,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, as_json: bool) -> None:
     async def act(harbor: Harbor) -> list[Answer]:
         answer = _would_replay if dry_run else _replay_one
-        return [await answer(harbor, id, changes) for id in dict.fromkeys(ids)]
+        return [await answer(harbor, id, changes) for id in await whole_ids(harbor, ids)]
 
     answers = ask(here().store(), act)
     if as_json:

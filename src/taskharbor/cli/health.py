@@ -13,6 +13,7 @@ from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import json_option, time_option
+from taskharbor.core.durations import length
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
@@ -77,7 +78,7 @@ def _problems(
             )
             problems.append(("queue_without_worker", message))
         elif max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
-            waited = output.length((now - counts.oldest_due).total_seconds())
+            waited = length((now - counts.oldest_due).total_seconds())
             problems.append(
                 (
                     "late",

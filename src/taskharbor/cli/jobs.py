@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
-from taskharbor.cli import describe, output
+from taskharbor.cli import describe, lists, output
 from taskharbor.cli.exits import BAD, complain
+from taskharbor.cli.ids import place_after, whole_id, whole_ids, whole_words
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_option, limit_option
+from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.core.job import JobRecord
+from taskharbor.harbor import Harbor
 
 WORDS_HELP = """
     WORDS narrow the list; all of them must hold:
@@ -38,24 +38,20 @@ def jobs() -> None:
 @limit_option(50, 1000)
 @click.option("--after", metavar="ID", help="Go on behind this job.")
 @json_option
+@wide_option
 @place_options
-def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bool) -> None:
+def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.jobs.alist(words, limit=limit, after=after))
+
+    async def look(harbor: Harbor) -> list[JobRecord]:
+        where, behind = await whole_words(harbor, words), await place_after(harbor, after)
+        return await harbor.admin.jobs.alist(where, limit=limit, after=behind)
+
+    found = ask(harbor, look)
     if as_json:
         output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
     else:
-        show_list(found, harbor.admin.now(), limit, "No jobs match." if words else "No jobs yet.")
-
-
-def show_list(found: list[JobRecord], now: datetime, limit: int, nothing: str, *, dead: bool = False) -> None:
-    """A table of jobs, and how to see the rest."""
-    if not found:
-        output.say(nothing, "dim")
-        return
-    describe.table(found, now, dead=dead)
-    if len(found) == limit:
-        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
+        lists.jobs(found, harbor.admin.now(), limit, "No jobs match." if words else "No jobs yet.", wide=wide)
 
 
 @jobs.command("show")
@@ -64,8 +60,12 @@ def show_list(found: list[JobRecord], now: datetime, limit: int, nothing: str, *
 @place_options
 def show_job(id: str, as_json: bool) -> None:
     """Show everything about one job."""
+
+    async def look(harbor: Harbor) -> JobRecord:
+        return await harbor.admin.jobs.aget(await whole_id(harbor, id))
+
     harbor = here().store()
-    job = ask(harbor, lambda harbor: harbor.admin.jobs.aget(id))
+    job = ask(harbor, look)
     if as_json:
         output.print_json(describe.full(job, harbor.admin.now()))
     else:
@@ -78,8 +78,12 @@ def show_job(id: str, as_json: bool) -> None:
 @place_options
 def cancel_jobs(ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs that wait, and ask those that run to stop."""
-    named = list(dict.fromkeys(ids))
-    answers = dict(zip(named, ask(here().store(), lambda harbor: harbor.admin.jobs.acancel(named)), strict=True))
+
+    async def act(harbor: Harbor) -> dict[str, str]:
+        named = await whole_ids(harbor, ids)
+        return dict(zip(named, await harbor.admin.jobs.acancel(named), strict=True))
+
+    answers = ask(here().store(), act)
     if as_json:
         output.print_json([{"id": id, "answer": answer} for id, answer in answers.items()])
     for id, answer in answers.items():

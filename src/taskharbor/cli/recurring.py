@@ -13,9 +13,11 @@ import click
 
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import complain
-from taskharbor.cli.output import Cell, Column, ago, exact
+from taskharbor.cli.output import Cell, exact, iso, since
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_option
+from taskharbor.cli.tables import Column, table
+from taskharbor.cli.types import json_option, wide_option
+from taskharbor.core.durations import ago, length
 from taskharbor.errors import ConfigError
 from taskharbor.harbor import Harbor
 
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
 
 MOST_TIMES = 1000
 COLUMNS = (
-    Column("NAME", soft=True),
-    Column("TASK", least=130, soft=True),
-    Column("WHEN", least=60, soft=True),
+    Column("NAME", least=16, keep_end=True),
+    Column("TASK", least=12, drop=1, keep_end=True),
+    Column("WHEN", least=20, drop=5, weight=2),
     Column("NEXT"),
-    Column("AT", least=110),
-    Column("LAST", least=76),
-    Column("STATE", least=76),
+    Column("AT", drop=2),
+    Column("LAST", drop=3),
+    Column("STATE", drop=4),
 )
 MISSED = {
     "last": "become one run",
@@ -50,8 +52,9 @@ def recurring() -> None:
 
 @recurring.command("ls")
 @json_option
+@wide_option
 @place_options
-def list_recurring(as_json: bool) -> None:
+def list_recurring(as_json: bool, wide: bool) -> None:
     """List recurring tasks by name: when they run, next and last."""
 
     async def look(harbor: Harbor) -> tuple[list[RecurringTask], dict[str, str]]:
@@ -69,7 +72,7 @@ def list_recurring(as_json: bool) -> None:
         output.say("No recurring tasks yet: a worker writes down what its code declares when it starts.", "dim")
         return
     if found:
-        output.table(COLUMNS, [_row(task, now) for task in found])
+        table(COLUMNS, [_row(task, now) for task in found], wide=wide)
     for task in found:
         if late := _overdue(task, now):
             output.say(f"{task.name} is {late}", "red")
@@ -82,7 +85,7 @@ def _row(task: RecurringTask, now: datetime) -> Sequence[str | Cell]:
         task.words,
         _next(task, now),
         _utc(task.next_run),
-        ago(task.last_run, now),
+        since(task.last_run, now),
         output.state_cell(task.last_state or ""),
     ]
 
@@ -103,15 +106,11 @@ def _overdue(task: RecurringTask, now: datetime) -> str | None:
 
 
 def _length(late: timedelta) -> str:
-    return output.length(late.total_seconds())
+    return length(late.total_seconds())
 
 
 def _utc(moment: datetime | None) -> str:
-    return "" if moment is None else _iso(moment.replace(microsecond=0))
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+    return "" if moment is None else iso(moment.replace(microsecond=0))
 
 
 def _brief(task: RecurringTask, now: datetime) -> dict[str, Any]:
@@ -197,7 +196,7 @@ def _rules(task: RecurringTask) -> list[tuple[str, str | None]]:
     return [
         ("missed ticks", MISSED[task.when.catch_up].format(most=task.when.max_catch_up)),
         ("while a run goes on", f"the next {overlaps}" if task.when.overlap == "skip" else "the next runs beside it"),
-        ("jitter", f"up to {output.length(task.when.jitter)}" if task.when.jitter else None),
+        ("jitter", f"up to {length(task.when.jitter)}" if task.when.jitter else None),
     ]
 
 
@@ -224,9 +223,9 @@ def next_runs(name: str, count: int, as_json: bool) -> None:
 def _show_times(task: RecurringTask, times: Sequence[datetime], zone: ZoneInfo, now: datetime) -> None:
     if times:
         columns = [Column(task.when.tz), Column("UTC"), Column("WHEN")]
-        rows = [[_local(time, zone), _iso(time), ago(time, now)] for time in times]
+        rows = [[_local(time, zone), iso(time), ago(time, now)] for time in times]
         start = 1 if task.when.tz == "UTC" else 0
-        output.table(columns[start:], [row[start:] for row in rows])
+        table(columns[start:], [row[start:] for row in rows])
     if late := _overdue(task, now):
         output.say(f"{task.name} is {late}", "red")
     elif task.paused:

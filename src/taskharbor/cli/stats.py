@@ -11,21 +11,23 @@ import click
 from msgspec.structs import asdict
 
 from taskharbor.cli import output
-from taskharbor.cli.output import Cell, Column, ago
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_option, time_option
-from taskharbor.core.states import Shown
+from taskharbor.cli.queues import number_cell, queue_table
+from taskharbor.cli.tables import Column, table
+from taskharbor.cli.types import json_option, time_option, wide_option
+from taskharbor.core.durations import ago, length
 from taskharbor.driver import QueueCounts, Tally, WorkerRecord
 
 OUTCOMES = ("done", "retried", "dlq", "cancelled", "released")
-STATES = tuple(state.value for state in Shown)
+DROPS = {"released": 1, "cancelled": 2, "retried": 3}
 
 
 @click.command()
 @time_option("--since", "Sum up the runs of this time.", "1h")
 @json_option
+@wide_option
 @place_options
-def stats(since: float, as_json: bool) -> None:
+def stats(since: float, as_json: bool, wide: bool) -> None:
     """Queues with their jobs, live workers, and what was run lately."""
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.astats(since))
@@ -42,9 +44,9 @@ def stats(since: float, as_json: bool) -> None:
             }
         )
         return
-    _show_queues(found.queues, now)
-    _show_workers(found.workers, now)
-    _show_totals(totals, since)
+    _show_queues(found.queues, now, wide)
+    _show_workers(found.workers, now, wide)
+    _show_totals(totals, since, wide)
 
 
 def _totals(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
@@ -56,44 +58,27 @@ def _totals(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
     return [{"queue": queue, "task": task, **total} for (queue, task), total in sorted(sums.items())]
 
 
-def _show_queues(queues: Sequence[QueueCounts], now: datetime) -> None:
+def _show_queues(queues: Sequence[QueueCounts], now: datetime, wide: bool) -> None:
     output.heading("Queues")
-    if not queues:
+    if queues:
+        queue_table(queues, now, wide=wide)
+    else:
         output.say("no jobs yet", "dim")
-        return
-    numbers = [asdict(counts) for counts in queues]
-    used = [state for state in STATES if any(number[state] for number in numbers)]
-    columns = [Column("QUEUE"), *(Column(state.upper(), right=True) for state in used), Column("OLDEST DUE", least=90)]
-    output.table(
-        columns,
-        [
-            [
-                f"{number['queue']}{' (paused)' if number['paused'] else ''}",
-                *(_number(number[state], output.STATE_STYLES[state]) for state in used),
-                ago(number["oldest_due"], now),
-            ]
-            for number in numbers
-        ],
-    )
 
 
-def _number(count: int, style: str) -> Cell:
-    return Cell(f"{count:,}", style if count else "dim")
-
-
-def _show_workers(workers: Sequence[WorkerRecord], now: datetime) -> None:
+def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) -> None:
     output.heading("Workers")
     if not workers:
         output.say("none seen within the last 40 seconds", "dim")
         return
     columns = (
-        Column("WORKER"),
+        Column("WORKER", least=16),
         Column("BUSY", right=True),
-        Column("QUEUES", soft=True),
-        Column("UP SINCE", least=80),
-        Column("SEEN", least=90),
+        Column("QUEUES", least=10),
+        Column("STARTED", drop=2),
+        Column("SEEN", drop=1),
     )
-    output.table(
+    table(
         columns,
         [
             [
@@ -105,31 +90,33 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime) -> None:
             ]
             for worker in workers
         ],
+        wide=wide,
     )
 
 
-def _show_totals(totals: list[dict[str, Any]], since: float) -> None:
-    output.heading(f"Runs of the last {output.length(since)}")
+def _show_totals(totals: list[dict[str, Any]], since: float, wide: bool) -> None:
+    output.heading(f"Runs of the last {length(since)}")
     if not totals:
         output.say("none (workers report every ten seconds)", "dim")
         return
     columns = [
-        Column("TASK", soft=True),
-        Column("QUEUE", least=80),
-        *(Column(outcome.upper(), right=True, least=0 if outcome in ("done", "dlq") else 70) for outcome in OUTCOMES),
-        Column("MEAN", right=True, least=60),
+        Column("TASK", least=16, keep_end=True),
+        Column("QUEUE", least=8, drop=4),
+        *(Column(outcome.upper(), right=True, drop=DROPS.get(outcome, 0)) for outcome in OUTCOMES),
+        Column("MEAN", right=True, drop=5),
     ]
-    output.table(
+    table(
         columns,
         [
             [
                 total["task"],
                 total["queue"],
-                *(_number(total[outcome], _STYLES.get(outcome, "")) for outcome in OUTCOMES),
-                f"{total['seconds'] / max(1, sum(total[outcome] for outcome in OUTCOMES)) * 1000:,.0f} ms",
+                *(number_cell(total[outcome], _STYLES.get(outcome, "")) for outcome in OUTCOMES),
+                length(total["seconds"] / max(1, sum(total[outcome] for outcome in OUTCOMES))),
             ]
             for total in totals
         ],
+        wide=wide,
     )
 
 

@@ -52,6 +52,8 @@ def time_option(
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
+wide_option = click.option("--wide", is_flag=True, help="Show all columns and whole ids, however wide.")
+
 
 def limit_option(default: int, most: int) -> Callable[[C], C]:
     """`--limit` from 1 to a bound."""

@@ -10,9 +10,12 @@ from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.output import Cell, Column, ago
+from taskharbor.cli.lists import error_cell
+from taskharbor.cli.output import Cell
 from taskharbor.cli.place import ask, here, place_options
-from taskharbor.cli.types import json_option, limit_option
+from taskharbor.cli.tables import Column, short_ids, table
+from taskharbor.cli.types import json_option, limit_option, wide_option
+from taskharbor.core.durations import ago
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.workflows import GraphNode, Workflow
 
@@ -21,18 +24,18 @@ KNOWN_AS = {"inflight": "running"}
 COLUMNS = (
     Column("ID"),
     Column("STATE"),
-    Column("JOBS", right=True, least=56),
-    Column("BY STATE", least=90, soft=True),
-    Column("CREATED", least=70),
+    Column("JOBS", right=True, drop=1),
+    Column("BY STATE", least=16, drop=2),
+    Column("CREATED", drop=3),
 )
 NODE_COLUMNS = (
     Column("NO", right=True),
-    Column("ID", least=60),
-    Column("TASK", soft=True),
+    Column("ID", drop=3),
+    Column("TASK", least=12, keep_end=True),
     Column("STATE"),
-    Column("AFTER", least=90, soft=True),
-    Column("WAITS FOR", soft=True),
-    Column("ERROR", least=110, soft=True),
+    Column("AFTER", least=6, drop=1),
+    Column("WAITS FOR", least=6, drop=4),
+    Column("ERROR", least=14, drop=2, weight=2),
 )
 
 
@@ -45,14 +48,20 @@ def workflows() -> None:
 @limit_option(50, 1000)
 @click.option("--after", metavar="ID", help="Go on behind this workflow.")
 @json_option
+@wide_option
 @place_options
-def list_workflows(limit: int, after: str | None, as_json: bool) -> None:
+def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     """List workflows, the latest first.
 
     A workflow is running, held (a step failed and others wait for its replay), done, failed or cancelled.
     """
     harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.workflows.alist(limit=limit, after=after))
+
+    async def look(harbor: Harbor) -> list[Workflow]:
+        behind = None if after is None else (await _named(harbor, after)).id
+        return await harbor.admin.workflows.alist(limit=limit, after=behind)
+
+    found = ask(harbor, look)
     if as_json:
         output.print_json([asdict(workflow) for workflow in found])
         return
@@ -60,14 +69,19 @@ def list_workflows(limit: int, after: str | None, as_json: bool) -> None:
         output.say("No workflows yet." if after is None else "No more workflows.", "dim")
         return
     now = harbor.admin.now()
-    output.table(COLUMNS, [_row(workflow, now) for workflow in found])
+    ids = short_ids(workflow.id for workflow in found)
+    table(COLUMNS, [[id, *_row(workflow, now)] for id, workflow in zip(ids, found, strict=True)], wide=wide)
     if len(found) == limit:
         click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
 
 
+async def _named(harbor: Harbor, id: str) -> Workflow:
+    """The workflow of this id, or of the id with this ending."""
+    return await harbor.admin.workflows.aget(await harbor.admin.workflows.aresolve(id))
+
+
 def _row(workflow: Workflow, now: datetime) -> Sequence[str | Cell]:
     return [
-        Cell(workflow.id, "bold"),
         _state(workflow),
         f"{workflow.jobs:,}",
         _counts(workflow.counts),
@@ -87,8 +101,9 @@ def _counts(counts: Mapping[str, int]) -> str:
 @click.argument("id")
 @limit_option(200, 10_000)
 @json_option
+@wide_option
 @place_options
-def show_workflow(id: str, limit: int, as_json: bool) -> None:
+def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
     """Show the graph: each job with its state, what it comes after, and what it still waits for.
 
     `1, 2; collect 3`: should 1 or 2 fail, it waits for their replay; should 3 fail, it is told. `cancel 4`: it would be
@@ -96,7 +111,8 @@ def show_workflow(id: str, limit: int, as_json: bool) -> None:
     """
 
     async def look(harbor: Harbor) -> tuple[Workflow, list[GraphNode]]:
-        return await harbor.admin.workflows.aget(id), await harbor.admin.workflows.agraph(id)
+        workflow = await _named(harbor, id)
+        return workflow, await harbor.admin.workflows.agraph(workflow.id)
 
     harbor = here().store()
     workflow, nodes = ask(harbor, look)
@@ -112,7 +128,7 @@ def show_workflow(id: str, limit: int, as_json: bool) -> None:
         ]
     )
     output.heading("Graph")
-    _show_graph(nodes, limit)
+    _show_graph(nodes, limit, wide)
 
 
 def _node(node: GraphNode) -> dict[str, object]:
@@ -120,14 +136,15 @@ def _node(node: GraphNode) -> dict[str, object]:
     return {**asdict(node), "parents": parents}
 
 
-def _show_graph(nodes: Sequence[GraphNode], limit: int) -> None:
+def _show_graph(nodes: Sequence[GraphNode], limit: int, wide: bool) -> None:
     numbers = {node.id: number for number, node in enumerate(nodes, 1)}
-    output.table(
+    ids = short_ids(node.id for node in nodes)
+    table(
         NODE_COLUMNS,
         [
             [
                 str(numbers[node.id]),
-                Cell(node.id, "bold"),
+                id,
                 node.task,
                 output.state_cell(node.state),
                 _edges((numbers[id], policy) for id, policy, _ in node.parents if id in numbers),
@@ -135,10 +152,11 @@ def _show_graph(nodes: Sequence[GraphNode], limit: int) -> None:
                     _edges((numbers[id], policy) for id, policy, met in node.parents if not met and id in numbers),
                     "yellow",
                 ),
-                Cell((node.error if node.state != "done" else None) or "", "red"),
+                error_cell(node.error if node.state != "done" else None),
             ]
-            for node in nodes[:limit]
+            for id, node in zip(ids[:limit], nodes[:limit], strict=True)
         ],
+        wide=wide,
     )
     if len(nodes) > limit:
         click.echo(f"The first {limit:,} of {len(nodes):,} jobs. All: --json, or --limit.", err=True)
@@ -173,16 +191,16 @@ def cancel(id: str, as_json: bool) -> None:
     """Cancel what has not ended of a workflow, and ask what runs to stop."""
 
     async def act(harbor: Harbor) -> tuple[int, Workflow]:
-        await harbor.admin.workflows.aget(id)
-        return await harbor.admin.workflows.acancel(id), await harbor.admin.workflows.aget(id)
+        whole = (await _named(harbor, id)).id
+        return await harbor.admin.workflows.acancel(whole), await harbor.admin.workflows.aget(whole)
 
     stopped, workflow = ask(here().store(), act)
     if as_json:
-        output.print_json({"id": id, "cancelled": stopped, "state": workflow.state})
+        output.print_json({"id": workflow.id, "cancelled": stopped, "state": workflow.state})
     elif stopped:
-        output.say(f"Cancelled {output.count(stopped, 'job')} of workflow {id}.")
+        output.say(f"Cancelled {output.count(stopped, 'job')} of workflow {workflow.id}.")
     if not stopped:
-        _refuse(f"nothing of workflow {id} is left to cancel: it is {workflow.state}")
+        _refuse(f"nothing of workflow {workflow.id} is left to cancel: it is {workflow.state}")
 
 
 @workflows.command("replay")
@@ -193,16 +211,16 @@ def replay(id: str, as_json: bool) -> None:
     """Run the dead and cancelled jobs of a workflow again, so that it goes on."""
 
     async def act(harbor: Harbor) -> tuple[list[str], Workflow]:
-        await harbor.admin.workflows.aget(id)
-        return await harbor.admin.workflows.areplay(id), await harbor.admin.workflows.aget(id)
+        whole = (await _named(harbor, id)).id
+        return await harbor.admin.workflows.areplay(whole), await harbor.admin.workflows.aget(whole)
 
     replayed, workflow = ask(here().store(), act)
     if as_json:
-        output.print_json({"id": id, "replayed": replayed, "state": workflow.state})
+        output.print_json({"id": workflow.id, "replayed": replayed, "state": workflow.state})
     elif replayed:
-        output.say(f"Replayed {output.count(len(replayed), 'job')} of workflow {id}.")
+        output.say(f"Replayed {output.count(len(replayed), 'job')} of workflow {workflow.id}.")
     if not replayed:
-        _refuse(f"there is nothing to replay in workflow {id}: it is {workflow.state}")
+        _refuse(f"there is nothing to replay in workflow {workflow.id}: it is {workflow.state}")
 
 
 def _refuse(why: str) -> None:

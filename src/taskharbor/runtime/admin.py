@@ -12,26 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
-from taskharbor.core.states import shown
-from taskharbor.driver import (
-    Cancellation,
-    Counters,
-    Deletion,
-    Inspect,
-    QueueCounts,
-    Registry,
-    Reschedule,
-    Tally,
-    WorkerRecord,
-    capability,
-)
+from taskharbor.driver import Counters, Inspect, QueueCounts, Registry, Tally, WorkerRecord, capability
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.dead_letters import DeadLetters
-from taskharbor.runtime.options import Duration, checked, moment, seconds
-from taskharbor.runtime.part import LIMIT, Ids, Part, Words, each
+from taskharbor.runtime.jobs import Jobs
+from taskharbor.runtime.options import Duration, seconds
+from taskharbor.runtime.part import Part
 from taskharbor.runtime.portal import blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.workflows import Workflows
@@ -40,60 +28,6 @@ if TYPE_CHECKING:
     from taskharbor.runtime.recurring import Recurring
 
 ALIVE = timedelta(seconds=40)
-
-
-class Jobs(Part):
-    """All jobs."""
-
-    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
-        """Matching jobs, the newest first. Words: `state:dlq,ready queue:mail task:mail.* tag:x error:… since:1h`."""
-        async with self._client.store() as driver:
-            return await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
-
-    async def aget(self, id: str) -> JobRecord:
-        """One job, or `JobNotFound`."""
-        record = await self._client.record(id)
-        if record is None:
-            raise await self._why_gone(id)
-        return record
-
-    async def afind(self, key: str) -> JobRecord | None:
-        """The job that a living idempotency key stands for (I3)."""
-        async with self._client.store() as driver:
-            inspect = capability(driver, Inspect)
-            id = await inspect.find_key(key, self._now())
-            return None if id is None else (await inspect.get([id]))[0]
-
-    async def acancel(self, ids: Ids) -> list[Cancellation]:
-        """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each."""
-        return await self._client.cancel(each(ids))
-
-    async def adelete(self, ids: Ids) -> list[Deletion]:
-        """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
-
-        One that is `live` has to be cancelled first.
-        """
-        async with self._client.store() as driver:
-            return await capability(driver, Inspect).delete(each(ids))
-
-    async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
-        """Move a job that waits in line; False if it does not."""
-        given = {"run_at": run_at, "priority": priority}
-        checked({name: value for name, value in given.items() if value is not None})
-        change = Reschedule(id=id, run_at=None if run_at is None else moment(run_at), priority=priority)
-        async with self._client.store() as driver:
-            return (await capability(driver, Inspect).reschedule([change], self._now()))[0]
-
-    def shown(self, record: JobRecord) -> str:
-        """The state to show for a record."""
-        return shown(record, self._now()).value
-
-    list = blocking(alist)
-    get = blocking(aget)
-    find = blocking(afind)
-    cancel = blocking(acancel)
-    delete = blocking(adelete)
-    reschedule = blocking(areschedule)
 
 
 class Queues(Part):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
-from taskharbor.core.states import TERMINAL
+from taskharbor.core.states import TERMINAL, shown
 from taskharbor.core.workflow import mapped
 from taskharbor.driver import (
     Cancellation,
@@ -264,7 +264,9 @@ class Client:
                 if job is None or job.state in TERMINAL:
                     return job
                 if deadline is not None and loop.time() >= deadline:
-                    raise TimeoutError(f"job {id} is {job.state} and has no result after {timeout:g} s")
+                    raise TimeoutError(
+                        f"job {id} is {shown(job, self.session.now())} and has no result after {timeout:g} s"
+                    )
                 await hint
             finally:
                 discard(hint)

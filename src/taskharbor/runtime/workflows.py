@@ -16,6 +16,7 @@ from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Path, assembled, standing
 from taskharbor.driver import Inspect, Parent, WorkflowCounts, capability
 from taskharbor.errors import JobNotFound
+from taskharbor.runtime.endings import resolve
 from taskharbor.runtime.part import LIMIT, PAGE, Part
 from taskharbor.runtime.portal import blocking
 
@@ -65,6 +66,22 @@ class Workflows(Part):
                 f"{id} is a job, not a workflow: take it by harbor.job({id!r}), or give the flow a key that no job has"
             )
         raise JobNotFound(f"there is no workflow {id}: the id is wrong, or its retention has run out")
+
+    async def aresolve(self, text: str) -> str:
+        """The id of the workflow that this is, or is the ending of; else the text, as `jobs.resolve` does it."""
+        if await self._client.workflow(text) is not None:
+            return text
+        return (await resolve([text], self._id_pages(), "workflow")).get(text, text)
+
+    async def _id_pages(self) -> AsyncIterator[list[str]]:
+        after = None
+        while True:
+            async with self._client.store() as driver:
+                page = await capability(driver, Inspect).workflows(PAGE, after)
+            yield [found.id for found in page]
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
 
     async def afind(self, key: str) -> Workflow | None:
         """The workflow that a living idempotency key stands for (I3)."""
@@ -157,6 +174,7 @@ class Workflows(Part):
 
     list = blocking(alist)
     get = blocking(aget)
+    resolve = blocking(aresolve)
     find = blocking(afind)
     graph = blocking(agraph)
     cancel = blocking(acancel)

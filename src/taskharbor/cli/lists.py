@@ -1,0 +1,94 @@
+"""Lists of jobs and of dead groups as tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from taskharbor.cli import output
+from taskharbor.cli.output import Cell
+from taskharbor.cli.tables import Column, Row, short_ids, table
+from taskharbor.core.durations import ago
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import Shown, State, shown
+from taskharbor.driver import DeadGroup
+
+_MODULE = re.compile(r"\A(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*: )")
+COLUMNS = (
+    Column("ID"),
+    Column("TASK", least=14, drop=5, keep_end=True),
+    Column("QUEUE", least=8, drop=2),
+    Column("STATE"),
+    Column("FAILURES", right=True, drop=1),
+    Column("WHEN", drop=3),
+    Column("ERROR", least=14, drop=4, weight=2),
+)
+GROUP_COLUMNS = (
+    Column("GROUP"),
+    Column("JOBS", right=True),
+    Column("FIRST", drop=1),
+    Column("LAST", drop=2),
+    Column("TASK", least=12, keep_end=True),
+    Column("ERROR", least=14, drop=3, weight=2),
+)
+
+
+def jobs(
+    found: list[JobRecord], now: datetime, limit: int, nothing: str, *, dead: bool = False, wide: bool = False
+) -> None:
+    """A list of jobs, and how to see the rest."""
+    if not found:
+        output.say(nothing, "dim")
+        return
+    job_table(found, now, dead=dead, wide=wide)
+    if len(found) == limit:
+        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
+
+
+def job_table(found: Sequence[JobRecord], now: datetime, *, dead: bool = False, wide: bool = False) -> None:
+    """The jobs as a table; one of dead jobs has no column for the state."""
+    columns = [column for column in COLUMNS if not dead or column.title != "STATE"]
+    ids = short_ids(job.id for job in found)
+    rows = [{"ID": id, **_row(job, now)} for id, job in zip(ids, found, strict=True)]
+    table(columns, [[row[column.title] for column in columns] for row in rows], wide=wide)
+
+
+def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
+    return {
+        "TASK": job.type,
+        "QUEUE": job.queue,
+        "STATE": output.state_cell(shown(job, now)),
+        "FAILURES": f"{job.attempts}/{job.max_attempts or '∞'}",
+        "WHEN": _when(job, now),
+        "ERROR": error_cell(job.last_error if job.state is not State.DONE else None),
+    }
+
+
+def error_cell(error: str | None) -> Cell:
+    """An error; short, its type has no module."""
+    return Cell(error or "", "red", _MODULE.sub("", error or "", count=1))
+
+
+def _when(job: JobRecord, now: datetime) -> str:
+    if shown(job, now) is Shown.SCHEDULED:
+        return ago(job.due_at, now)
+    return ago(job.completed_at or (job.lease.claimed_at if job.lease else job.created_at), now)
+
+
+def group_table(found: Sequence[DeadGroup], now: datetime, *, wide: bool = False) -> None:
+    """Groups of dead jobs as a table."""
+    rows: list[Row] = [
+        [
+            Cell(group.fingerprint, "bold"),
+            f"{group.count:,}",
+            ago(group.first_at, now),
+            ago(group.last_at, now),
+            group.task,
+            error_cell(group.error),
+        ]
+        for group in found
+    ]
+    table(GROUP_COLUMNS, rows, wide=wide)

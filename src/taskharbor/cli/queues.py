@@ -1,0 +1,142 @@
+"""`taskharbor queues`: look at queues, pause and resume them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from msgspec.structs import asdict
+
+from taskharbor.cli import output
+from taskharbor.cli.output import Cell, since
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.tables import Column, table
+from taskharbor.cli.types import json_option, wide_option
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import Shown
+from taskharbor.driver import QueueCounts, WorkerRecord
+from taskharbor.harbor import Harbor
+
+STATES = tuple(state.value for state in Shown)
+DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6}
+
+
+@click.group()
+def queues() -> None:
+    """Look at queues, pause and resume them."""
+
+
+@queues.command("ls")
+@json_option
+@wide_option
+@place_options
+def list_queues(as_json: bool, wide: bool) -> None:
+    """List queues: jobs by state, the oldest due one, and how many workers listen."""
+
+    async def look(harbor: Harbor) -> tuple[list[QueueCounts], list[WorkerRecord]]:
+        return await harbor.admin.queues.alist(), await harbor.admin.workers.alist()
+
+    harbor = here().store()
+    found, workers = ask(harbor, look)
+    if as_json:
+        output.print_json([{**asdict(counts), "workers": _listeners(counts, workers)} for counts in found])
+    elif not found:
+        output.say("No queues yet.", "dim")
+    else:
+        queue_table(found, harbor.admin.now(), workers, wide=wide)
+
+
+def _listeners(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> int | None:
+    """How many workers listen to the queue; None for the one of TaskManagers, which none does."""
+    return None if counts.queue == TASKS else sum(counts.queue in worker.queues for worker in workers)
+
+
+def queue_table(
+    found: Sequence[QueueCounts], now: datetime, workers: Sequence[WorkerRecord] | None = None, *, wide: bool = False
+) -> None:
+    """Queues as a table, with the states that occur."""
+    numbers = [asdict(counts) for counts in found]
+    used = [state for state in STATES if any(number[state] for number in numbers)]
+    paused = any(counts.paused for counts in found)
+    columns = [
+        Column("QUEUE", least=10),
+        *([Column("PAUSED")] if paused else []),
+        *(Column(state.upper(), right=True, drop=DROPS.get(state, 0)) for state in used),
+        Column("OLDEST DUE"),
+        *([] if workers is None else [Column("WORKERS", right=True)]),
+    ]
+    rows: list[list[str | Cell]] = []
+    for counts, number in zip(found, numbers, strict=True):
+        row: list[str | Cell] = [Cell(counts.queue, "bold")]
+        row += [Cell("paused" if counts.paused else "", "yellow")] if paused else []
+        row += [number_cell(number[state], output.STATE_STYLES[state]) for state in used]
+        row += [since(counts.oldest_due, now)]
+        row += [] if workers is None else [_listening(counts, workers)]
+        rows.append(row)
+    table(columns, rows, wide=wide)
+
+
+def number_cell(number: int, style: str) -> Cell:
+    """A number, dim if it is zero."""
+    return Cell(f"{number:,}", style if number else "dim")
+
+
+def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> Cell:
+    listeners = _listeners(counts, workers)
+    if listeners is None:
+        return Cell("-", "dim")
+    return Cell(str(listeners), "bold red" if not listeners and counts.ready and not counts.paused else "")
+
+
+@queues.command("pause")
+@click.argument("names", nargs=-1, required=True, metavar="QUEUE...")
+@json_option
+@place_options
+def pause(names: tuple[str, ...], as_json: bool) -> None:
+    """Stop handing out the jobs of a queue until it is resumed. What runs goes on."""
+    _set_paused(names, as_json, paused=True)
+
+
+@queues.command("resume")
+@click.argument("names", nargs=-1, required=True, metavar="QUEUE...")
+@json_option
+@place_options
+def resume(names: tuple[str, ...], as_json: bool) -> None:
+    """Hand out the jobs of a queue again."""
+    _set_paused(names, as_json, paused=False)
+
+
+def _set_paused(names: Sequence[str], as_json: bool, *, paused: bool) -> None:
+    async def act(harbor: Harbor) -> dict[str, tuple[QueueCounts | None, QueueCounts | None]]:
+        before = {counts.queue: counts for counts in await harbor.admin.queues.alist()}
+        for name in dict.fromkeys(names):
+            await (harbor.admin.queues.apause(name) if paused else harbor.admin.queues.aresume(name))
+        after = {counts.queue: counts for counts in await harbor.admin.queues.alist()}
+        return {name: (before.get(name), after.get(name)) for name in names}
+
+    changes = ask(here().store(), act)
+    if as_json:
+        output.print_json([_answer(name, *change, paused=paused) for name, change in changes.items()])
+        return
+    for name, (before, after) in changes.items():
+        output.say(_said(name, before, after, paused=paused))
+
+
+def _answer(name: str, before: QueueCounts | None, after: QueueCounts | None, *, paused: bool) -> dict[str, Any]:
+    return {
+        "queue": name,
+        "paused": paused,
+        "changed": (before is not None and before.paused) != paused,
+        "due": 0 if after is None else after.ready,
+    }
+
+
+def _said(name: str, before: QueueCounts | None, after: QueueCounts | None, *, paused: bool) -> str:
+    changed = (before is not None and before.paused) != paused
+    due = output.count(0 if after is None else after.ready, "due job")
+    if paused:
+        unknown = ". It has no jobs yet: is that its name?" if before is None else f" with {due}."
+        return f"{name} is paused{unknown}" if changed else f"{name} was paused already, with {due}."
+    return f"{name} goes on with {due}." if changed else f"{name} was not paused."

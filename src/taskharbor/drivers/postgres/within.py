@@ -137,6 +137,8 @@ def _hint(origins: set[str]) -> str:
         return f"; psycopg2 is not psycopg 3: {INSTALL}"
     if {"asyncpg", "psycopg_pool"} & origins:
         return "; a pool or a transaction is not its connection: give that"
+    if "django" in origins:
+        return "; Django has one below its own: give connection.connection inside transaction.atomic()"
     return ""
 
 

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from logged import unexpected
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -70,4 +72,4 @@ def run_python(folder: Path, *arguments: str, **environment: str) -> subprocess.
 def read_to_the_end(page: str, folder: Path, **environment: str) -> tuple[str, str]:
     """Run the blocks of a page; what they print, and what they complain about."""
     done = run_python(folder, str(unpack(page, folder)), **environment)
-    return done.stdout, done.stderr
+    return done.stdout, unexpected(done.stderr)

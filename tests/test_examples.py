@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from logged import unexpected
 from servers.postgres import PostgresServer
 from taskharbor.manager import TaskManager
 
@@ -33,7 +34,7 @@ def start(example: str, folder: Path, *arguments: str, **environment: str) -> su
 def run(example: str, folder: Path, *arguments: str, **environment: str) -> str:
     """What an example prints."""
     done = start(example, folder, *arguments, **environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, unexpected(done.stderr)) == (0, "")
     return done.stdout
 
 

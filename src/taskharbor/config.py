@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///taskharbor.db"
@@ -28,6 +29,13 @@ def project_url() -> str | None:
     return f"sqlite:///{quote(str(folder))}/{url.removeprefix('sqlite:///')}"
 
 
+def shown_url(url: str) -> str:
+    """The URL for logs and messages: without its password, and with the whole path of a file."""
+    if not url.startswith("sqlite:///") or url.startswith("sqlite:////"):
+        return redacted(url)
+    return redacted(f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}")
+
+
 def project_folder() -> Path | None:
     """The folder of the nearest pyproject.toml, from the working directory upwards."""
     here = Path.cwd()
@@ -40,6 +48,17 @@ def project(name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"[tool.taskharbor] {name} must be text, not {_kind(value)}")
     return value
+
+
+def project_list(name: str) -> list[str]:
+    """A list of texts of `[tool.taskharbor]`."""
+    value = _table().get(name, [])
+    if not isinstance(value, list):
+        raise ConfigError(f'[tool.taskharbor] {name} must be a list such as ["shop.mail"], not {_kind(value)}')
+    for each in cast("list[object]", value):
+        if not isinstance(each, str):
+            raise ConfigError(f"[tool.taskharbor] {name} must be a list of texts, not of {_kind(each)}")
+    return cast("list[str]", value)
 
 
 def _table() -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Harbor(Workplace):
             store_timeout=store_timeout,
         )
         self._driver = driver
-        super().__init__(Client(Session(self._connect, settings, clock, chance or own_chance())))
+        super().__init__(Client(Session(self._connect, settings, clock, chance or own_chance(), self._shown)))
         self.admin = Admin(self._client, self._tasks)
 
     def __repr__(self) -> str:
@@ -103,6 +103,9 @@ class Harbor(Workplace):
 
     async def _connect(self) -> Driver:
         return self._driver or await drivers.from_url(self.url)
+
+    def _shown(self) -> str | None:
+        return config.shown_url(self.url) if self._driver is None else None
 
     @property
     def portal(self) -> Portal:
@@ -336,10 +339,11 @@ class Harbor(Workplace):
         """
         if isinstance(store, str):
             drivers.parse(store)
+        shown = config.shown_url(store) if isinstance(store, str) else None
 
         def session() -> Session:
             connect = _connecting(store)
-            return Session(connect, self._session.settings, clock, chance or own_chance())
+            return Session(connect, self._session.settings, clock, chance or own_chance(), lambda: shown)
 
         return Managed(
             "stand_in",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,15 @@ def job(desk: Desk, id: str) -> Any:
 def test_it_works_until_sigterm(desk: Desk) -> None:
     """X6, C: runs jobs, stops gracefully, exit 0; every line carries the fields of its job."""
     with desk.process("worker", "shop:harbor") as worker:
-        assert "works on default, mail, 16 jobs at a time" in worker.says("worker.started")
+        started = worker.says("worker.started")
+        assert f"(taskharbor {version('taskharbor')}) works on default, mail of sqlite:///" in started
+        assert "/jobs.db, 16 jobs at a time, 6 tasks: shop.explode, shop.hang, shop.merge, shop.once, shop" in started
         id = desk.enqueue("shop.welcome", "user_id=7")
         inside = worker.says("welcoming 7")
         assert re.match(rf"\d{{4}}-\S+Z INFO shop job={id} task=shop.welcome attempt=1 welcoming 7$", inside)
-        assert f"job={id} task=shop.welcome attempt=1" in worker.says(f"job.succeeded: job {id} (shop.welcome)")
+        done = worker.says("job.succeeded")
+        assert f"job={id} task=shop.welcome attempt=1 job.succeeded: after " in done
+        assert (done.count(id), done.count("shop.welcome"), len(re.findall(r"\d\d:\d\d", done))) == (1, 1, 1)
         worker.signal(signal.SIGTERM)
         worker.says("worker.draining")
         worker.says("worker.stopped")
@@ -85,21 +90,62 @@ def test_it_listens_to_the_queues_it_is_told(desk: Desk) -> None:
     other, mine = desk.enqueue("shop.welcome", "user_id=1"), desk.enqueue("shop.explode", "text=x")
     with desk.process("worker", "shop", "--queues", "default=3,spare=1", "--log-level", "debug") as worker:
         assert "works on default, spare" in worker.says("worker.started")
-        worker.says(f"job.dead: job {mine}")
+        assert f"job={mine} " in worker.says("job.dead")
         worker.signal(signal.SIGTERM)
         assert worker.exit_code() == 0
     assert job(desk, other)["state"] == "ready"
 
 
 def test_the_log_level(desk: Desk) -> None:
-    """C: --log-level; one line for one record, whatever a job raises."""
+    """C: --log-level; one line for one record, whatever a job raises, and its traceback indented below."""
     desk.enqueue("shop.explode", 'text="first\\nsecond \\u001b[31m"')
     with desk.process("worker", "shop", "--log-level", "error") as worker:
         worker.says("job.dead")
+        worker.says("    second")
         worker.signal(signal.SIGTERM)
         assert worker.exit_code() == 0
-    (line,) = worker.lines
+    line, *traceback = worker.lines
     assert line.endswith("ValueError: first\\nsecond \\x1b[31m")
+    assert "2 failures within " in line
+    assert "Retry.patient()" in line
+    assert traceback[0] == "    Traceback (most recent call last):"
+    assert "shop.py" in traceback[1]  # not our own frames
+    assert traceback[-2:] == ["    ValueError: first", "    second \\x1b[31m"]
+    assert all(each.startswith("    ") for each in traceback)
+
+
+def test_a_worker_without_tasks_says_so(desk: Desk) -> None:
+    """C: with the likely reason; a job of an unknown task is a warning that names the likely causes."""
+    (desk.folder / "bare.py").write_text("from taskharbor import Harbor\nharbor = Harbor('sqlite:///jobs.db')\n")
+    desk.enqueue("shop.welcome", "user_id=1", "--queue", "default")
+    with desk.process("worker", "bare:harbor") as worker:
+        assert worker.says("worker.started").endswith("16 jobs at a time, no tasks")
+        assert "--include shop.mail" in worker.says("WARNING taskharbor.worker job=- task=- attempt=- worker.no_tasks")
+        assert "put back a job of task 'shop.welcome'" in worker.says("WARNING taskharbor.worker")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+
+
+def test_tasks_in_other_modules_are_included(desk: Desk) -> None:
+    """C: --include, repeated, and include in [tool.taskharbor]."""
+    for name in ("mail", "bills", "more"):
+        (desk.folder / f"{name}.py").write_text(
+            f"from shop import harbor\n@harbor.task(name='{name}')\ndef work() -> None: ...\n", encoding="utf-8"
+        )
+    (desk.folder / "pyproject.toml").write_text('[tool.taskharbor]\ninclude = ["more", "mail"]\n', encoding="utf-8")
+    with desk.process("worker", "shop:harbor", "--include", "mail", "--include", "bills") as worker:
+        assert "9 tasks: bills, mail, more, shop.explode" in worker.says("worker.started")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+
+
+def test_a_worker_on_a_store_in_memory_warns(desk: Desk) -> None:
+    """G2: nothing outside of the process sees it, and it is forgotten."""
+    with desk.process("worker", "shop:harbor", "--url", "memory://") as worker:
+        assert "memory://" in worker.says("WARNING taskharbor.worker job=- task=- attempt=- store.ephemeral")
+        worker.says("worker.started")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +153,7 @@ def test_the_log_level(desk: Desk) -> None:
     [
         ([], 2, "name the application"),
         (["nowhere:harbor"], 2, "no module 'nowhere'"),
+        (["shop:harbor", "--include", "nowhere.mail"], 2, "include 'nowhere.mail': no module 'nowhere'"),
         (["shop:harbor", "--queues", "mail=many"], 2, "whole number"),
         (["shop:harbor", "--queues", "mail=0"], 2, "from 1 to 100"),
         (["shop:harbor", "--queues", ""], 2, "queue's name"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Harbor
-from taskharbor.config import DEFAULT_URL, URL_VARIABLE, project, store_url
+from taskharbor.config import DEFAULT_URL, URL_VARIABLE, project, project_list, shown_url, store_url
 from taskharbor.errors import ConfigError
 
 
@@ -46,6 +46,24 @@ def test_the_nearest_pyproject_counts(empty_folder: Path, monkeypatch: pytest.Mo
     (inner / "pyproject.toml").write_text('[tool.taskharbor]\napp = "shop:harbor"\n')
     assert store_url(None) == DEFAULT_URL
     assert project("app") == "shop:harbor"
+
+
+def test_modules_to_include_are_a_list(empty_folder: Path) -> None:
+    """C: `[tool.taskharbor] include`."""
+    assert project_list("include") == []
+    for content, says in (('"shop.mail"', "must be a list"), ('["shop.mail", 1]', "a list of texts")):
+        (empty_folder / "pyproject.toml").write_text(f"[tool.taskharbor]\ninclude = {content}\n")
+        with pytest.raises(ConfigError, match=says):
+            project_list("include")
+    (empty_folder / "pyproject.toml").write_text('[tool.taskharbor]\ninclude = ["shop.mail"]\n')
+    assert project_list("include") == ["shop.mail"]
+
+
+def test_a_url_is_shown_with_its_file_and_without_its_password(empty_folder: Path) -> None:
+    """X5: what logs say about a store."""
+    assert shown_url("sqlite:///jobs.db") == f"sqlite:///{empty_folder}/jobs.db"
+    assert shown_url("sqlite:////var/jobs.db") == "sqlite:////var/jobs.db"
+    assert shown_url("postgresql://me:secret@db/app?password=more") == "postgresql://me:***@db/app?password=***"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Logging: names that stay, fields on every record inside a job, and no handler but the silent one."""
+"""Logging: names that stay, fields on every record inside a job, and no handler of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from taskharbor import Retry, Unrecoverable, current
-from taskharbor.runtime.observe import JobFilter
+from taskharbor.runtime.observe import MOST_UNKNOWN, JobFilter, Observer
+from taskharbor.testing import LoopClock
 
 from .world import World, until, virtual
 
@@ -28,12 +29,12 @@ class Memo(logging.Handler):
 
 
 def test_the_library_configures_no_handler() -> None:
-    """Only a NullHandler on `taskharbor`; the root logger is never touched."""
+    """Not even a NullHandler: it would hide warnings. The root logger is never touched."""
     program = (
         "import logging, taskharbor; from taskharbor import Harbor; h = Harbor('memory://'); "
         "root = logging.getLogger(); ours = logging.getLogger('taskharbor'); "
         "assert root.handlers == [] and root.level == logging.WARNING; "
-        "assert [type(x).__name__ for x in ours.handlers] == ['NullHandler']; "
+        "assert ours.handlers == []; "
         "assert ours.level == logging.NOTSET and ours.propagate; "
         "names = [n for n in logging.root.manager.loggerDict if n.startswith('taskharbor.')]; "
         "assert all(not logging.getLogger(n).handlers for n in names)"
@@ -130,3 +131,106 @@ async def test_what_becomes_of_jobs_is_logged_under_stable_names(caplog: pytest.
         "is cancelled": [("INFO", "job.cancelled")],
         "is released": [("INFO", "job.released")],
     }
+
+
+EMBEDDED = """
+import asyncio
+from taskharbor import Harbor
+harbor = Harbor("memory://", max_attempts=1)
+
+@harbor.task
+def bad() -> None:
+    raise ValueError("the reason")
+
+async def main() -> None:
+    job = await bad.aenqueue()
+    async with harbor.worker():
+        while await job.astate() != "dlq":
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+def test_warnings_and_errors_of_an_embedded_worker_reach_stderr() -> None:
+    """An application that configured no logging sees what fails, with the traceback, and nothing else."""
+    done = subprocess.run([sys.executable, "-c", EMBEDDED], capture_output=True, text=True, check=False)
+    first, *traceback = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert first.startswith("job.dead: job ")
+    assert "(__main__.bad): max_attempts after " in first
+    assert first.endswith("ValueError: the reason")
+    assert traceback[0] == "Traceback (most recent call last):"
+    assert traceback[-1] == "ValueError: the reason"
+
+
+@virtual
+async def test_failures_are_logged_with_traceback_duration_and_spread(caplog: pytest.LogCaptureFixture) -> None:
+    """F2, F10: what a person needs at the first look."""
+    world = World(retry=Retry.fixed(40))
+
+    @world.harbor.task(max_attempts=3)
+    async def bad() -> None:
+        await asyncio.sleep(3)
+        raise ValueError("no")
+
+    await bad.aenqueue()
+    async with world.worker():
+        await until(lambda: "job.dead" in caplog.text)
+    records: list[Any] = list(caplog.records)
+    assert [record.getMessage().partition("): ")[2] for record in records] == [
+        "after 3.00 s, again in 40 s: ValueError: no",
+        "after 3.00 s, 2 failures within 46 s, again in 40 s: ValueError: no",
+        "max_attempts after 3.00 s, 3 failures within 89 s: ValueError: no",
+    ]
+    assert [(record.duration, record.spread) for record in records] == [(3, None), (3, 46), (3, 89)]
+    for record in records:
+        assert record.exc_text.startswith("Traceback (most recent call last):\n  File")
+        assert record.exc_text.endswith('raise ValueError("no")\nValueError: no')
+        assert "taskharbor/runtime" not in record.exc_text.replace("tests/runtime", "")
+
+
+@virtual
+async def test_attempts_that_took_seconds_get_a_hint_at_patience(caplog: pytest.LogCaptureFixture) -> None:
+    """F2: an outage lasts longer than the default policy. Where no further attempt can help, nothing is said."""
+    world = World(retry=Retry.fixed(2), max_attempts=2)
+
+    @world.harbor.task
+    async def bad(final: bool) -> None:
+        raise Unrecoverable("no") if final and current().attempt == 2 else ValueError("no")
+
+    for final in (False, True):
+        await bad.aenqueue(final)
+        caplog.clear()
+        await world.drain()
+        await asyncio.sleep(2)
+        await world.drain()
+        assert "2 failures within 2.00 s" in caplog.text
+        assert ("Retry.patient() with max_attempts=20 lasts hours" in caplog.text) is not final
+
+
+@virtual
+async def test_an_unknown_task_is_a_warning_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """F8: per task, with the number of put-backs since the last warning."""
+    world = World()
+    await world.harbor.aenqueue_many(world.harbor.step(name, {}) for name in ("here.a", "here.a", "here.b"))
+    async with world.worker():
+        await asyncio.sleep(130)
+    records: list[Any] = [record for record in caplog.records if getattr(record, "event", "") == "task.unknown"]
+    told = [(record.unknown_task, record.count, record.levelname) for record in records]
+    assert told[:2] == [("here.a", 1, "WARNING"), ("here.b", 1, "WARNING")]
+    # 0, 1, 3, 7, 15, 31 and 63 s, twice: the first after a minute has the number of all since the first
+    assert sorted(told[2:4]) == [("here.a", 12, "WARNING"), ("here.b", 6, "WARNING")]
+    assert len(told) == 6
+    assert "'here.a' (12 times since the last warning), which this worker does not know" in caplog.text
+    assert "--include" in caplog.text
+
+
+@virtual
+async def test_the_memory_of_unknown_tasks_is_bounded() -> None:
+    """F8: names come from the store, and nothing bounds how many there are."""
+    observer = Observer(LoopClock())
+    now = LoopClock()()
+    for number in range(MOST_UNKNOWN + 5):
+        observer._tell_unknown(f"task-{number}", now)
+    assert len(observer._unknown) <= MOST_UNKNOWN

@@ -6,8 +6,10 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from taskharbor.cli.output import safe
+from taskharbor.core.text import stamp
 from taskharbor.runtime.observe import JobFilter
 
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
@@ -22,6 +24,11 @@ def configure(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def _brief(record: logging.LogRecord) -> str:
+    """The message without what the fields of the line say already."""
+    return str(getattr(record, "brief", record.message))
+
+
 class ForFiles(logging.Formatter):
     """`2030-01-31T09:00:00.123Z INFO taskharbor.worker job=… task=… attempt=… the message`."""
 
@@ -32,13 +39,17 @@ class ForFiles(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """One line for one message, whatever is in it."""
-        record.message = safe(record.message).replace("\n", "\\n")
+        record.message = safe(_brief(record)).replace("\n", "\\n")
         return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and a traceback indented below it: no text of a job can pass for a line of the log."""
+        line, *below = super().format(record).split("\n")
+        return "\n".join([line, *(f"    {safe(each)}" for each in below)])
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """ISO 8601 in UTC, with milliseconds."""
-        moment = datetime.fromtimestamp(record.created, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return stamp(datetime.fromtimestamp(record.created, UTC))
 
 
 class ForPeople(logging.Formatter):
@@ -49,19 +60,23 @@ class ForPeople(logging.Formatter):
         self._colour = colour
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Nothing that a terminal would obey."""
-        return safe(record.message)
+        """Nothing that a terminal would obey, and the job behind it."""
+        job = getattr(record, "job_id", "-")
+        if job == "-":
+            return safe(_brief(record))
+        fields = f"{getattr(record, 'task', '-')} {job} attempt {getattr(record, 'attempt', '-')}"
+        return safe(_brief(record)) + self._painted(f"  [{fields}]", "2")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """The same goes for a traceback."""
+        return safe(super().formatException(ei))
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and a traceback if there is one."""
         clock = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         level = self._painted(f"{record.levelname:<7}", COLOURS.get(record.levelname, "0"))
-        job = getattr(record, "job_id", "-")
-        inside = ""
-        if job != "-":
-            fields = f"{getattr(record, 'task', '-')} {job} attempt {getattr(record, 'attempt', '-')}"
-            inside = self._painted(f"  [{fields}]", "2")
-        return f"{self._painted(clock, '2')} {level} {super().format(record)}{inside}"
+        record.exc_text = record.exc_text and safe(record.exc_text)
+        return f"{self._painted(clock, '2')} {level} {super().format(record)}"
 
     def _painted(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text

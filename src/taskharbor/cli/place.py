@@ -30,16 +30,17 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Place:
-    """What `-A` and `--url` said, before or after the command's name."""
+    """What `-A`, `--include` and `--url` said, before or after the command's name."""
 
     def __init__(self) -> None:
         self.app: str | None = None
         self.url: str | None = None
+        self.include: list[str] = []
 
     def application(self) -> Harbor | None:
         """The application's harbor, if one is named here or in pyproject.toml; `--url` replaces its store."""
         spec = self.spec()
-        return None if spec is None else self._moved(load(spec))
+        return None if spec is None else self._loaded(spec)
 
     def spec(self) -> str | None:
         """How the application is named, if at all."""
@@ -58,22 +59,34 @@ class Place:
     def named(self) -> Harbor:
         """A harbor for its store. Imports the application only if it was asked for, or nothing else names a store."""
         if self.app is not None:
-            return self._moved(load(self.app))
+            return self._loaded(self.app)
         if self.url is None and not os.environ.get(config.URL_VARIABLE) and config.project("url") is None:
             return self.application() or self.bare()
         return self.bare()
 
-    def _moved(self, harbor: Harbor) -> Harbor:
+    def _loaded(self, spec: str) -> Harbor:
+        """The application with the modules that its tasks live in, on the store of `--url` if that is given."""
+        harbor = load(spec)
+        for module in dict.fromkeys([*self.include, *config.project_list("include")]):
+            _imported(module, f"include {module!r}")
         if self.url is not None:
             harbor.url = self.url
         return harbor
 
 
 def place_options(command: C) -> C:
-    """Give a command `-A/--app` and `--url`; `here()` has what they said."""
+    """Give a command `-A/--app`, `--include` and `--url`; `here()` has what they said."""
     app = click.option("-A", "--app", metavar="MODULE:HARBOR", help="The application.", **_REMEMBERED)
     url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
-    return app(url(command))
+    include = click.option(
+        "--include",
+        metavar="MODULE",
+        multiple=True,
+        expose_value=False,
+        callback=_remember_all,
+        help="A module with further tasks; may be repeated.",
+    )
+    return app(include(url(command)))
 
 
 def here() -> Place:
@@ -85,6 +98,10 @@ def _remember(context: click.Context, option: click.Parameter, value: str | None
     place = context.ensure_object(Place)
     if value is not None:
         setattr(place, option.name, value)
+
+
+def _remember_all(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
+    context.ensure_object(Place).include += values
 
 
 _REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember}
@@ -109,7 +126,7 @@ def load(spec: str) -> Harbor:
     name, _, attribute = spec.partition(":")
     if not name:
         raise ConfigError(f"{spec!r} names no application: write module:harbor, such as shop:harbor")
-    module = _imported(name, spec)
+    module = _imported(name, f"application {spec!r}")
     if not attribute:
         return _only_harbor(module, spec)
     found: Any = module
@@ -121,7 +138,7 @@ def load(spec: str) -> Harbor:
     return found
 
 
-def _imported(name: str, spec: str) -> ModuleType:
+def _imported(name: str, what: str) -> ModuleType:
     folder = str(Path.cwd())
     for place in (str(config.project_folder() or folder), folder):
         if place not in sys.path:
@@ -131,14 +148,14 @@ def _imported(name: str, spec: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(
-                f"application {spec!r}: no module {error.name!r} in {folder} or among the installed packages"
+                f"{what}: no module {error.name!r} in {folder} or among the installed packages"
             ) from error
-        raise _broken(error, name, spec) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(error, name, spec) from error
+        raise _broken(error, name, what) from error
+    except (Exception, SystemExit) as error:  # also a name such as `.mail`, which import_module refuses
+        raise _broken(error, name, what) from error
 
 
-def _broken(error: BaseException, name: str, spec: str) -> ConfigError:
+def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     frames = list(traceback.extract_tb(error.__traceback__))
     if isinstance(error, HarborError):  # refused here, but written there
         frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)] or frames
@@ -147,7 +164,7 @@ def _broken(error: BaseException, name: str, spec: str) -> ConfigError:
         where = f"{error.filename} line {error.lineno}: "
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     return ConfigError(
-        f"application {spec!r} cannot be imported: {where}{type(error).__name__}: {said} "
+        f"{what} cannot be imported: {where}{type(error).__name__}: {said} "
         f'(the whole story: {Path(sys.executable).name} -c "import {name}")'
     )
 

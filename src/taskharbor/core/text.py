@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 ERROR_LIMIT = 8 * 1024
 
 
@@ -17,6 +19,19 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except BaseException as broken:  # `__str__` is the user's code: it may raise anything
         return f"<{type(error).__name__} whose message cannot be shown: {type(broken).__name__}>"
+
+
+def stamp(moment: datetime) -> str:
+    """A moment as logs and messages write it: ISO 8601 in UTC with milliseconds, 2030-01-31T09:00:00.123Z."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def lasting(seconds: float) -> str:
+    """A length of time for people: 0.25 s, 12 s, 5 min, 3 h, 4 d."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.2f} s"
 
 
 def bounded(text: str, limit: int = ERROR_LIMIT) -> str:

@@ -1,5 +1,1 @@
 """What runs: clients and workers. I/O goes through the seam (`taskharbor.driver`), decisions come from the core."""
-
-import logging
-
-logging.getLogger("taskharbor").addHandler(logging.NullHandler())

@@ -29,6 +29,7 @@ from taskharbor.core.retry import Retry
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.wiring import TooMuch, filled, wiring_of
 from taskharbor.errors import NotEncodable, PayloadTooLarge
+from taskharbor.runtime import threads
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.context import JobContext, enter
 from taskharbor.runtime.keeper import Held, Stop
@@ -38,6 +39,7 @@ from taskharbor.runtime.threads import Threads
 
 DONE = Succeeded(None)  # what nearly every run comes to
 AGAIN_IN = 1.0
+OURS = frozenset((__file__, threads.__file__))  # whose frames say nothing about a handler's failure
 CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
 
@@ -47,7 +49,7 @@ class _NotNow(Exception):
 
 
 class Executor:
-    """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time).
+    """Knows the tasks and how to call them. Without a `pool`, `def` handlers run on the loop (virtual time).
 
     `raised`, if somebody wants it, is what the runs raised that failed, by the job's id.
     """
@@ -57,13 +59,13 @@ class Executor:
         tasks: Mapping[str, Registered],
         middleware: Sequence[Middleware],
         client: Client,
-        threads: Threads | None,
+        pool: Threads | None,
     ) -> None:
         self._tasks = tasks
         self._middleware = tuple(reversed(middleware))
         self._session = client.session
         self._now = client.session.now
-        self._threads = threads
+        self._threads = pool
         self.raised: dict[str, BaseException] | None = None
         self._parents = Parents(client.session.driver, client.session.settings.store_timeout)
 
@@ -176,9 +178,17 @@ def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcom
     if isinstance(error, _NotNow):
         return Deferred(AGAIN_IN)
     try:
-        return from_error(error, task.retry if task else Retry(), traceback.format_exc())
+        return from_error(error, task.retry if task else Retry(), _traceback_of(error))
     except BaseException as broken:  # an exception that cannot even be described
         return Failed(kind_of(broken), message_of(broken))
+
+
+def _traceback_of(error: BaseException) -> str:
+    """The traceback from the handler's own frames on; the whole one if there are none."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in OURS:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
 def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:

@@ -20,6 +20,7 @@ from taskharbor.core.job import JobRecord, NewJob, Progress
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
+from taskharbor.runtime.events import tell
 
 if TYPE_CHECKING:
     from taskharbor.runtime.client import Client
@@ -136,7 +137,7 @@ class Keeper:
         self.drop(held)
         held.stop = "lost"
         held.notify(held, "lost")
-        logger.warning("lease.lost: job %s (%s): %s", held.job.id, held.job.type, why)
+        tell(logger, logging.WARNING, "lease.lost", held.job, why)
 
 
 def _named(error: BaseException) -> str:

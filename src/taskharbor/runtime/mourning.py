@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from datetime import datetime
 from inspect import isawaitable, iscoroutinefunction
+from traceback import format_exception
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from taskharbor.core.evolve import settled
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail, Transition
+from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.threads import Threads
 
@@ -147,8 +148,5 @@ def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) ->
 
 def _complain(hook: Hook, job: JobRecord, what: str, error: BaseException | None = None) -> None:
     name = getattr(hook, "__qualname__", repr(hook))
-    fields = {"event": "hook.failed", "job_id": job.id, "task": job.type, "attempt": job.attempts}
-    with suppress(Exception):  # such as a log filter of the application
-        logger.error(
-            "hook.failed: %s %s for dead job %s (%s)", name, what, job.id, job.type, exc_info=error, extra=fields
-        )
+    traceback = None if error is None else "".join(format_exception(error))
+    tell(logger, logging.ERROR, "hook.failed", job, f"{name} {what}", traceback=traceback, attempt=job.attempts)

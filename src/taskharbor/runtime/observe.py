@@ -1,7 +1,7 @@
-"""What a worker tells about its work: log records with stable names, and totals per minute.
+"""A worker's log records about its jobs, and totals per minute.
 
 Loggers are `taskharbor.*`; nothing here configures handlers. `JobFilter` puts job id, task and attempt on every record
-that is logged inside a job, by anybody.
+that is logged inside a job, whatever logs it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,27 @@ from datetime import datetime, timedelta
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
+from taskharbor.core.overrun import spread_of
 from taskharbor.core.states import State
+from taskharbor.core.text import lasting
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
+from taskharbor.errors import LeaseError
 from taskharbor.runtime.context import running
+from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+# Attempts within less than this were over before most outages are: the log names a policy that lasts longer.
+HASTY = 60.0
+MOST_UNKNOWN = 1000
+UNKNOWN = (
+    "task.unknown: put back a job of task %r%s, which this worker does not know. Likely causes: its module was not "
+    "imported (--include, or include in [tool.taskharbor]), this worker runs other code than the enqueuer (a deploy "
+    "under way), the task was renamed, or another application uses the same store"
+)
 TallyKey = tuple[datetime, str, str, str]
 
 
@@ -44,6 +57,7 @@ class Observer:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._totals: dict[TallyKey, list[float]] = defaultdict(lambda: [0, 0.0])
+        self._unknown: dict[str, tuple[datetime, int]] = {}
         self.finished = 0
 
     def settled(self, entries: Sequence[tuple[Held, Transition]]) -> None:
@@ -66,7 +80,31 @@ class Observer:
             elif not isinstance(to, PutBack):
                 self.finished += 1
             if not (quiet and outcome == "done"):
-                _tell(outcome, job, to)
+                _tell(outcome, held, to, now)
+            if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
+                self._tell_unknown(job.type, now)
+
+    def _tell_unknown(self, task: str, now: datetime) -> None:
+        """Warn of a task that is not registered here: at once, then once a minute with the number of put-backs."""
+        told, since = self._unknown.get(task, (None, 0))
+        if told is not None and now - told < MINUTE:
+            self._unknown[task] = told, since + 1
+            return
+        if len(self._unknown) >= MOST_UNKNOWN:
+            self._unknown.clear()
+        self._unknown[task] = now, 0
+        times = f" ({since + 1} times since the last warning)" if since else ""
+        fields = {"event": "task.unknown", "unknown_task": task, "count": since + 1}
+        with suppress(Exception):  # such as a log filter of the application
+            logger.warning(UNKNOWN, task, times, extra=fields)
+
+    def refused(self, held: Held, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
+        """Tell that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
+        job, wanted = held.job, _EVENTS[_outcome(held.job, to)][1]
+        if stored is not None and stored.settled_token == held.token:
+            tell(logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}")
+        else:
+            tell(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
 
     def take_tallies(self) -> list[Tally]:
         """The totals since the last call."""
@@ -82,7 +120,7 @@ class Observer:
 
 
 def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
-    """Say what is lost of a run whose transaction had made its job done before."""
+    """Log what is lost of a run whose transaction had made its job done before."""
     if isinstance(outcome, Succeeded) and outcome.result in (None, ack.result):
         return
     lost = "returned a result: give it inside, by current().set_result(…)"
@@ -90,18 +128,50 @@ def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
         lost = f"failed: {outcome.kind}: {outcome.message}"
     elif not isinstance(outcome, Succeeded):
         lost = "was interrupted"
-    fields = {"event": "job.too_late", "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
-    message = "job.too_late: job %s (%s) is done by its transaction; after that its handler %s"
-    logger.warning(message, job.id, job.type, lost, extra=fields)
+    traceback = outcome.traceback if isinstance(outcome, Failed) else None
+    detail = f"is done by its transaction; after that its handler {lost}"
+    tell(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
 
 
-def _tell(outcome: str, job: JobRecord, to: Transition) -> None:
+def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
     level, event = _EVENTS[outcome]
     if not logger.isEnabledFor(level):
         return
-    fields = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1}
-    with suppress(Exception):  # such as a log filter of the application: what is settled would be counted again
-        logger.log(level, "%s: job %s (%s)%s", event, job.id, job.type, _detail(to), extra=fields)
+    job = held.job
+    failed = outcome in ("dlq", "retried")
+    ended = to.failed_at if failed and to.failed_at is not None else now
+    duration = None if held.started_at is None else (ended - held.started_at) / SECOND
+    spread = spread_of(to.failures) if failed else None
+    detail = "" if duration is None else f"after {lasting(duration)}"
+    traceback = None
+    if isinstance(to, Fail):
+        detail = _joined(f"{to.reason} {detail}".strip(), _spread(to, spread)) + f": {to.last_error}"
+    elif isinstance(to, PutBack):
+        again = to.run_at - now
+        when = f"again in {lasting(again / SECOND)}" if again > timedelta(0) else "again at once"
+        if failed:
+            detail = _joined(detail, _spread(to, spread), when) + f": {to.last_error}"
+        else:
+            unknown = to.unknown_put_backs > job.unknown_put_backs
+            detail = _joined("no task of this name here" if unknown else "", detail, when)
+    if failed and to.failures:
+        traceback = to.failures[-1].traceback
+    fields = {"duration": duration, "spread": None if spread is None else spread / SECOND}
+    tell(logger, level, event, job, detail, traceback=traceback, **fields)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _spread(to: Transition, spread: timedelta | None) -> str:
+    """Over what time the attempts were spread, with the policy that lasts longer if that was seconds (F2)."""
+    if spread is None:
+        return ""
+    seconds = spread / SECOND
+    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY
+    hint = " (retry=Retry.patient() with max_attempts=20 lasts hours)" if hasty else ""
+    return f"{to.attempts} failures within {lasting(seconds)}{hint}"
 
 
 def _outcome(job: JobRecord, to: Transition) -> str:
@@ -114,17 +184,6 @@ def _outcome(job: JobRecord, to: Transition) -> str:
             return State.CANCELLED.value
         case PutBack():
             return "retried" if to.attempts > job.attempts else "released"
-
-
-def _detail(to: Transition) -> str:
-    match to:
-        case Fail():
-            return f", {to.reason}: {to.last_error}"
-        case PutBack():
-            why = "no task of this name here" if to.unknown_put_backs else to.last_error
-            return f", again at {to.run_at.isoformat()}" + (f": {why}" if why else "")
-        case _:
-            return ""
 
 
 _EVENTS = {

@@ -18,6 +18,7 @@ from taskharbor.core.ids import Ids
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.recurrence import Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
+from taskharbor.core.text import stamp
 from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
 from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
@@ -249,4 +250,4 @@ def new_job(name: str, definition: Definition, run_at: datetime | None, slot: da
 def _tell_declared(swap: Swap) -> None:
     verb = "declared" if swap.seen is None else "redefined"
     slot = swap.then and swap.then.slot
-    logger.info("recurring.%s: %s, next %s", verb, swap.name, slot.isoformat() if slot else "after its last run")
+    logger.info("recurring.%s: %s, next %s", verb, swap.name, stamp(slot) if slot else "after its last run")

@@ -39,13 +39,19 @@ class Session:
     """Opens the driver on first use, whoever comes first; `now` is the time that everybody passes to it."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Driver]], settings: Settings, clock: Clock | None, chance: Random
+        self,
+        connect: Callable[[], Awaitable[Driver]],
+        settings: Settings,
+        clock: Clock | None,
+        chance: Random,
+        shown: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.chance = chance
         self.portal = Portal()
         self.intake = Intake(self.driver, self.now, settings.store_timeout)
         self._connect = connect
+        self._shown = shown
         self._given_clock = clock
         self._clock: Clock = clock or host_clock
         self._engine_clock: EngineClock | None = None
@@ -63,6 +69,13 @@ class Session:
     def now(self) -> datetime:
         """The time to pass to the driver."""
         return self._clock()
+
+    @property
+    def store(self) -> str:
+        """The store for logs: its URL without secrets, or the name of a driver that was given."""
+        if (shown := self._shown()) is not None:
+            return shown
+        return "a store" if self._driver is None else f"a {self._driver.name} driver"
 
     @property
     def is_open(self) -> bool:

@@ -14,11 +14,13 @@ from datetime import datetime, timedelta
 from random import Random
 
 from taskharbor.core.decide import later, succeed
+from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
 from taskharbor.core.transition import Transition
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, Inspect, offered
 from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError
+from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held, Keeper
 
 logger = logging.getLogger("taskharbor.settler")
@@ -26,6 +28,7 @@ MAX_BACKOFF = 2.0
 
 Entry = tuple[Held, Transition]
 Pending = tuple[Held, Transition | Succeeded]
+Refused = Callable[[Held, Transition, LeaseError, JobRecord | None], None]
 
 
 def pause(failures: int) -> float:
@@ -34,8 +37,9 @@ def pause(failures: int) -> float:
 
 
 class Settler:
-    """Takes outcomes from the worker and settles them; `settled` hears which ones the store accepted.
+    """Takes outcomes from the worker and settles them.
 
+    `settled` is called with those that the store accepted, `refused` with each other one and what is stored instead.
     Successes are decided here, for a whole flush at one time; everything else comes decided.
     """
 
@@ -47,6 +51,7 @@ class Settler:
         chance: Random,
         keep_done: timedelta,
         settled: Callable[[Sequence[Entry]], None],
+        refused: Refused,
         timeout: float,
     ) -> None:
         self._driver = driver
@@ -55,6 +60,7 @@ class Settler:
         self._chance = chance
         self._keep_done = keep_done
         self._settled = settled
+        self._refused = refused
         self._timeout = timeout
         self._pending: list[Pending] = []
         self._wake = asyncio.Event()
@@ -111,8 +117,7 @@ class Settler:
 
     def _give_up(self, held: Held) -> None:
         self._keeper.drop(held)
-        with suppress(Exception):
-            logger.warning("lease.lost: the outcome of job %s (%s) was not written", held.job.id, held.job.type)
+        tell(logger, logging.WARNING, "lease.lost", held.job, "its outcome was not written")
 
     async def _flush_safely(self, pending: list[Pending]) -> Sequence[Pending]:
         left: Sequence[Pending] = pending
@@ -141,19 +146,30 @@ class Settler:
             logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].job.id)
             self._keeper.drop(batch[0][0])
             return []
-        self._conclude(batch, verdicts)
+        await self._conclude(driver, batch, verdicts)
         return []
 
-    def _conclude(self, batch: list[Entry], verdicts: Sequence[Verdict]) -> None:
+    async def _conclude(self, driver: Driver, batch: list[Entry], verdicts: Sequence[Verdict]) -> None:
         self._keeper.drop(*[held for held, _ in batch])
         if verdicts.count("ok") == len(batch):  # nearly always
             self._settled(batch)
             return
         accepted: list[Entry] = []
+        refused: list[tuple[Entry, LeaseError]] = []
         for entry, verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, LeaseError):
-                job = entry[0].job
-                logger.warning("lease.lost: the outcome of job %s (%s) was refused: %s", job.id, job.type, verdict)
+                refused.append((entry, verdict))
             else:
                 accepted.append(entry)
         self._settled(accepted)
+        stored = await self._stored(driver, [held.job.id for (held, _), _ in refused])
+        for ((held, to), why), record in zip(refused, stored, strict=True):
+            self._refused(held, to, why, record)
+
+    async def _stored(self, driver: Driver, ids: list[str]) -> Sequence[JobRecord | None]:
+        """The records of refused outcomes, as far as the store tells: they are for the log."""
+        with suppress(Exception):
+            if ids and (jobs := offered(driver, Inspect)) is not None:
+                async with asyncio.timeout(self._timeout):
+                    return await jobs.get(ids)
+        return [None] * len(ids)

@@ -12,7 +12,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import cast
@@ -24,10 +23,12 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
+from taskharbor.runtime.announcing import announce
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.declaration import Declared
 from taskharbor.runtime.doze import Doze
+from taskharbor.runtime.events import tell
 from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.failures import Failure
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
@@ -88,6 +89,7 @@ class Worker:
             session.chance,
             session.settings.retention.done,
             self._settled,
+            self._observer.refused,
             options.lease,
         )
         self._upkeep = Upkeep(session, self._observer, self._describe)
@@ -129,12 +131,7 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work, until `stop`."""
-        logger.info(
-            "worker.started: %s works on %s, %d jobs at a time",
-            self.id,
-            ", ".join(self._lines.names),
-            self._options.concurrency,
-        )
+        announce(self.id, self._session, self._lines.names, self._options.concurrency, self._tasks)
         self._begin()
         self._hosted += [InTask(self._upkeep.run, "upkeep")]
         self._ticking = InTask(self._scheduler.run, "scheduler")
@@ -193,7 +190,7 @@ class Worker:
         if held.task is None or held.task.done():  # cancelled by somebody else before its first step
             self._conclude(held, Interrupted())
             return
-        logger.warning("worker.abandoned: job %s (%s) ignores its cancellation", held.job.id, held.job.type)
+        tell(logger, logging.WARNING, "worker.abandoned", held.job, "ignores its cancellation")
         held.abandoned = True
         if keep_lease:
             self._abandoned.append(held)
@@ -402,9 +399,8 @@ class Worker:
             if held.abandoned:  # `stop` or `release` has seen to its lease
                 pass
             elif held.settled is not None:  # by the handler's own transaction
-                with suppress(Exception):  # such as a log filter of the application
-                    self._observer.settled([(held, held.settled)])
-                    tell_too_late(held.job, held.settled, outcome)
+                self._observer.settled([(held, held.settled)])
+                tell_too_late(held.job, held.settled, outcome)
             elif held.stop == "lost":
                 self._keeper.drop(held)
             elif type(outcome) is Succeeded:  # the settler decides about these, many at a time

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
+from taskharbor.runtime.announcing import warn_of_memory
 from taskharbor.runtime.blocks import Managed, alongside, run_here
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.doze import until_open
@@ -94,6 +95,8 @@ class Workplace:
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
+            if (await self._session.driver()).name == "memory":
+                warn_of_memory()
             with stop_signals(worker.tell_to_stop):
                 worker.start()
                 try:

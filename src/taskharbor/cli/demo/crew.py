@@ -15,15 +15,19 @@ LEASE = "2s"
 CONCURRENCY = 6
 NAMES = ("Argo", "Beagle", "Calypso")
 QUEUES = ("default,voyages", "default,voyages", "default,express")
-_EVENT = re.compile(r" ((?:job|worker|lease|store|recurring)\.\w+): (.*)")
+_EVENT = re.compile(
+    r" job=(\S+) task=(?:\S*\.)?(\S+) attempt=\S+ ((?:job|worker|lease|store|recurring)\.\w+)(?:: (.*))?$"
+)
 
 
 class Told(NamedTuple):
-    """A log line of a worker: an event's name and its text."""
+    """A log line of a worker: an event's name and its text, the id of its job, and the task without its module."""
 
     ship: Ship
     event: str
     text: str
+    job: str = "-"
+    task: str = "-"
 
 
 class Ship:
@@ -68,7 +72,7 @@ class Ship:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if found := _EVENT.search(line):
-                self._told.put(Told(self, found[1], found[2]))
+                self._told.put(Told(self, found[3], found[4] or "", found[1], found[2]))
             elif line.startswith("taskharbor: "):
                 self._told.put(Told(self, "worker.failed", line.strip()))
 

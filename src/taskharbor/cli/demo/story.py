@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from taskharbor.core.states import State
 FRAME = 0.1
 DEADLINE = 60.0
 KILL_FROM, KILL_BY = 0.25, 0.6
-_JOB = re.compile(r"job (\S+) \(([^)]*\.)?(\w+)\)(?:, )?(.*)")
 
 
 class Event(NamedTuple):
@@ -143,21 +141,18 @@ def _started(story: Story, told: Told) -> None:
 
 def _succeeded(story: Story, told: Told) -> None:
     told.ship.finished += 1
-    found = _JOB.match(told.text)
-    if found and found[1] in story.cargo.voyage.ids:
+    if told.job in story.cargo.voyage.ids:
         story.tell(f"{told.ship.name} finishes the voyage", "bold green")
 
 
 def _retrying(story: Story, told: Told) -> None:
-    if found := _JOB.match(told.text):
-        error = found[4].partition(": ")[2]
-        story.tell(f"{found[3]} fails on {told.ship.name}, will be tried again: {error}", "yellow", minor=True)
+    error = told.text.partition(": ")[2]
+    story.tell(f"{told.task} fails on {told.ship.name}, will be tried again: {error}", "yellow", minor=True)
 
 
 def _dead(story: Story, told: Told) -> None:
-    if found := _JOB.match(told.text):
-        error = found[4].partition(": ")[2]
-        story.tell(f"{found[3]} goes to the dead-letter queue: {error}", "red")
+    error = told.text.partition(": ")[2]
+    story.tell(f"{told.task} goes to the dead-letter queue: {error}", "red")
 
 
 def _trouble(story: Story, told: Told) -> None:

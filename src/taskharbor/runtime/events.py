@@ -1,0 +1,45 @@
+"""Log records with stable names (`event`) and the fields of their job.
+
+The message alone names the job and its task, for applications that configured nothing. A handler that shows the fields
+prints `brief` instead, so that nothing is said twice. A traceback is in `exc_text`, where every formatter finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+
+from taskharbor.core.job import JobRecord
+
+
+def tell(
+    logger: logging.Logger,
+    level: int,
+    event: str,
+    job: JobRecord,
+    detail: str = "",
+    *,
+    traceback: str | None = None,
+    **fields: Any,
+) -> None:
+    """Log what happened to a job. Never raises: a broken log filter of the application must not stop the work."""
+    if not logger.isEnabledFor(level):
+        return
+    said = f": {detail}" if detail else ""
+    extra = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1, **fields}
+    with suppress(Exception):
+        file, line, function, _ = logger.findCaller(stacklevel=2)
+        record = logger.makeRecord(
+            logger.name,
+            level,
+            file,
+            line,
+            "%s: job %s (%s)%s",
+            (event, job.id, job.type, said),
+            None,
+            function,
+            {**extra, "brief": event + said},
+        )
+        record.exc_text = traceback.rstrip() or None if traceback else None
+        logger.handle(record)

@@ -154,8 +154,8 @@ def test_jobs_are_cancelled_by_id(busy: Desk) -> None:
     """C, T3: what waits is; one that has ended or is not there makes it an error, without stopping it."""
     result = busy.run("jobs", "cancel", "ready", "done", "nobody", "later", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (1, "Cancelled ready.\nCancelled later.\n")
-    assert "done has ended already" in result.stderr
-    assert "there is no job nobody" in result.stderr
+    assert "done was not cancelled: it has ended already" in result.stderr
+    assert "nobody was not cancelled: there is no such job" in result.stderr
     assert listed(busy, "state:cancelled") == ["later", "ready"]
     again = busy.run("jobs", "cancel", "ready", "--json", "--url", busy.url)
     assert (again.exit_code, '"finished"' in again.stdout) == (1, True)

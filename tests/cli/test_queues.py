@@ -28,6 +28,14 @@ def test_queues_are_listed_with_their_jobs(desk: Desk) -> None:
     assert last.split()[-1] == "-"
 
 
+def test_no_queues(desk: Desk) -> None:
+    """C: nothing found is no error."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    desk.good("jobs", "cancel", "one", "--url", desk.url)
+    desk.good("jobs", "delete", "one", "--yes", "--url", desk.url)
+    assert desk.good("queues", "ls", "--url", desk.url) == "No queues yet.\n"
+
+
 def test_a_queue_is_paused_and_resumed(desk: Desk) -> None:
     """C, D3: the jobs of a paused queue are not handed out; every answer says what was and what is."""
     desk.enqueue("shop.welcome", "user_id=1")

@@ -15,10 +15,9 @@ from msgspec.structs import asdict
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import place_after, whole_id, whole_ids, whole_words
-from taskharbor.cli.jobs import WORDS_HELP
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
-from taskharbor.core.filter import WORDS
+from taskharbor.cli.words import WORDS_HELP, is_word
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import State
@@ -303,9 +302,8 @@ def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, 
 
 
 def _why_not(answer: Answer) -> str:
-    name, colon, _ = answer.id.partition(":")
-    if answer.outcome == "missing" and colon and name in ("state", *WORDS):
-        return f"{name}: is a filter word, not an id; for all jobs that match, add --all"
+    if answer.outcome == "missing" and is_word(answer.id):
+        return f"{answer.id} is a filter word, not an id; for all jobs that match, add --all"
     return NOT_REPLAYED[answer.outcome]
 
 

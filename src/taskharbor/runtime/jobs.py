@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from typing import Literal
 
+from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import shown
-from taskharbor.driver import Cancellation, Deletion, Inspect, Reschedule, capability
+from taskharbor.driver import Cancellation, Deletion, Inspect, Replaying, Reschedule, capability
+from taskharbor.runtime.bulk import Act, Bulk, Progress, applicable, by_answer, in_bites, matching, preview
 from taskharbor.runtime.endings import resolve
 from taskharbor.runtime.options import checked, moment
-from taskharbor.runtime.part import LIMIT, Ids, Part, Words, each
+from taskharbor.runtime.part import BULK_LIMIT, LIMIT, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
 
 
@@ -49,17 +54,77 @@ class Jobs(Part):
             id = await inspect.find_key(key, self._now())
             return None if id is None else (await inspect.get([id]))[0]
 
-    async def acancel(self, ids: Ids) -> list[Cancellation]:
-        """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each."""
-        return await self._client.cancel(each(ids))
+    async def acancel(self, ids: Ids, *, progress: Progress | None = None) -> list[Cancellation]:
+        """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each.
 
-    async def adelete(self, ids: Ids) -> list[Deletion]:
+        `progress` is called with the number of jobs done so far.
+        """
+        return await in_bites(each(ids), self._client.cancel, progress)
+
+    async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
         """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
 
         One that is `live` has to be cancelled first.
         """
-        async with self._client.store() as driver:
-            return await capability(driver, Inspect).delete(each(ids))
+
+        async def delete(bite: Sequence[str]) -> list[Deletion]:
+            async with self._client.store() as driver:
+                return await capability(driver, Inspect).delete(bite)
+
+        return await in_bites(each(ids), delete, progress)
+
+    async def areplay(self, ids: Ids, *, progress: Progress | None = None) -> list[Replaying | Literal["task"]]:
+        """Run dead or cancelled jobs again: `replayed`, `missing`, `not_dead` or `task` (a TaskManager's) for each.
+
+        `harbor.admin.dlq.replay` can change a job's arguments and key as well.
+        """
+
+        async def replay(bite: Sequence[str]) -> list[Replaying | Literal["task"]]:
+            async with self._client.store() as driver:
+                inspect = capability(driver, Inspect)
+                tasks = {job.id for job in await inspect.get(bite) if job is not None and job.queue == TASKS}
+                replays = [Replay(id=id) for id in bite if id not in tasks]
+                answers = iter(await inspect.replay(replays, self._now()))
+            return ["task" if id in tasks else next(answers) for id in bite]
+
+        return await in_bites(each(ids), replay, progress)
+
+    async def apreview(self, act: Act, ids: Ids) -> list[str]:
+        """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
+
+        async def look(bite: Sequence[str]) -> list[str]:
+            async with self._client.store() as driver:
+                records = await capability(driver, Inspect).get(bite)
+            return [preview(act, record, self._now()) for record in records]
+
+        return await in_bites(each(ids), look, None)
+
+    async def acancel_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+        """Cancel matching jobs that have not ended, at most `limit`. `dry_run` only looks.
+
+        Tasks of a TaskManager are left out unless the words name their queue.
+        """
+        return await self._all("cancel", words, limit, None if dry_run else self.acancel)
+
+    async def adelete_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+        """Delete matching jobs that have ended, likewise."""
+        return await self._all("delete", words, limit, None if dry_run else self.adelete)
+
+    async def areplay_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+        """Run matching dead and cancelled jobs again, likewise."""
+        return await self._all("replay", words, limit, None if dry_run else self.areplay)
+
+    async def _all(
+        self, act: Act, words: Words, limit: int, do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None
+    ) -> Bulk:
+        async with self._client.store():  # its clock is known from here on
+            where = applicable(act, self._filter(words))
+        ids = await matching(act, where, self._pages(where), limit)
+        if do is None:
+            return Bulk(ids, {})
+        # Dependants go first, except in a replay: there they have to wait for the jobs before them.
+        order = ids[::-1] if act == "replay" else ids
+        return Bulk(ids, by_answer(order, await do(order)))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Move a job that waits in line; False if it does not."""
@@ -78,5 +143,10 @@ class Jobs(Part):
     resolve = blocking(aresolve)
     find = blocking(afind)
     cancel = blocking(acancel)
+    cancel_all = blocking(acancel_all)
     delete = blocking(adelete)
+    delete_all = blocking(adelete_all)
+    replay = blocking(areplay)
+    replay_all = blocking(areplay_all)
+    preview = blocking(apreview)
     reschedule = blocking(areschedule)

@@ -1,0 +1,250 @@
+"""What commands do to jobs, given by ids or by filter words: cancel, delete, replay.
+
+Words first show how many jobs match, and ask; `delete` always asks. The work is the admin interface's, in bites.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from taskharbor.cli import lists, output
+from taskharbor.cli.exits import BAD, complain
+from taskharbor.cli.ids import whole_ids, whole_words
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.types import json_option, limit_option
+from taskharbor.cli.words import WORDS_HELP, ids_or_words
+from taskharbor.core.job import JobRecord
+from taskharbor.errors import JobNotFound
+from taskharbor.harbor import Harbor
+from taskharbor.runtime.bulk import MOST, Act, Bulk, Progress
+from taskharbor.runtime.part import BULK_LIMIT
+
+C = TypeVar("C", bound=Callable[..., Any])
+PREVIEW = 10
+MISSING = "there is no such job: the id is wrong, or its retention has run out"
+IDS_HELP = "Name jobs by their ids (endings will do), or give filter words for all that match.\n"
+
+
+class Asked(NamedTuple):
+    """What was asked for on the command line."""
+
+    given: Sequence[str]
+    limit: int
+    yes: bool
+    dry_run: bool
+    as_json: bool
+
+
+class Wording(NamedTuple):
+    """How an act is spoken of: what each answer means, good ones first; and whether it asks about named jobs, too."""
+
+    act: Act
+    verb: str
+    good: dict[str, str]
+    bad: dict[str, str]
+    always_asks: bool = False
+
+
+CANCEL = Wording(
+    "cancel",
+    "cancel",
+    {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: running."},
+    {"finished": "it has ended already", "missing": MISSING},
+)
+DELETE = Wording(
+    "delete",
+    "delete",
+    {"deleted": "Deleted {}."},
+    {
+        "live": "it has not ended: cancel it first",
+        "needed": "others in its workflow wait for it: cancel the workflow first (`taskharbor workflows cancel`)",
+        "missing": MISSING,
+    },
+    always_asks=True,
+)
+REPLAY = Wording(
+    "replay",
+    "replay",
+    {"replayed": "Replayed {}."},
+    {
+        "not_dead": "it is neither dead nor cancelled",
+        "task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
+        "missing": MISSING,
+    },
+)
+
+
+def act_options(command: C) -> C:
+    """The options of every act on jobs."""
+    for option in (
+        place_options,
+        json_option,
+        limit_option(BULK_LIMIT, MOST),
+        click.option("--dry-run", is_flag=True, help="Only say which jobs it would be."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.argument("given", nargs=-1, metavar="[ID]... | [WORD]..."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("cancel", help=f"Cancel jobs that wait, and ask those that run to stop.\n\n{IDS_HELP}{WORDS_HELP}")
+@act_options
+def cancel_jobs(**asked: Any) -> None:
+    perform(
+        CANCEL,
+        Asked(**asked),
+        lambda harbor, words, limit: harbor.admin.jobs.acancel_all(words, limit=limit, dry_run=True),
+        lambda harbor, ids, progress: harbor.admin.jobs.acancel(ids, progress=progress),
+    )
+
+
+@click.command("delete", help=f"Delete jobs that have ended, for good.\n\n{IDS_HELP}{WORDS_HELP}")
+@act_options
+def delete_jobs(**asked: Any) -> None:
+    perform(
+        DELETE,
+        Asked(**asked),
+        lambda harbor, words, limit: harbor.admin.jobs.adelete_all(words, limit=limit, dry_run=True),
+        lambda harbor, ids, progress: harbor.admin.jobs.adelete(ids, progress=progress),
+    )
+
+
+@click.command("replay", help=f"Run dead and cancelled jobs again.\n\n{IDS_HELP}{WORDS_HELP}")
+@act_options
+def replay_jobs(**asked: Any) -> None:
+    perform(
+        REPLAY,
+        Asked(**asked),
+        lambda harbor, words, limit: harbor.admin.jobs.areplay_all(words, limit=limit, dry_run=True),
+        lambda harbor, ids, progress: harbor.admin.jobs.areplay(ids, progress=progress),
+    )
+
+
+Look = Callable[[Harbor, Sequence[str], int], Awaitable[Bulk]]
+Do = Callable[[Harbor, Sequence[str], Progress | None], Awaitable[Sequence[str]]]
+
+
+def perform(wording: Wording, asked: Asked, look: Look, do: Do) -> None:
+    """Find the jobs, preview and ask, act, and say what became of them."""
+    ids, words = ids_or_words(asked.given, wording.verb)
+    harbor = here().store()
+    if words:
+        found = ask(harbor, lambda harbor: _matching(harbor, words, asked.limit, look))
+    else:
+        found = ask(harbor, lambda harbor: whole_ids(harbor, ids))
+    if asked.dry_run:
+        answers = _previewed(harbor, wording, found)
+    else:
+        if found and not asked.yes and (words or wording.always_asks):
+            _confirm(wording, len(found), asked, matching=bool(words))
+        # The newest are found first; in a replay those before them in their workflows have to come first.
+        answers = _done(harbor, found[::-1] if words and wording is REPLAY else found, do)
+    if words and len(found) == asked.limit:
+        click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again, or raise --limit.", err=True)
+    if asked.dry_run and not asked.as_json:
+        _show_some(harbor, [id for id, answer in answers.items() if answer == "would"])
+    report(wording, answers, asked, by_name=not words)
+
+
+def _previewed(harbor: Harbor, wording: Wording, ids: Sequence[str]) -> dict[str, str]:
+    answers = ask(harbor, lambda harbor: harbor.admin.jobs.apreview(wording.act, ids)) if ids else []
+    return dict(zip(ids, answers, strict=True))
+
+
+def _done(harbor: Harbor, ids: Sequence[str], do: Do) -> dict[str, str]:
+    answers: Sequence[str] = ask(harbor, lambda harbor: do(harbor, ids, _progress(len(ids)))) if ids else ()
+    return dict(zip(ids, answers, strict=True))
+
+
+async def _matching(harbor: Harbor, words: Sequence[str], limit: int, look: Look) -> list[str]:
+    return (await look(harbor, await whole_words(harbor, words), limit)).matched
+
+
+def _confirm(wording: Wording, number: int, asked: Asked, *, matching: bool) -> None:
+    jobs = output.count(number, "job")
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            f"{jobs} {'match' if matching else 'named'}: add --yes to {wording.verb} them, --dry-run to see them"
+        )
+    at_least = "at least " if matching and number == asked.limit else ""
+    question = f"{at_least}{jobs} {'matches' if number == 1 else 'match'}; {wording.verb} {_them(number)}?"
+    click.confirm(question if matching else f"{wording.verb.capitalize()} {jobs}?", abort=True, err=True)
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
+
+
+def _progress(total: int) -> Progress | None:
+    """Tells how far it is, in a terminal, where that takes more than a moment."""
+    if total <= BULK_LIMIT // 10 or not sys.stderr.isatty():
+        return None
+
+    def tell(done: int) -> None:
+        click.echo(f"\r{done:,} of {total:,} jobs", nl=done >= total, err=True)
+
+    return tell
+
+
+def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: bool) -> None:
+    """Say what became of the jobs. A named one that stays as it was is an error; one that matched may have moved on."""
+    if asked.as_json:
+        output.print_json([{"id": id, "answer": answer} for id, answer in answers.items()])
+    elif by_name:
+        _say_each(wording, answers)
+    else:
+        _say_numbers(wording, answers, asked.dry_run)
+    refused = {id: answer for id, answer in answers.items() if answer in wording.bad}
+    if by_name or "needed" in refused.values():
+        for id, answer in list(refused.items())[:PREVIEW]:
+            complain(f"{id} was not {_past(wording)}: {wording.bad[answer]}")
+        if len(refused) > PREVIEW:
+            complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
+        if refused:
+            click.get_current_context().exit(BAD)
+
+
+def _past(wording: Wording) -> str:
+    return next(iter(wording.good.values())).partition(" ")[0].lower()
+
+
+def _say_each(wording: Wording, answers: dict[str, str]) -> None:
+    for id, answer in answers.items():
+        if answer == "would":
+            output.say(f"Would {wording.verb} {id}.")
+        elif answer in wording.good:
+            output.say(wording.good[answer].format(id))
+
+
+def _say_numbers(wording: Wording, answers: dict[str, str], dry_run: bool) -> None:
+    if not answers:
+        output.say("No jobs match.", "dim")
+        return
+    counts = {answer: list(answers.values()).count(answer) for answer in dict.fromkeys(answers.values())}
+    if dry_run:
+        output.say(f"Would {wording.verb} {output.count(counts.get('would', 0), 'job')}.")
+    for answer, text in wording.good.items():
+        if counts.get(answer):
+            output.say(text.format(output.count(counts[answer], "job")))
+    if left := sum(number for answer, number in counts.items() if answer in wording.bad and answer != "needed"):
+        output.say(f"{output.count(left, 'job')} had changed meanwhile, and stayed as they were.")
+
+
+def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:
+    async def look(harbor: Harbor) -> list[JobRecord]:
+        found: list[JobRecord] = []
+        for id in ids[:PREVIEW]:
+            with suppress(JobNotFound):  # gone since it was found
+                found.append(await harbor.admin.jobs.aget(id))
+        return found
+
+    if some := ask(harbor, look) if ids else []:
+        lists.job_table(some, harbor.admin.now())
+    if len(ids) > PREVIEW:
+        click.echo(f"and {output.count(len(ids) - PREVIEW, 'more job')}", err=True)

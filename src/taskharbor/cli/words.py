@@ -1,0 +1,43 @@
+"""Filter words on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from taskharbor.core.filter import WORDS
+
+WORDS_HELP = """
+    WORDS narrow the list; all of them must hold:
+
+    \b
+      mail.*            tasks by name, * stands for anything (also task:mail.*)
+      queue:mail        a queue
+      state:dlq,ready   scheduled, ready, waiting, claimed, running, done, dlq, cancelled
+      tag:vip           a tag
+      error:Timeout     part of the last error; small and capital letters differ
+      reason:crash_*    why it is in the dead-letter queue
+      group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
+      workflow:ID       the jobs of a workflow
+      since:1h          created within the last hour; until:1h before that
+    """
+
+
+def is_word(text: str) -> bool:
+    """Whether this is a filter word, where ids are taken as well: it names a field, or has a star."""
+    name, colon, _ = text.partition(":")
+    return "*" in text or bool(colon and name in ("state", *WORDS))
+
+
+def ids_or_words(given: Sequence[str], verb: str) -> tuple[list[str], list[str]]:
+    """What was given as ids, or as words; one of the two is empty."""
+    words = [text for text in given if is_word(text)]
+    ids = [text for text in given if not is_word(text)]
+    if not given:
+        raise click.UsageError(f"say which jobs to {verb}: ids, or filter words such as queue:mail ('*' is all)")
+    if words and ids:
+        raise click.UsageError(
+            f"{ids[0]!r} is an id and {words[0]!r} a filter word: give either; a task is written task:{ids[0]}"
+        )
+    return ids, words

@@ -1,0 +1,103 @@
+"""Acts on many jobs: which jobs an act applies to, and how many go to the store at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import Shown, shown
+from taskharbor.errors import ConfigError, InvalidJob
+
+A = TypeVar("A")
+Act = Literal["cancel", "delete", "replay", "dead_letter"]
+Progress = Callable[[int], object]
+BITE = 500
+MOST = 1_000_000
+
+_ENDED = (Shown.DONE, Shown.DLQ, Shown.CANCELLED)
+_UNFINISHED = tuple(state for state in Shown if state not in _ENDED)
+APPLIES: dict[Act, tuple[Shown, ...]] = {
+    "cancel": _UNFINISHED,
+    "delete": _ENDED,
+    "replay": (Shown.DLQ, Shown.CANCELLED),
+    "dead_letter": _UNFINISHED,
+}
+REFUSALS: dict[Act, str] = {"cancel": "finished", "delete": "live", "replay": "not_dead", "dead_letter": "finished"}
+
+
+class Bulk(Struct, frozen=True):
+    """What an act did: the ids of the jobs that matched, the newest first, and the ids by the answer they got."""
+
+    matched: list[str]
+    answers: dict[str, list[str]]
+
+
+def applicable(act: Act, where: Filter) -> Filter:
+    """The filter, narrowed to the states that the act applies to; `ConfigError` if it names others, or nothing."""
+    if where == Filter():
+        raise ConfigError(f"say which jobs to {_spoken(act)}: filter words such as queue:mail, or * for all")
+    if others := [state for state in where.states if state not in APPLIES[act]]:
+        allowed = ", ".join(APPLIES[act])
+        raise ConfigError(f"jobs that are {others[0]} cannot be {_done(act)}: leave state: out, or use {allowed}")
+    return where if where.states else replace(where, states=APPLIES[act])
+
+
+def includes(act: Act, where: Filter, job: JobRecord) -> bool:
+    """Whether an act on matching jobs takes this one: a TaskManager's task only where the filter names their queue."""
+    return job.queue != TASKS or (where.queue == TASKS and act != "replay")
+
+
+def preview(act: Act, job: JobRecord | None, now: datetime) -> str:
+    """The answer that the act would get for one job: `would`, or the refusal."""
+    if job is None:
+        return "missing"
+    if act == "replay" and job.queue == TASKS:
+        return "task"
+    return "would" if shown(job, now) in APPLIES[act] else REFUSALS[act]
+
+
+async def matching(act: Act, where: Filter, pages: AsyncIterator[list[JobRecord]], limit: int) -> list[str]:
+    """The ids of the jobs on these pages that the act takes, at most `limit`."""
+    if not 1 <= limit <= MOST:
+        raise InvalidJob(f"limit must be from 1 to {MOST:,}, not {limit!r}")
+    ids: dict[str, None] = {}
+    async for page in pages:
+        ids |= dict.fromkeys(job.id for job in page if includes(act, where, job))
+        if len(ids) >= limit:
+            break
+    return [*ids][:limit]
+
+
+async def in_bites(
+    ids: Sequence[str], act: Callable[[Sequence[str]], Awaitable[Sequence[A]]], progress: Progress | None
+) -> list[A]:
+    """The answers of an act on these ids, a few hundred at a time, so that other clients are not held up."""
+    answers: list[A] = []
+    for start in range(0, len(ids), BITE):
+        answers += await act(ids[start : start + BITE])
+        if progress is not None:
+            progress(len(answers))
+    return answers
+
+
+def by_answer(ids: Sequence[str], answers: Sequence[str]) -> dict[str, list[str]]:
+    """The ids that got each answer."""
+    found: dict[str, list[str]] = {}
+    for id, answer in zip(ids, answers, strict=True):
+        found.setdefault(answer, []).append(id)
+    return found
+
+
+def _spoken(act: Act) -> str:
+    return act.replace("_", "-")
+
+
+def _done(act: Act) -> str:
+    return {"cancel": "cancelled", "delete": "deleted", "replay": "replayed", "dead_letter": "dead-lettered"}[act]

@@ -1,0 +1,158 @@
+"""`taskharbor jobs cancel|delete|replay`: by ids and by filter words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from taskharbor import chain
+from taskharbor.core.reserved import TASKS
+from taskharbor.manager import TaskManager
+
+from .desk import Desk, in_terminal, unpainted
+
+
+@pytest.fixture
+def busy(desk: Desk) -> Desk:
+    """A store with done, dead, ready, scheduled jobs and a task of a TaskManager."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "done")
+    for number in (1, 2, 3):
+        desk.enqueue("shop.explode", "text=no", "--id", f"dead{number}")
+    desk.drain()
+    for number in (1, 2, 3):
+        desk.enqueue("shop.welcome", "user_id=2", "--id", f"ready{number}", "--tag", "vip")
+    desk.enqueue("shop.welcome", "user_id=3", "--id", "later", "--delay", "1h")
+    with TaskManager(desk.url) as tasks:
+        tasks.submit(b"x")
+    return desk
+
+
+def states(desk: Desk) -> dict[str, str]:
+    """The state of every job."""
+    jobs = desk.json("jobs", "ls", "--url", desk.url)
+    return {"task" if job["queue"] == TASKS else job["id"]: job["state"] for job in jobs}
+
+
+def task_of(desk: Desk) -> str:
+    """The id of the TaskManager's task."""
+    (job,) = desk.json("jobs", "ls", f"queue:{TASKS}", "--url", desk.url)
+    return str(job["id"])
+
+
+def test_cancel_what_matches(busy: Desk) -> None:
+    """C, T3: only what has not ended; a TaskManager's tasks are left alone unless their queue is named."""
+    assert busy.good("jobs", "cancel", "*", "--yes", "--url", busy.url) == "Cancelled 4 jobs.\n"
+    found = states(busy)
+    assert [found[id] for id in ("done", "dead1", "ready1", "later", "task")] == [
+        "done", "dlq", "cancelled", "cancelled", "ready"
+    ]  # fmt: skip
+    assert busy.good("jobs", "cancel", "*", "--yes", "--url", busy.url) == "No jobs match.\n"
+    assert busy.good("jobs", "cancel", "queue:taskharbor.tasks", "-y", "--url", busy.url) == "Cancelled 1 job.\n"
+
+
+def test_delete_what_matches(busy: Desk) -> None:
+    """C: only what has ended, and nothing without an answer."""
+    complaint = busy.bad(2, "jobs", "delete", "state:dlq", "--url", busy.url)
+    assert complaint.startswith("3 jobs match: add --yes to delete them, --dry-run to see them")
+    assert busy.good("jobs", "delete", "state:dlq", "--yes", "--url", busy.url) == "Deleted 3 jobs.\n"
+    assert "cannot be deleted" in busy.bad(2, "jobs", "delete", "state:ready", "--yes", "--url", busy.url)
+    assert set(states(busy)) == {"done", "ready1", "ready2", "ready3", "later", "task"}
+
+
+def test_replay_what_matches(busy: Desk) -> None:
+    """C, Q2: dead and cancelled jobs alike."""
+    busy.good("jobs", "cancel", "ready1", "--url", busy.url)
+    assert busy.good("jobs", "replay", "task:shop.*", "--yes", "--url", busy.url) == "Replayed 4 jobs.\n"
+    assert {"ready"} == {state for id, state in states(busy).items() if id.startswith(("dead", "ready"))}
+
+
+@pytest.mark.parametrize("act", ["cancel", "delete", "replay"])
+def test_a_bulk_act_wants_to_know_which_jobs(busy: Desk, act: str) -> None:
+    """C, X5: not without ids or words, and not with both."""
+    assert "say which jobs" in busy.bad(2, "jobs", act, "--yes", "--url", busy.url)
+    assert "give either" in busy.bad(2, "jobs", act, "shop.welcome", "queue:mail", "--yes", "--url", busy.url)
+    assert "unknown filter word" in busy.bad(2, "jobs", act, "colour:*", "--yes", "--url", busy.url)
+
+
+def test_a_dry_run_only_looks(busy: Desk) -> None:
+    """C: what would happen, by words and by ids; nothing does."""
+    before = states(busy)
+    text = busy.good("jobs", "cancel", "tag:vip", "--dry-run", "--url", busy.url)
+    assert text.endswith("Would cancel 3 jobs.\n")
+    assert {"ready1", "ready2", "ready3"} == {line.split()[0] for line in text.splitlines()[1:-1]}
+    result = busy.run("jobs", "delete", "ready1", "done", "nobody", "--dry-run", "--json", "--url", busy.url)
+    assert (result.exit_code, json.loads(result.stdout)) == (
+        1,
+        [{"id": "ready1", "answer": "live"}, {"id": "done", "answer": "would"}, {"id": "nobody", "answer": "missing"}],
+    )
+    assert "nobody was not deleted: there is no such job" in result.stderr
+    assert states(busy) == before
+
+
+def test_named_jobs(busy: Desk) -> None:
+    """C: each is answered for; one that stays as it was makes it an error, without stopping the others."""
+    task = task_of(busy)
+    result = busy.run("jobs", "replay", "dead1", "done", task, "nobody", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (1, "Replayed dead1.\n")
+    done, theirs, nobody = [line.removeprefix("taskharbor: ") for line in result.stderr.splitlines()]
+    assert done == "done was not replayed: it is neither dead nor cancelled"
+    assert theirs.startswith(f"{task} was not replayed: it is a TaskManager's task")
+    assert nobody.startswith("nobody was not replayed: there is no such job")
+    assert busy.good("jobs", "delete", "dead2", "--yes", "--url", busy.url) == "Deleted dead2.\n"
+    assert "has not ended: cancel it first" in busy.bad(1, "jobs", "delete", "ready1", "--yes", "--url", busy.url)
+
+
+def test_a_limit_is_said(busy: Desk) -> None:
+    """C: bounded, and never silently."""
+    result = busy.run("jobs", "cancel", "queue:mail", "--limit", "2", "--yes", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (0, "Cancelled 2 jobs.\n")
+    assert "That is the limit of 2; more may match" in result.stderr
+
+
+def test_jobs_that_are_needed_stay(busy: Desk) -> None:
+    """C, Q2: a job that others wait for is named, and makes it an error."""
+    import shop  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
+
+    async def flow() -> None:
+        async with shop.harbor.open():
+            await chain(shop.explode.step("no"), shop.hang.step()).aenqueue()
+
+    asyncio.run(flow())
+    busy.drain()
+    result = busy.run("jobs", "delete", "task:shop.explode", "--yes", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (1, "Deleted 3 jobs.\n")
+    assert "others in its workflow wait for it" in result.stderr
+
+
+def typed(folder: Path, answer: str, *words: str) -> tuple[int, str]:
+    """A command in a terminal, and what is typed there."""
+    code, text = in_terminal(folder, 80, *words, given=answer)
+    return code, unpainted(text)
+
+
+def test_a_terminal_is_asked(busy: Desk) -> None:
+    """C: with the number; "no" changes nothing."""
+    code, text = typed(busy.folder, "n\n", "jobs", "cancel", "tag:vip", "--url", busy.url)
+    assert code == 1
+    assert "3 jobs match; cancel them? [y/N]" in text
+    assert states(busy)["ready1"] == "ready"
+    code, text = typed(busy.folder, "y\n", "jobs", "cancel", "tag:vip", "--url", busy.url)
+    assert (code, "Cancelled 3 jobs." in text) == (0, True)
+
+
+def test_large_acts_go_in_bites_and_tell_how_far_they_are(desk: Desk) -> None:
+    """C: bounded bites with progress."""
+
+    async def fill() -> None:
+        async with desk.harbor.open() as harbor:
+            await harbor.aenqueue_many([harbor.step("shop.welcome", {"user_id": 1}) for _ in range(1001)])
+
+    asyncio.run(fill())
+    code, text = typed(desk.folder, "", "jobs", "cancel", "*", "--yes", "--url", desk.url)
+    assert code == 0
+    assert "500 of 1,001 jobs" in text
+    assert "1,001 of 1,001 jobs" in text
+    assert "Cancelled 1,001 jobs." in text

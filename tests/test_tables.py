@@ -15,10 +15,11 @@ from taskharbor import Harbor, Retry
 from taskharbor.cli import cli
 from taskharbor.cli.worker import CLOSE_PATIENCE
 from taskharbor.config import DEFAULT_URL
+from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, UNKNOWN_TASK_RETRY
 from taskharbor.runtime.options import TASK_OPTIONS, JobOptions
 from taskharbor.runtime.worker import CANCEL_PATIENCE, FLUSH_PATIENCE
 
-COMMAND = re.compile(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor (.+)")
+COMMAND = re.compile(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor +(.+)")
 UNITS = {"s": 1, "min": 60, "h": 3600, "days": 24 * 3600, "KiB": 1024}
 
 
@@ -99,7 +100,7 @@ def test_platforms_wait_for_a_worker_to_stop() -> None:
     text = text_of("deploying")
     (least,) = re.findall(r"at least the grace and (\d+) seconds", text)
     assert int(least) == sum(steps[1:])
-    for found in re.findall(r"(?:TimeoutStopSec=|terminationGracePeriodSeconds: )(\d+)", text):
+    for found in re.findall(r"(?:TimeoutStopSec=|terminationGracePeriodSeconds: |stop_grace_period: )(\d+)", text):
         assert int(found) >= sum(steps)
 
 
@@ -112,23 +113,36 @@ def _commands() -> list[tuple[str, str]]:
                 for line in block.splitlines():
                     plain = re.sub(r'", "|\["|"\]', " ", line)
                     found += [
-                        (page, each) for each in re.findall(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor (.+)", plain)
+                        (page, each) for each in re.findall(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor +(.+)", plain)
                     ]
     return found
+
+
+def _resolved(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
+    """The command that these words name, and what is left of them."""
+    command: click.Command = cli
+    context = click.Context(command, info_name="taskharbor")
+    while isinstance(command, click.Group):
+        name, *words = words
+        inner = command.get_command(context, name)
+        assert inner is not None, f"there is no command {name!r}"
+        command, context = inner, click.Context(inner, parent=context, info_name=name)
+    return command, context, words
 
 
 @pytest.mark.parametrize(("page", "line"), _commands())
 def test_every_command_of_the_docs_is_understood(page: str, line: str) -> None:
     """C: commands and options exist, and their values fit."""
-    words = shlex.split(line.partition(" #")[0].removesuffix("&"))
-    command: click.Command = cli
-    context = click.Context(command, info_name="taskharbor")
-    while isinstance(command, click.Group):
-        name = words.pop(0)
-        inner = command.get_command(context, name)
-        assert inner is not None, f"{page}.md: there is no command {name!r}"
-        command, context = inner, click.Context(inner, parent=context, info_name=name)
+    command, context, words = _resolved(shlex.split(line.partition(" #")[0].removesuffix("&")))
     command.parse_args(context, words)
+
+
+def test_every_command_that_the_docs_mention_exists() -> None:
+    """C: also in the middle of a sentence."""
+    for page in DOCS.glob("*.md"):
+        for line in re.findall(r"`taskharbor ([a-z][^`]*)`", page.read_text(encoding="utf-8")):
+            if " " in line or line not in ("jobs", "dlq", "queues", "recurring", "workflows"):
+                _resolved(line.split())
 
 
 def test_every_way_to_die_is_in_the_table_of_failures() -> None:
@@ -193,3 +207,10 @@ def test_an_unset_option_has_the_default_of_the_table() -> None:
     assert (record.queue, record.priority, record.tags, record.headers) == ("default", 0, (), {})
     assert (record.max_attempts, record.max_crashes, record.timeout) == (4, 5, None)
     assert (record.idempotency_key, record.expires_at) == (None, None)
+
+
+def test_unknown_tasks_are_put_back_for_as_long_as_the_pages_say() -> None:
+    """F8: the delays and the bound of both tables."""
+    minutes = sum(UNKNOWN_TASK_RETRY.ceiling(times) for times in range(1, MAX_UNKNOWN_PUT_BACKS + 1)) // 60
+    assert f"{MAX_UNKNOWN_PUT_BACKS} times ({minutes:.0f} minutes)" in text_of("failures")
+    assert f"for {minutes:.0f} minutes in all" in text_of("deploying")

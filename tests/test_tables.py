@@ -16,6 +16,8 @@ from taskharbor.cli import cli
 from taskharbor.cli.worker import CLOSE_PATIENCE
 from taskharbor.config import DEFAULT_URL
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, UNKNOWN_TASK_RETRY
+from taskharbor.core.recurrence import ANCHOR, Recurrence
+from taskharbor.runtime.declaration import When
 from taskharbor.runtime.options import TASK_OPTIONS, JobOptions
 from taskharbor.runtime.worker import CANCEL_PATIENCE, FLUSH_PATIENCE
 
@@ -163,7 +165,7 @@ def test_every_event_in_the_table_of_failures_is_logged() -> None:
 
 
 DEFAULTS = {name.strip("` "): row for row in table("guide", "set on") for name in row[0].split(",")}
-FOR_TESTS = {"harbor": {"clock", "chance", "driver"}, "task": set[str](), "job": set[str](), "worker": {"threads"}}
+FOR_TESTS = {"harbor": {"clock", "chance", "driver"}, "worker": {"threads"}}
 
 
 def _options() -> dict[str, set[str]]:
@@ -173,14 +175,15 @@ def _options() -> dict[str, set[str]]:
         "task": {"name", "retry", *TASK_OPTIONS},
         "job": set(JobOptions.__annotations__),
         "worker": set(_worker_defaults()),
+        "recurring": set(When.__annotations__),
     }
 
 
-@pytest.mark.parametrize("place", ["harbor", "task", "job", "worker"])
+@pytest.mark.parametrize("place", ["harbor", "task", "job", "worker", "recurring"])
 def test_the_table_of_defaults_names_every_option(place: str) -> None:
     """R5: and says where each can be set."""
     listed = {name for name, row in DEFAULTS.items() if place in row[2].split(", ")}
-    assert listed == _options()[place] - FOR_TESTS[place]
+    assert listed == _options()[place] - FOR_TESTS.get(place, set())
 
 
 def test_the_table_of_defaults_has_the_defaults_of_the_code() -> None:
@@ -188,11 +191,13 @@ def test_the_table_of_defaults_has_the_defaults_of_the_code() -> None:
     harbor = inspect.signature(Harbor).parameters
     code = {name: parameter.default for name, parameter in harbor.items()} | _worker_defaults()
     code |= {"queue": "default", "priority": 0, "retry": Retry(), "url": DEFAULT_URL}
+    code |= {name: getattr(Recurrence(), name) for name in When.__annotations__}
     for name, (_, cell, *_) in DEFAULTS.items():
-        if name in ("queues", "name", "delay", "run_at", "expires", "id") or cell == "none":
+        if name in ("queues", "name", "delay", "run_at", "expires", "id", "anchor") or cell == "none":
             continue
         said = value(cell) if re.match(r"[\d.]+ ", cell) else eval(cell.strip("`"), {"Retry": Retry})  # noqa: S307
         assert said == code[name], name
+    assert DEFAULTS["anchor"][1] == f"{ANCHOR:%Y-%m-%d, %Z}"
 
 
 def test_an_unset_option_has_the_default_of_the_table() -> None:

@@ -8,6 +8,7 @@ import socket
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from taskharbor import Retry, Snooze, current
 from taskharbor.errors import JobCancelled
@@ -172,3 +173,40 @@ async def test_upkeep_does_not_hold_up_the_jobs() -> None:
         asked = time()
         assert await (await work.aenqueue()).aresult() == asked
         assert worker.finished == 1
+
+
+@virtual
+async def test_totals_say_when_a_killed_worker_took_some_along() -> None:
+    """C: partial from the first report it missed on, and still when its record is forgotten."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    stats = world.harbor.admin.astats
+    async with world.worker() as worker:
+        await work.aenqueue()
+        await asyncio.sleep(5)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+    await world.memory.beat(replace(seen, id="killed", seen_at=world.clock()))
+    assert (await stats()).partial is None  # it may be alive
+    await asyncio.sleep(25)
+    found = await stats()
+    assert found.partial == (
+        "killed (last seen 25 s ago) vanished without a farewell: up to ten seconds of their runs are not counted"
+    )
+    assert sum(tally.count for tally in found.tallies) == 1
+    for number in range(4):
+        await world.memory.beat(replace(seen, id=f"other{number}", seen_at=world.clock() - timedelta(seconds=60)))
+    assert "and 2 more vanished" in ((await stats()).partial or "")
+    for name in ("killed", "other0", "other1", "other2", "other3"):
+        await world.memory.beat(replace(seen, id=name, seen_at=world.clock() - timedelta(minutes=61)))
+    async with world.worker() as last:
+        await asyncio.sleep(15)
+        assert [known.id for known in await world.memory.workers(world.clock() - timedelta(days=1))] == [last.id]
+        assert (await stats(600)).partial is None
+        found = await stats(7200)
+    assert found.partial is not None
+    assert "workers vanished without a farewell, the last at " in found.partial
+    assert {tally.outcome for tally in found.tallies} == {"done"}
+    assert worker.id not in found.partial

@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, exact
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.states import shown
+from taskharbor.runtime.why import Why
 
 if TYPE_CHECKING:
     from taskharbor.runtime.recurring import RecurringTask
@@ -47,10 +49,11 @@ def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
     }
 
 
-def full(job: JobRecord, now: datetime) -> dict[str, Any]:
+def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
     """Every field of a job. The lease's token stays in the store: whoever has it can finish the job."""
     return {
         **brief(job, now),
+        "why": asdict(why),
         "arguments": arguments_of(job),
         "payload_base64": None if arguments_of(job) is not None else base64.b64encode(job.payload).decode(),
         "result": None if job.result is None else msgspec.Raw(job.result),
@@ -107,12 +110,14 @@ def _failure(failure: Failure) -> dict[str, Any]:
     }
 
 
-def page(job: JobRecord, now: datetime) -> None:
+def page(job: JobRecord, why: Why, now: datetime) -> None:
     """Everything about one job."""
     output.say(f"{job.type}  {job.id}", "bold")
     output.facts(
         [
             ("state", _state(job, now)),
+            ("why", why.text),
+            ("to do", why.fix),
             ("group", job.fingerprint),
             ("queue", job.queue),
             ("priority", str(job.priority) if job.priority else None),

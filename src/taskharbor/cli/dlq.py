@@ -26,6 +26,7 @@ from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.dead_letters import Purged
 from taskharbor.runtime.part import BULK_LIMIT
+from taskharbor.runtime.why import Why
 
 PREVIEW = 20
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -74,15 +75,16 @@ def _nothing(words: tuple[str, ...]) -> str:
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
 
-    async def look(harbor: Harbor) -> JobRecord:
-        return await harbor.admin.dlq.aget(await whole_id(harbor, id))
+    async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
+        job = await harbor.admin.dlq.aget(await whole_id(harbor, id))
+        return job, await harbor.admin.jobs.awhy(job)
 
     harbor = here().store()
-    job = ask(harbor, look)
+    job, why = ask(harbor, look)
     if as_json:
-        output.print_json(describe.full(job, harbor.admin.now()))
+        output.print_json(describe.full(job, why, harbor.admin.now()))
     else:
-        describe.page(job, harbor.admin.now())
+        describe.page(job, why, harbor.admin.now())
 
 
 @dlq.command("groups", help=f"Group dead jobs by what they died of, the most frequent first.\n{WORDS_HELP}")

@@ -12,6 +12,7 @@ from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.job import JobRecord
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.why import Why
 
 
 @click.group()
@@ -45,17 +46,18 @@ def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 @json_option
 @place_options
 def show_job(id: str, as_json: bool) -> None:
-    """Show everything about one job."""
+    """Show everything about one job, and why it is where it is."""
 
-    async def look(harbor: Harbor) -> JobRecord:
-        return await harbor.admin.jobs.aget(await whole_id(harbor, id))
+    async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
+        job = await harbor.admin.jobs.aget(await whole_id(harbor, id))
+        return job, await harbor.admin.jobs.awhy(job)
 
     harbor = here().store()
-    job = ask(harbor, look)
+    job, why = ask(harbor, look)
     if as_json:
-        output.print_json(describe.full(job, harbor.admin.now()))
+        output.print_json(describe.full(job, why, harbor.admin.now()))
     else:
-        describe.page(job, harbor.admin.now())
+        describe.page(job, why, harbor.admin.now())
 
 
 for act in (cancel_jobs, delete_jobs, replay_jobs):

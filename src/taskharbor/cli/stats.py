@@ -41,12 +41,15 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
                 "workers": [asdict(worker) for worker in found.workers],
                 "since_seconds": since,
                 "totals": totals,
+                "partial": found.partial,
             }
         )
         return
     _show_queues(found.queues, now, wide)
     _show_workers(found.workers, now, wide)
     _show_totals(totals, since, wide)
+    if found.partial is not None:
+        output.say(f"These totals are partial: {found.partial}.", "yellow")
 
 
 def _totals(tallies: Sequence[Tally]) -> list[dict[str, Any]]:

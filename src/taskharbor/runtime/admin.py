@@ -16,18 +16,17 @@ from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
 from taskharbor.driver import Counters, Inspect, QueueCounts, Registry, Tally, WorkerRecord, capability
 from taskharbor.runtime.client import Client
+from taskharbor.runtime.completeness import MISSED, partial, runs
 from taskharbor.runtime.dead_letters import DeadLetters
 from taskharbor.runtime.jobs import Jobs
 from taskharbor.runtime.options import Duration, seconds
-from taskharbor.runtime.part import Part
+from taskharbor.runtime.part import ALIVE, Part
 from taskharbor.runtime.portal import blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.workflows import Workflows
 
 if TYPE_CHECKING:
     from taskharbor.runtime.recurring import Recurring
-
-ALIVE = timedelta(seconds=40)
 
 
 class Queues(Part):
@@ -69,11 +68,15 @@ class Workers(Part):
 
 
 class Stats(Struct, frozen=True):
-    """The whole at a glance: queues, workers, and the totals per minute since the asked time."""
+    """The whole at a glance: queues, workers, and the totals per minute since the asked time.
+
+    `partial` says why totals are missing, such as those of a worker that was killed; None if none are.
+    """
 
     queues: list[QueueCounts]
     workers: list[WorkerRecord]
     tallies: list[Tally]
+    partial: str | None = None
 
 
 class Admin(Part):
@@ -101,9 +104,13 @@ class Admin(Part):
 
     async def astats(self, since: Duration = 3600) -> Stats:
         """Counts, workers, and totals of the last hour or so."""
-        queues, workers = await self.queues.alist(), await self.workers.alist()
+        queues = await self.queues.alist()
         async with self._client.store() as driver:
-            from_minute = (self._now() - timedelta(seconds=seconds(since))).replace(second=0, microsecond=0)
-            return Stats(queues, workers, await capability(driver, Counters).tallies(from_minute))
+            now = self._now()
+            start = (now - timedelta(seconds=seconds(since))).replace(second=0, microsecond=0)
+            known = await capability(driver, Registry).workers(min(start - MISSED, now - ALIVE))
+            tallies = await capability(driver, Counters).tallies(start - timedelta(minutes=1))
+        alive = [worker for worker in known if worker.seen_at >= now - ALIVE]
+        return Stats(queues, alive, runs(tallies, start), partial(known, tallies, start, now))
 
     stats = blocking(astats)

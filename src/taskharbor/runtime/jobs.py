@@ -10,13 +10,14 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import shown
-from taskharbor.driver import Cancellation, Deletion, Inspect, Replaying, Reschedule, capability
+from taskharbor.core.states import INFLIGHT, READY, WAITING, shown
+from taskharbor.driver import Cancellation, Deletion, Inspect, Registry, Replaying, Reschedule, capability, offered
 from taskharbor.runtime.bulk import Act, Bulk, Progress, applicable, by_answer, in_bites, matching, preview
 from taskharbor.runtime.endings import resolve
 from taskharbor.runtime.options import checked, moment
-from taskharbor.runtime.part import BULK_LIMIT, LIMIT, Ids, Part, Words, each
+from taskharbor.runtime.part import ALIVE, BULK_LIMIT, LIMIT, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
+from taskharbor.runtime.why import Facts, Why, why
 
 
 class Jobs(Part):
@@ -33,6 +34,22 @@ class Jobs(Part):
         if record is None:
             raise await self._why_gone(id)
         return record
+
+    async def awhy(self, job: JobRecord | str) -> Why:
+        """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
+        record = job if isinstance(job, JobRecord) else await self.aget(job)
+        async with self._client.store() as driver:
+            inspect, registry, now = capability(driver, Inspect), offered(driver, Registry), self._now()
+            counts = await inspect.counts(now) if record.state in (READY, INFLIGHT) else []
+            return why(
+                Facts(
+                    job=record,
+                    now=now,
+                    paused=any(count.paused for count in counts if count.queue == record.queue),
+                    workers=await registry.workers(now - ALIVE) if registry is not None else (),
+                    parents=(await inspect.parents([record.id], 0))[0] if record.state is WAITING else (),
+                )
+            )
 
     async def aresolve(self, texts: Ids) -> list[str]:
         """The id that each text is, or is the ending of (8 characters are enough); a text that is neither stays.
@@ -140,6 +157,7 @@ class Jobs(Part):
 
     list = blocking(alist)
     get = blocking(aget)
+    why = blocking(awhy)
     resolve = blocking(aresolve)
     find = blocking(afind)
     cancel = blocking(acancel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from taskharbor.core.filter import Filter, parse
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 LIMIT = 50
 BULK_LIMIT = 10_000
 PAGE = 1000
+ALIVE = timedelta(seconds=40)  # a worker reports every ten
 Words = str | Sequence[str] | Filter
 Ids = str | Sequence[str]
 

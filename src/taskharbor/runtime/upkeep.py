@@ -10,6 +10,7 @@ from typing import Any
 
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
+from taskharbor.runtime.completeness import vanished
 from taskharbor.runtime.observe import Observer
 from taskharbor.runtime.session import Session
 
@@ -69,7 +70,14 @@ class Upkeep:
             now = self._session.now()
             for worker in await registry.workers(now - timedelta(days=3650)):
                 if worker.seen_at < now - GONE:  # killed, or it would have said farewell
-                    await registry.forget_worker(worker.id)
+                    await self._forget_killed(registry, worker)
+
+    async def _forget_killed(self, registry: Registry, worker: WorkerRecord) -> None:
+        """Forget a killed worker; a trace among the totals says that some of its runs are missing there."""
+        counters, oldest = offered(await self._session.driver(), Counters), self._session.now() - KEEP_TALLIES
+        if counters is not None and worker.seen_at > oldest:
+            await counters.count([vanished(worker)], oldest)
+        await registry.forget_worker(worker.id)
 
     async def flush_tallies(self) -> None:
         """Add the totals since the last time."""

@@ -127,6 +127,16 @@ class Signature:
             raise Undecodable(_wrong_version(envelope.v))
         return (astuple(envelope.args), {}) if self._whole else self._spread(envelope.args)
 
+    def named(self, payload: bytes) -> dict[str, Any]:
+        """The arguments by name, as far as they are given: the first may still have to come from another step."""
+        try:
+            envelope = self._rest.decode(payload)
+        except Exception as error:
+            raise Undecodable(_why_undecodable(payload, error)) from None
+        if envelope.v != VERSION:
+            raise Undecodable(_wrong_version(envelope.v))
+        return {name: value for name in self._parameters if (value := getattr(envelope.args, name)) is not UNSET}
+
     def _spread(self, values: Any) -> Arguments:
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
         if self._plain:

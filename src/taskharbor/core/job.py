@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
+from taskharbor.core.arguments import arguments_of
 from taskharbor.core.states import State
 
 KEPT_FAILURES = 20
@@ -69,6 +71,11 @@ class Asked(Struct, frozen=True, gc=False, kw_only=True):
     headers: Mapping[str, str] = {}
     tags: tuple[str, ...] = ()
     workflow_id: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name; of the types in the signature if a harbor that has the task gave the record."""
+        return arguments_of(self.payload)
 
 
 class NewJob(Asked, frozen=True, gc=False, kw_only=True):

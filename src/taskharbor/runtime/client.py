@@ -9,6 +9,9 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from taskharbor.core.arguments import known
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
@@ -37,6 +40,7 @@ from taskharbor.runtime.handle import Collected, Job
 from taskharbor.runtime.intake import no_answer
 from taskharbor.runtime.keeper import Held
 from taskharbor.runtime.portal import Portal
+from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.run import Run
 from taskharbor.runtime.session import Session
 from taskharbor.runtime.step import Preparation, Step, key_expiry
@@ -56,6 +60,7 @@ class Client:
     def __init__(self, session: Session) -> None:
         self._sessions = [session]
         self._waiting = 0
+        self.tasks: Mapping[str, Registered] = {}
 
     @property
     def session(self) -> Session:
@@ -82,6 +87,11 @@ class Client:
             yield
         finally:
             _stand_ins.reset(before)
+
+    def seen(self, record: JobRecord) -> JobRecord:
+        """The record for those who use the library: its `arguments` are decoded by the signature of its task."""
+        task = self.tasks.get(record.type)
+        return record if task is None else replace(record, payload=known(record.payload, task.named))
 
     @property
     def portal(self) -> Portal:

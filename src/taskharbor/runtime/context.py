@@ -38,50 +38,50 @@ class JobContext(Struct, frozen=True):
     @property
     def id(self) -> str:
         """The job's id."""
-        return self.record.id
+        return self._held.job.id
 
     @property
     def task(self) -> str:
         """The task's name."""
-        return self.record.type
+        return self._held.job.type
 
     @property
     def queue(self) -> str:
         """The queue it came from."""
-        return self.record.queue
+        return self._held.job.queue
 
     @property
     def attempt(self) -> int:
         """1 for the first run, one more after each recorded failure."""
-        return self.record.attempts + 1
+        return self._held.job.attempts + 1
 
     @property
     def max_attempts(self) -> int | None:
         """How many failures are allowed before the dead-letter queue; None means any number."""
-        return self.record.max_attempts
+        return self._held.job.max_attempts
 
     @property
     def lease_version(self) -> int:
         """How often this job was claimed, this time included: the fencing number (L5)."""
-        return self.record.version
+        return self._held.job.version
 
     @property
     def headers(self) -> dict[str, str]:
         """What travels with the job."""
-        return dict(self.record.headers)
+        return dict(self._held.job.headers)
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Labels given at the enqueue."""
-        return self.record.tags
+        return self._held.job.tags
 
     @property
     def slot(self) -> datetime | None:
         """The tick of a recurring task that this job is for, None for other jobs."""
-        if "schedule" not in self.record.headers:
+        if "schedule" not in self._held.job.headers:
             return None
         with suppress(KeyError, ValueError):  # headers of the user's own
-            return datetime.fromisoformat(self.record.headers["slot"])
+            return datetime.fromisoformat(self._held.job.headers["slot"])
         return None
 
     @property
@@ -139,7 +139,7 @@ class JobContext(Struct, frozen=True):
     @property
     def record(self) -> JobRecord:
         """The record as it was claimed."""
-        return self._held.job
+        return self._held.client.seen(self._held.job)
 
 
 def current() -> JobContext:
@@ -160,12 +160,18 @@ def running() -> JobContext | None:
     return None if held is None else JobContext(held)
 
 
+def lose() -> None:
+    """Let the run that is current here end as if its worker had died: nothing is settled, its lease runs out."""
+    if (held := _current.get()) is not None:
+        held.stop = "lost"
+
+
 def lineage() -> dict[str, str] | None:
     """Headers that tie a job enqueued inside a handler to the one that enqueues it."""
     context = running()
     if context is None:
         return None
     inherited: dict[str, Any] = {
-        name: value for name, value in context.record.headers.items() if name in ("correlation_id", "traceparent")
+        name: value for name, value in context.headers.items() if name in ("correlation_id", "traceparent")
     }
-    return {**inherited, "parent_id": context.id, "root_id": context.record.headers.get("root_id", context.id)}
+    return {**inherited, "parent_id": context.id, "root_id": context.headers.get("root_id", context.id)}

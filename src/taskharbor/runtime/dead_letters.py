@@ -49,7 +49,8 @@ class DeadLetters(Part):
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching dead jobs, the newest first."""
         async with self._client.store() as driver:
-            return await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
+            found = await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
+        return [self._client.seen(record) for record in found]
 
     async def aget(self, id: str) -> JobRecord:
         """One dead job with its reason and its failures, or `JobNotFound`."""
@@ -58,7 +59,7 @@ class DeadLetters(Part):
             raise await self._why_gone(id)
         if job.state is not DLQ:
             raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
-        return job
+        return self._client.seen(job)
 
     async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
         """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""

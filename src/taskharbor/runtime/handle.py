@@ -41,7 +41,7 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
         record = await self._client.record(self.id)
         if record is None:
             raise await self._why_gone()
-        return record
+        return self._client.seen(record)
 
     async def astate(self) -> str:
         """scheduled, ready, waiting, claimed, running, done, dlq or cancelled."""

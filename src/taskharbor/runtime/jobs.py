@@ -26,14 +26,15 @@ class Jobs(Part):
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching jobs, the newest first. Words: `state:dlq,ready queue:mail task:mail.* tag:x error:… since:1h`."""
         async with self._client.store() as driver:
-            return await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
+            found = await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
+        return [self._client.seen(record) for record in found]
 
     async def aget(self, id: str) -> JobRecord:
         """One job, or `JobNotFound`."""
         record = await self._client.record(id)
         if record is None:
             raise await self._why_gone(id)
-        return record
+        return self._client.seen(record)
 
     async def awhy(self, job: JobRecord | str) -> Why:
         """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
@@ -69,7 +70,8 @@ class Jobs(Part):
         async with self._client.store() as driver:
             inspect = capability(driver, Inspect)
             id = await inspect.find_key(key, self._now())
-            return None if id is None else (await inspect.get([id]))[0]
+            record = None if id is None else (await inspect.get([id]))[0]
+        return None if record is None else self._client.seen(record)
 
     async def acancel(self, ids: Ids, *, progress: Progress | None = None) -> list[Cancellation]:
         """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each.

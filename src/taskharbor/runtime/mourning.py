@@ -22,7 +22,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail, Transition
 from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held
-from taskharbor.runtime.threads import Threads
+from taskharbor.runtime.threads import Threads, lent
 
 logger = logging.getLogger("taskharbor.worker")
 LONGEST = 30.0
@@ -39,7 +39,7 @@ class Mourners:
     def __init__(self, hooks: Sequence[Hook], now: Callable[[], datetime], threads: bool) -> None:
         self._hooks = hooks
         self._now = now
-        self._threads = Threads(AT_A_TIME) if threads else None
+        self._threads = (lent.get() or Threads(AT_A_TIME)) if threads else None
         self._waiting: deque[tuple[Hook, JobRecord]] = deque()
         self._callers: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[BaseException | None]] = set()
@@ -61,7 +61,7 @@ class Mourners:
         """The record as it is stored now."""
         job = held.job
         ran = replace(job, started_at=held.started_at, progress=held.progress or job.progress)
-        return settled(ran, to, self._now())
+        return held.client.seen(settled(ran, to, self._now()))
 
     def _tell(self, job: JobRecord) -> None:
         for hook in self._hooks:

@@ -27,6 +27,10 @@ class Registered:
         """The codec of the handler's parameters and result."""
         return Signature(self.name, self.handler)
 
+    def named(self, payload: bytes) -> dict[str, Any]:
+        """The arguments in a payload, by name."""
+        return self.signature.named(payload)
+
 
 async def _join() -> None:
     """Nothing: it was waited for others."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+lent: contextvars.ContextVar[Threads | None] = contextvars.ContextVar("taskharbor_threads", default=None)
+"""Other threads for the workers that are made here, instead of their own: for tests."""
 Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]
 
 

@@ -40,7 +40,7 @@ from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.scheduler import Scheduler
 from taskharbor.runtime.settler import Entry, Settler
-from taskharbor.runtime.threads import Threads
+from taskharbor.runtime.threads import Threads, lent
 from taskharbor.runtime.upkeep import Upkeep
 from taskharbor.runtime.worker_options import WorkerOptions
 
@@ -77,7 +77,7 @@ class Worker:
         self._lines = Lines(options.queues, session.chance)
         self._started_at = session.now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{session.chance.getrandbits(32):08x}"
-        self._threads = Threads(options.concurrency) if options.threads else None
+        self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
         self._executor = Executor(tasks, middleware, client, self._threads)
         self._observer = Observer(session.now)
         self._mourners = Mourners(on_dead, session.now, options.threads)

@@ -17,6 +17,7 @@ from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.failures import Failure, told
 from taskharbor.runtime.mourning import Hook
 from taskharbor.runtime.registered import Registered
+from taskharbor.runtime.roll import Parts, enlist
 from taskharbor.runtime.session import Session
 from taskharbor.runtime.signals import stop_signals
 
@@ -36,10 +37,15 @@ class Workplace:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._tasks: dict[str, Registered] = {}
+        client.tasks = self._tasks
         self._middleware: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
         self._on_dead: list[Hook] = []
         self._recurring: dict[str, Declared] = {}
+        enlist(self._parts)
+
+    def _parts(self) -> Parts:
+        return Parts(self, self._client, self._tasks, self._middleware, self._recurring, self._drained)
 
     @property
     def _session(self) -> Session:
@@ -135,18 +141,23 @@ class Workplace:
         `raise_failures` raises what a handler raised, once all of it has run: the first one, and its notes name the
         job and the others.
         """
-        total = 0
-        failures: list[Failure] | None = [] if raise_failures else None
-        async with self._lived() as worker_of:
-            while True:
-                names = await self._all_queues() if queues is None else queues
-                options = self._options(names, concurrency=concurrency, lease=lease, threads=threads)
-                total += await worker_of(options).drain(failures)
-                if queues is not None or set(await self._all_queues()) <= set(names):
-                    break
+        failures: list[Failure] = []
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "threads": threads}
+        total = await self._drained(failures if raise_failures else None, queues, **given)
         if failures:
             raise told(failures)
         return total
+
+    async def _drained(
+        self, failures: list[Failure] | None, queues: Sequence[str] | None = None, **options: Any
+    ) -> int:
+        total = 0
+        async with self._lived() as worker_of:
+            while True:
+                names = await self._all_queues() if queues is None else queues
+                total += await worker_of(self._options(names, **options)).drain(failures)
+                if queues is not None or set(await self._all_queues()) <= set(names):
+                    return total
 
     def drain(
         self,

@@ -1,11 +1,13 @@
 """Tools for testing what is built on TaskHarbor, and drivers for it: nothing in the library imports them.
 
-Virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver, and a `Proxy` that plays the network before
-a real server. `testing.simulation` runs a whole cluster from a seed, `testing.witness` writes its history down,
-`testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (and its state machine
-hypothesis): pip install "taskharbor[testing]".
+`TestBed` puts another store behind an application's harbors for one test; with pytest, the fixture `taskharbor` gives
+one. There is virtual time (`run`, `VirtualLoop`), there are clocks, fault wrappers around a driver, and a `Proxy` that
+plays the network before a real server. `testing.simulation` runs a whole cluster from a seed, `testing.witness` writes
+its history down, `testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (its state
+machine also hypothesis): pip install "taskharbor[testing]".
 """
 
+from taskharbor.testing.bed import TestBed
 from taskharbor.testing.clock import Clock, LoopClock, ManualClock, SkewedClock
 from taskharbor.testing.faults import (
     Flaky,
@@ -41,6 +43,7 @@ __all__ = [
     "Recording",
     "SkewedClock",
     "Slow",
+    "TestBed",
     "VirtualLoop",
     "Wrapper",
     "always",

@@ -1,0 +1,124 @@
+"""`def` handlers in the thread of the test: they see its database connection, its transaction and its patches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from taskharbor.runtime.portal import refuse_on_a_loop
+from taskharbor.runtime.threads import Threads, lent
+
+T = TypeVar("T")
+Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]
+PATIENCE = 10.0
+
+
+class LentThread(Threads):
+    """The thread that calls `serve` runs everything, one after the other, until `stop`."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._handed: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._refuses = False
+
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        self._handed.put((function, contextvars.copy_context(), future))
+        if self._refuses:
+            self._refuse_all()
+        return future
+
+    def close(self) -> None:
+        """Nothing: it is not the worker's."""
+
+    def stop(self) -> None:
+        """Let `serve` return."""
+        self._handed.put(None)
+
+    def serve(self) -> None:
+        """Run what workers hand over. Ctrl-C is the caller's, also in the middle of a handler."""
+        try:
+            while (call := self._handed.get()) is not None:
+                self._run(call)
+        except BaseException:
+            self._refuses = True  # nobody serves any more: whatever comes must not wait
+            self._refuse_all()
+            raise
+
+    def _run(self, call: Call) -> None:
+        function, context, future = call
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except BaseException as raised:
+            error = raised
+        _hand_back(future, result, error)
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+
+    def _refuse_all(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                if (call := self._handed.get_nowait()) is not None:
+                    _hand_back(call[2], None, InterruptedError("the test was interrupted"))
+
+
+def _hand_back(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def deliver() -> None:
+        if not future.done():
+            future.set_result((result, error))
+
+    with suppress(RuntimeError):  # the loop has ended
+        future.get_loop().call_soon_threadsafe(deliver)
+
+
+class _Beside:
+    """A coroutine on a loop of its own in another thread, while this thread runs `def` handlers for it."""
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._function = function
+        self._lent = LentThread()
+        self._ended: Future[Any] = Future()
+        self._task: asyncio.Task[Any] | None = None
+
+    def run(self) -> Any:
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True)
+        thread.start()
+        try:
+            self._lent.serve()
+        except BaseException:
+            if (task := self._task) is not None:
+                with suppress(RuntimeError):
+                    task.get_loop().call_soon_threadsafe(task.cancel)
+            thread.join(PATIENCE)
+            raise
+        thread.join()
+        return self._ended.result()
+
+    def _work(self) -> None:
+        lent.set(self._lent)
+        try:
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                self._ended.set_result(runner.run(self._main()))
+        except BaseException as error:
+            self._ended.set_exception(error)
+        finally:
+            self._lent.stop()
+
+    async def _main(self) -> Any:
+        self._task = asyncio.current_task()
+        return await self._function()
+
+
+def run_beside(twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run the coroutine to its end; `def` handlers of the workers in it run in the calling thread, one at a time."""
+    refuse_on_a_loop(twin)
+    result: T = _Beside(function).run()
+    return result

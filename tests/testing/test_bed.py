@@ -220,7 +220,7 @@ def test_run_for_ends_at_its_end(shop: Shop, bed: TestBed) -> None:
 def test_a_worker_that_dies_after_the_side_effect(by: str, shop: Shop, bed: TestBed) -> None:
     """G1: what was done stays done, its end was never stored, and the job runs again when the lease is over."""
     job = shop.charge.enqueue(7)
-    bed.crash_after({"task": shop.charge, "job": job, "name": "charge"}[by])
+    bed.crash_after(shop.charge if by == "task" else job if by == "job" else "charge")
     assert bed.drain() == 0
     assert len(shop.seen) == 1
     assert job.state() in ("claimed", "running", "lapsed")

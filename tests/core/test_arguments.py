@@ -12,6 +12,8 @@ from taskharbor.core.codec import Signature, Undecodable, encode_named
 from taskharbor.core.wiring import Wiring, wired
 from taskharbor.errors import ConfigError
 
+from .make import record
+
 
 def handler(day: date, *more: int, note: str = "none", **rest: bool) -> None: ...
 
@@ -27,6 +29,13 @@ def test_arguments_are_decoded_by_the_signature() -> None:
     assert hash(typed) == hash(payload)
     assert arguments_of(typed) == {"day": date(2026, 1, 2), "more": [3, 4], "rest": {"yes": True}}
     assert arguments_of(payload) == {"day": "2026-01-02", "more": [3, 4], "rest": {"yes": True}}
+
+
+def test_records_have_arguments() -> None:
+    """P3: a record as a harbor gives it, or as a driver does."""
+    payload = SIGNATURE.encode((date(2026, 1, 2),), {})
+    assert record(payload=payload).arguments == {"day": "2026-01-02"}
+    assert record(payload=known(payload, SIGNATURE.named)).arguments == {"day": date(2026, 1, 2)}
 
 
 def test_the_first_argument_may_still_have_to_come() -> None:

@@ -38,8 +38,16 @@ def shown_url(url: str) -> str:
 
 def project_folder() -> Path | None:
     """The folder of the nearest pyproject.toml, from the working directory upwards."""
-    here = Path.cwd()
+    here = working_folder()
     return next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), None)
+
+
+def working_folder() -> Path:
+    """The folder that relative paths are meant from."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working folder was deleted: change to another one (cd) and try again") from None
 
 
 def project(name: str) -> str | None:

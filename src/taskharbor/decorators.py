@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overl
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
 from taskharbor.errors import ConfigError, ScheduleExists
-from taskharbor.runtime.naming import name_of
+from taskharbor.runtime.naming import check_function, name_of
 from taskharbor.runtime.options import JobOptions, checked
 from taskharbor.task import AsyncTask, Task
 
@@ -92,6 +92,8 @@ class Recurrer:
         task = _known(function)
         if task is not None:
             self._check_known(task)
+        else:
+            check_function("@harbor.recurring", function)
         check_call(function if task is None else task.registered.handler, self._arguments)
         name = self._name if self._name is not None else (name_of(function) if task is None else task.name)
         self._check_name(name)

@@ -6,7 +6,8 @@ HarborError
 │   ├── DuplicateTask          two tasks of one name
 │   └── UnknownTask            no task of that name is registered
 ├── InvalidJob                 bad input to an enqueue; nothing was stored
-│   ├── NotEncodable           an argument that JSON cannot carry
+│   ├── WrongArguments         a call that does not fit the task's parameters
+│   ├── NotEncodable           a value that JSON cannot carry
 │   └── PayloadTooLarge        arguments or result over the limit
 ├── JobExists                  the id is taken; nothing of the group was stored
 ├── ScheduleExists             a recurring task of that name is there already
@@ -81,8 +82,12 @@ class InvalidJob(HarborError, ValueError):
     """Bad input to an enqueue; nothing was stored."""
 
 
+class WrongArguments(InvalidJob, TypeError):
+    """A call that does not fit the parameters of its task: missing, unknown, or of another type."""
+
+
 class NotEncodable(InvalidJob, TypeError):
-    """An argument that JSON cannot carry, or that does not fit the signature."""
+    """An argument or a result that JSON cannot carry."""
 
 
 class PayloadTooLarge(InvalidJob):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from taskharbor import config, drivers
 from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
+from taskharbor.core.misfit import closest
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
 from taskharbor.decorators import Recurrer, Registrar
@@ -20,13 +21,21 @@ from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.runtime.admin import Admin
 from taskharbor.runtime.blocks import Managed
 from taskharbor.runtime.chance import own_chance
-from taskharbor.runtime.client import Client, transaction_of
+from taskharbor.runtime.client import Client, listed, transaction_of
 from taskharbor.runtime.clock import Clock
 from taskharbor.runtime.executor import Middleware
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.mourning import Hook
-from taskharbor.runtime.naming import name_of, returns_its_result
-from taskharbor.runtime.options import TASK_OPTIONS, Duration, JobOptions, checked, checked_settings, seconds
+from taskharbor.runtime.naming import check_function, name_of, returns_its_result
+from taskharbor.runtime.options import (
+    TASK_OPTIONS,
+    Duration,
+    JobOptions,
+    checked,
+    checked_settings,
+    seconds,
+    unknown_option,
+)
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.run import Run
@@ -154,12 +163,9 @@ class Harbor(Workplace):
         **options: Any,
     ) -> Any:
         """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
-        unknown = set(options) - TASK_OPTIONS
-        if unknown:
-            raise ConfigError(
-                f"@harbor.task has no option {min(unknown)!r}; it takes name, queue, priority, max_attempts, "
-                "max_crashes, timeout, retry and tags (the rest goes into .using(…))"
-            )
+        for unknown in sorted(options.keys() - TASK_OPTIONS):
+            said = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
+            raise ConfigError(f"@harbor.task: {said} (others belong to one job: task.using(…))")
         registrar = Registrar(self.register, name, _policy(retry), checked(options))
         return registrar if function is None else registrar(function)
 
@@ -167,8 +173,7 @@ class Harbor(Workplace):
         self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
     ) -> Task[..., Any] | AsyncTask[..., Any]:
         """Register a function under its name (P4)."""
-        if not returns_its_result(function):
-            raise ConfigError(f"@harbor.task takes a def or an async def that returns its result, not {function!r}")
+        check_function("@harbor.task", function)
         name = check_name("a task's name", name_of(function) if name is None else name)
         if name in self._tasks:
             is_task = isinstance(function, Task | AsyncTask)
@@ -219,7 +224,7 @@ class Harbor(Workplace):
 
     def lifespan(self, function: L) -> L:
         """Enter this async context manager before a worker's first job and leave it after its last."""
-        if iscoroutinefunction(function):
+        if iscoroutinefunction(function) or not callable(function):
             raise ConfigError("@harbor.lifespan takes an async generator function: set up, yield, tear down")
         self._lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
         return function
@@ -238,11 +243,11 @@ class Harbor(Workplace):
 
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """Store many steps at once: all of them or none."""
-        return await self._client.enqueue(list(steps))
+        return await self._client.enqueue(listed(steps))
 
     def enqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """The blocking twin of `aenqueue_many`. With `tx=`, it uses that in the calling thread."""
-        given = list(steps)
+        given = listed(steps)
         if (handle := transaction_of(given)) is None:
             return self.portal.call("aenqueue_many", lambda: self.aenqueue_many(given))
         return self._client.enqueue_blocking(given, handle)
@@ -282,8 +287,9 @@ class Harbor(Workplace):
     def find(self, name: str) -> Registered:
         """The task of this name."""
         if name not in self._tasks:
+            guess = f" (did you mean {close!r}?)" if (close := closest(name, self._tasks)) else ""
             raise UnknownTask(
-                f"no task named {name!r} is registered; there is {', '.join(sorted(self._tasks)) or 'none'}"
+                f"no task named {name!r} is registered{guess}; there is {', '.join(sorted(self._tasks)) or 'none'}"
             )
         return self._tasks[name]
 
@@ -391,7 +397,8 @@ def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
     if given is None or isinstance(given, Retry):
         return given
     if not callable(given):
-        raise ConfigError(f"retry must be a Retry(…) or a function from failures to seconds, not {given!r}")
+        count = " (for the number of runs, set max_attempts=)" if isinstance(given, int) else ""
+        raise ConfigError(f"retry must be a Retry(…) or a function from failures to seconds, not {given!r}{count}")
     return Retry(custom=given)
 
 

@@ -7,13 +7,13 @@ Two classes, so that a direct call keeps its type: `Task` for `def`, `AsyncTask`
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
-from taskharbor.errors import NotEncodable
+from taskharbor.errors import WrongArguments
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.handle import Job
-from taskharbor.runtime.options import JobOptions, checked
+from taskharbor.runtime.options import JobOptions, checked, misplaced
 from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.step import Step
@@ -64,17 +64,26 @@ class _Enqueueable(Generic[P, R]):
         limit = self._client.session.settings.payload_limit
         try:
             payload = self._registered.signature.encode(args, kwargs, limit)
-        except NotEncodable as error:
-            if options := sorted(kwargs.keys() & JobOptions.__annotations__.keys()):
-                error.add_note(f"options go into using(…): {self.name}.using({options[0]}=…)")
-            raise
+        except WrongArguments as error:
+            raise self._explained(error, kwargs) from None
         return Step(self._client, self._registered, payload, self._options)
 
     def following(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
         """A call of this task whose first argument will be the result of another step, of the type `given`."""
         signature = self._registered.signature
-        payload = signature.encode_rest(given, args, kwargs, self._client.session.settings.payload_limit)
+        try:
+            payload = signature.encode_rest(given, args, kwargs, self._client.session.settings.payload_limit)
+        except WrongArguments as error:
+            raise self._explained(error, kwargs) from None
         return Step(self._client, self._registered, payload, self._options)
+
+    def _explained(self, error: WrongArguments, kwargs: Mapping[str, Any]) -> WrongArguments:
+        """The error, saying so if options of the job were mixed with the arguments."""
+        signature = self._registered.signature
+        hint = misplaced(self.name, kwargs, signature.parameters)
+        if hint is None:
+            return error
+        return WrongArguments(f"{error}; {hint}" if signature.takes_any_name else f"task {self.name}: {hint}")
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""

@@ -81,8 +81,9 @@ def test_a_known_key_stores_nothing(desk: Desk) -> None:
     [
         (["shop.nothing"], "shop.explode, shop.hang, shop.merge, shop.once, shop.tell, shop.welcome"),
         (["shop.welcome"], "user_id"),
-        (["shop.welcome", "user_id=many"], "Expected `int`, got `str` - at `arguments.user_id`"),
+        (["shop.welcome", "user_id=many"], "task shop.welcome: parameter user_id wants int, got str"),
         (["shop.welcome", "user_id=1", "colour=red"], "colour"),
+        (["shop.welcome", "user_id=1", "delay=5"], "'delay' is an option of the job"),
         (["shop.welcome", "user_id"], "write name=value"),
         (["shop.welcome", "=1"], "write name=value"),
         (["shop.welcome", "user_id=1", "user_id=2"], "given twice"),
@@ -115,6 +116,4 @@ def test_a_taken_id_is_refused(desk: Desk) -> None:
 
 def test_a_folder_that_is_not_there(desk: Desk) -> None:
     """X5: a store cannot be made in a folder that is missing."""
-    result = desk.run("enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")
-    assert result.exit_code in (2, 3)
-    assert "no folder" in result.stderr
+    assert "no folder" in desk.bad(2, "enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")

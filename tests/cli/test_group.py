@@ -121,6 +121,14 @@ def test_a_worker_is_no_different(desk: Desk, url: str) -> None:
     assert "hunter2" not in "".join(worker.lines)
 
 
+def test_a_worker_whose_store_cannot_be_made_says_so(desk: Desk) -> None:
+    """C, X5: one line and exit 2, no traceback."""
+    with desk.process("worker", "shop:harbor", "--url", "sqlite:////proc/jobs.db") as worker:
+        worker.says("cannot use /proc/jobs.db as a store: no files can be made in /proc; choose another folder")
+        assert worker.exit_code() == 2
+    assert "Traceback" not in "".join(worker.lines)
+
+
 def loaded_after(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"

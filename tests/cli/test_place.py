@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+
+from taskharbor import config
 
 from .desk import Desk
 
@@ -84,6 +87,9 @@ def test_a_module_with_one_harbor_is_enough(desk: Desk) -> None:
         ("shop:welcome", "welcome is no Harbor"),
         ("shop:harbor.url", "harbor.url is no Harbor"),
         (":harbor", "module:harbor"),
+        ("./shop.py:harbor", "module:harbor"),
+        ("shop.py:harbor", "names a file: write the module, shop:harbor"),
+        ("shop.py", "names a file: write the module, shop:harbor"),
         ("two", "two:east, two:west"),
         ("broken:harbor", "line 2: ZeroDivisionError: division by zero"),
         ("typo:harbor", "typo.py line 1: SyntaxError"),
@@ -131,6 +137,41 @@ def test_a_file_that_is_no_store(desk: Desk) -> None:
     before = Path("notes.txt").read_bytes()
     assert "notes.txt" in desk.bad(3, "jobs", "ls", "--url", "sqlite:///notes.txt")
     assert Path("notes.txt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:////proc/jobs.db", "cannot use /proc/jobs.db as a store: no files can be made in /proc"),
+        ("sqlite:////dev/null", "cannot use /dev/null as a store: it is not an ordinary file"),
+        ("sqlite:///.", "it is a folder; name a file in it"),
+        ("sqlite:///shop.py/jobs.db", "shop.py is a file, not a folder"),
+        ("sqlite:///no/where/jobs.db", "there is no folder"),
+    ],
+)
+def test_a_path_that_cannot_be_used(desk: Desk, url: str, said: str) -> None:
+    """X5, C: exit 2, one line with the path, the cause and the fix; no traceback."""
+    assert said in desk.bad(2, "enqueue", "far.away", "--url", url)
+
+
+def test_a_working_folder_that_was_deleted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5, C: likewise."""
+    gone = desk.folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for words in (["stats"], ["enqueue", "-A", "shop", "shop.hang"]):
+        assert "the working folder was deleted: change to another one" in desk.bad(2, *words)
+
+
+def test_whatever_the_system_refuses_is_one_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: never a traceback."""
+
+    def refuse(_: str) -> NoReturn:
+        raise PermissionError(13, "Permission denied", "/etc/shadow")
+
+    monkeypatch.setattr(config, "project", refuse)
+    assert desk.bad(1, "stats") == "Permission denied: /etc/shadow"
 
 
 def test_a_broken_pyproject(desk: Desk) -> None:

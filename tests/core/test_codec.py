@@ -18,7 +18,7 @@ from taskharbor.core.codec import Arguments, Signature, decode_value, encode_nam
 from taskharbor.core.states import State
 from taskharbor.core.wiring import Wiring, filled, wired
 from taskharbor.driver import Parent
-from taskharbor.errors import NotEncodable
+from taskharbor.errors import WrongArguments
 
 from . import handlers
 from .handlers import Colour, Options, Order, Pair, Point, Rank, Team, User
@@ -160,7 +160,7 @@ def test_a_call_is_refused_or_arrives_as_python_itself_would_have_it(
     try:
         seen = handler(*args, **kwargs)
     except TypeError:
-        with pytest.raises(NotEncodable, match=r"^task task: "):
+        with pytest.raises(WrongArguments, match=r"^task task"):
             there_and_back(handler, args, kwargs)
     else:
         decoded_args, decoded_kwargs = there_and_back(handler, args, kwargs)
@@ -181,7 +181,7 @@ def test_a_call_whose_first_argument_comes_later_is_the_same_call(
         seen = handler(7, *args, **kwargs)
         assert later.first is not None
     except (TypeError, AssertionError):
-        with pytest.raises(NotEncodable, match=r"^task task"):
+        with pytest.raises(WrongArguments, match=r"^task task"):
             later.encode_rest(int, args, kwargs)
     else:
         payload = wired(later.encode_rest(int, args, kwargs), Wiring(takes=0))
@@ -198,14 +198,16 @@ def test_what_comes_next_needs_a_place_for_the_result() -> None:
     def number(x: int, y: str) -> None: ...
 
     for handler in (nothing, by_name):
-        with pytest.raises(NotEncodable, match=r"has no first parameter for the result.*write def task\(result, …\)"):
+        with pytest.raises(WrongArguments, match=r"has no first parameter for the result.*write def task\(result, …\)"):
             Signature("app.task", handler).encode_rest(int, (), {})
-    with pytest.raises(NotEncodable, match=r"takes x: int, but the step before it gives list\[str\]$"):
+    with pytest.raises(WrongArguments, match=r"takes x: int, but the step before it gives list\[str\]$"):
         Signature("task", number).encode_rest(list[str], ("y",), {})
-    with pytest.raises(NotEncodable, match="Missing required argument 'y'"):
+    with pytest.raises(WrongArguments, match=r"^task task needs 'y': it takes x, y$"):
         Signature("task", number).encode_rest(int, (), {})
-    with pytest.raises(NotEncodable, match=r"Expected `str`, got `int` - at `arguments.y`"):
+    with pytest.raises(WrongArguments, match=r"^task task: parameter y wants str, got int$"):
         Signature("task", number).encode_rest(int, (5,), {})
+    with pytest.raises(WrongArguments, match=r"^task task: x is the result of the steps before it: leave it out"):
+        Signature("task", number).encode_rest(int, (), {"x": 1, "y": "y"})
 
 
 def test_an_argument_left_out_before_a_given_one_keeps_its_place() -> None:

@@ -16,7 +16,8 @@ from typing_extensions import TypeAliasType
 from taskharbor.core.codec import Signature, Undecodable, decode_value, encode_value
 from taskharbor.core.collecting import FailedStep, collected, one_of, readable
 from taskharbor.core.fitting import fits
-from taskharbor.errors import ConfigError, NotEncodable
+from taskharbor.core.misfit import shown_type
+from taskharbor.errors import ConfigError, WrongArguments
 
 T = TypeVar("T")
 DAY = date(2026, 1, 2)
@@ -43,6 +44,11 @@ class Table(TypedDict):
 
 class Model(BaseModel):
     day: date
+
+
+@dataclass
+class Loose:
+    inside: object
 
 
 @dataclass
@@ -123,22 +129,43 @@ def test_what_needs_no_telling_apart_is_left_to_msgspec() -> None:
         assert readable(kind) is kind
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (object, Any),
+        (list[object], list[Any]),
+        (dict[str, object] | None, dict[str, Any] | None),
+        (Annotated[list[object], "said"], Annotated[list[Any], "said"]),
+    ],
+)
+def test_object_accepts_anything(written: Any, read: Any) -> None:
+    """P3: as Any does, wherever it stands."""
+    assert readable(written) == read
+    for value in (5, "text", None, [1, {"a": 2.5}], {"b": [None]}):
+        assert there_and_back(object, value) == value
+        assert there_and_back(object | int, value) == value
+        assert there_and_back(list[object], [value]) == [value]
+        assert there_and_back(Loose, Loose(value)) == Loose(value)
+        assert decode_value(encode_value(value), object) == value
+
+
 def test_objects_beside_failed_steps_are_read_as_strictly_as_ever() -> None:
     """F9, P3: and the reason says where."""
     signature = taking(list[Report | FailedStep])
     wrong = {
-        '{"day":"2026-01-02","size":"1"}': "Expected `int`, got `str` - at `$.size` - at `arguments.x[1]`",
-        '{"day":"today"}': "Invalid RFC3339 encoded date - at `$.day` - at `arguments.x[1]`",
-        '{"taskharbor":"other"}': "Object missing required field `day` - at `arguments.x[1]`",
-        '{"taskharbor":"failed_step","id":1}': "Expected `str`, got `int` - at `$.id` - at `arguments.x[1]`",
-        "5": "Expected `object`, got `int` - at `arguments.x[1]`",
-        "null": "Expected `object`, got `null` - at `arguments.x[1]`",
+        '{"day":"2026-01-02","size":"1"}': "x[1].size must be int, got str",
+        '{"day":"today"}': "Invalid RFC3339 encoded date (at x[1].day)",
+        '{"taskharbor":"other"}': "Object missing required field `day` (at x[1])",
+        '{"taskharbor":"failed_step","id":1}': "x[1].id must be str, got int",
+        "5": "x[1] must be dict, got int",
+        "null": "x[1] must be dict, got None",
     }
     for given, reason in wrong.items():
         with pytest.raises(Undecodable) as refused:
             signature.decode(b'{"v":1,"args":{"x":[{"day":"2026-01-02"},%s]}}' % given.encode())
-        assert str(refused.value) == f"the arguments do not fit the signature: {reason}"
-    with pytest.raises(NotEncodable, match="Expected `int` >= 1"):
+        wants = f"parameter x wants {shown_type(list[Report | FailedStep])}"
+        assert str(refused.value) == f"the arguments do not fit the signature: {wants}: {reason}"
+    with pytest.raises(WrongArguments, match=r"Expected `int` >= 1 \(at x\[0\]\)"):
         there_and_back(list[Annotated[int | FailedStep, Meta(gt=0)]], [0])
 
 

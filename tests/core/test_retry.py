@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from random import Random
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskharbor.core.retry import Growth, Retry
+from taskharbor.errors import ConfigError
 
 seconds = st.floats(0, 1e12)
 attempts = st.integers(1, 10**9)
@@ -98,9 +100,9 @@ def test_a_custom_policy_replaces_the_formula_and_its_jitter(delay: float, failu
     assert asked == [failures]
 
 
-@pytest.mark.parametrize("answer", [-1, -0.001, math.inf, math.nan])
-def test_a_custom_policy_must_return_a_delay(answer: float) -> None:
-    """F2: negative, infinite and not-a-number delays are errors, not schedules."""
+@pytest.mark.parametrize("answer", [-1, -0.001, math.inf, math.nan, None, "5"])
+def test_a_custom_policy_must_return_a_delay(answer: Any) -> None:
+    """F2: negative, infinite and not-a-number delays, and what is not a number, are errors, not schedules."""
     with pytest.raises(ValueError, match="zero or more seconds"):
         Retry(custom=lambda _: answer).delay(1, Random(0))
 
@@ -111,11 +113,18 @@ def test_a_custom_policy_must_return_a_delay(answer: float) -> None:
         {"base": -1},
         {"base": math.nan},
         {"base": math.inf},
+        {"base": "a"},
+        {"base": None},
+        {"base": True},
+        {"base": timedelta(seconds=1)},
         {"multiplier": 0.9},
         {"multiplier": math.inf},
         {"cap": -0.1},
         {"cap": math.nan},
+        {"cap": "1m"},
+        {"jitter": "no"},
         {"growth": "cubic"},
+        {"custom": 5},
         {"retry_on": [ValueError]},
         {"retry_on": ValueError},
         {"retry_on": ("ValueError",)},
@@ -126,7 +135,7 @@ def test_a_custom_policy_must_return_a_delay(answer: float) -> None:
 )
 def test_what_makes_no_schedule_is_refused_where_it_is_written(wrong: dict[str, Any]) -> None:
     """X5, F2: a policy that could only fail later, in a worker, is an error that names the field."""
-    with pytest.raises(ValueError, match=rf"^Retry\({next(iter(wrong))}="):
+    with pytest.raises(ConfigError, match=rf"^Retry\({next(iter(wrong))}=.*\): (give|choose) "):
         Retry(**wrong)
 
 

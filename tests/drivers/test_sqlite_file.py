@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ from taskharbor.driver import Group
 from taskharbor.drivers import from_url
 from taskharbor.drivers.sqlite import SqliteDriver, sql
 from taskharbor.drivers.sqlite.connection import open_store
+from taskharbor.drivers.sqlite.paths import unusable
 from taskharbor.drivers.sqlite.reserve import LAPSED, LINE_UP, NEXT_PRIORITY, PICK, SEQS
 from taskharbor.drivers.sqlite.rows import WIDTH
 from taskharbor.drivers.sqlite.schema import APPLICATION_ID, check_identity
@@ -90,15 +92,52 @@ class TestUrl:
             ("sqlite:///jobs.db?synchronous=off", "full .* or normal"),
             ("sqlite:///jobs.db?mode=ro", "no option 'mode'"),
             ("sqlite:///missing/jobs.db", "no folder"),
-            ("sqlite:///..", "not a file"),
+            ("sqlite:///..", "cannot use .* as a store: it is a folder; name a file in it, such as .*/taskharbor.db"),
+            (
+                "sqlite:///var/jobs.db",
+                r"no folder .*/var; make it first, or write sqlite:////var/jobs\.db with four sl",
+            ),
+            ("sqlite:////proc/jobs.db", "cannot use /proc/jobs.db as a store: no files can be made in /proc; choose"),
+            ("sqlite:////dev/null", "cannot use /dev/null as a store: it is not an ordinary file; choose another name"),
+            ("sqlite:////dev/null/jobs.db", "cannot use /dev/null/jobs.db as a store: Not a directory; choose another"),
+            ("sqlite:///note/jobs.db", "note is a file, not a folder; choose another folder"),
+            ("sqlite:///link", "link as a store: it is a link to something that is not there; name the file itself"),
+            ("sqlite:///circle", "circle as a store: it is a link"),
+            ("sqlite:///circle/jobs.db", "its links lead in a circle"),
+            (f"sqlite:///{'x' * 300}", "cannot use .*x… as a store: the name is too long; choose a shorter one"),
         ],
     )
     def test_what_cannot_be_used_says_what_to_write(
         self, url: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
+        (tmp_path / "note").touch()
+        (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+        (tmp_path / "circle").symlink_to(tmp_path / "circle")
         with pytest.raises(ConfigError, match=says):
             opened(url)
+
+    @pytest.mark.parametrize(
+        ("number", "kind", "says"),
+        [
+            (
+                errno.EACCES,
+                ConfigError,
+                "this user may not write there; change the permissions of {folder}, or choose",
+            ),
+            (errno.EROFS, ConfigError, "the file system is read-only; choose another folder"),
+            (errno.ENOSPC, DriverUnavailable, "the disk is full; make room"),
+            (errno.EMFILE, DriverUnavailable, "this process has too many open files; close some, or raise the limit"),
+            (errno.EIO, ConfigError, "Input/output error; choose another folder"),
+        ],
+    )
+    def test_what_the_system_refuses_is_said_with_the_fix(
+        self, number: int, kind: type[Exception], says: str, tmp_path: Path
+    ) -> None:
+        """X5: whatever user the tests run as."""
+        error = unusable(tmp_path / "jobs.db", OSError(number, os.strerror(number)))
+        assert type(error) is kind
+        assert str(error).startswith(f"cannot use {tmp_path}/jobs.db as a store: {says.format(folder=tmp_path)}")
 
     @pytest.mark.parametrize(("option", "level"), [("", 2), ("?synchronous=full", 2), ("?synchronous=normal", 1)])
     def test_commits_are_durable_unless_asked_otherwise(self, option: str, level: int, tmp_path: Path) -> None:

@@ -214,5 +214,5 @@ def test_a_spawned_process_agrees_as_well(empty_folder: Path) -> None:
 
 def test_without_a_file_the_name_stays_main(empty_folder: Path) -> None:
     """P4: there is no module to import."""
-    program = "from taskharbor import Harbor; h = Harbor('memory://'); f = lambda: None; print(h.task(f).name)"
-    assert python(empty_folder, "-c", program) == "__main__.<lambda>"
+    program = "from taskharbor import Harbor; h = Harbor('memory://'); exec('def f(): ...'); print(h.task(f).name)"
+    assert python(empty_folder, "-c", program) == "__main__.f"

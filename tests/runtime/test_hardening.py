@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from taskharbor import Harbor, Retry, Snooze
 from taskharbor.config import URL_VARIABLE, store_url
 from taskharbor.driver import Inspect, WaitForWork, WorkerRecord, capability, offered
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.errors import ConfigError, NotEncodable
+from taskharbor.errors import ConfigError, WrongArguments
 from taskharbor.runtime.observe import JobFilter
 from taskharbor.runtime.portal import Portal
 from taskharbor.testing import LoopClock
@@ -185,12 +186,31 @@ def test_an_option_among_the_arguments_is_told_where_it_belongs() -> None:
     """P1: everybody's first mistake."""
     harbor = Harbor("memory://")
 
-    @harbor.task
-    def work(n: int) -> None: ...
+    @harbor.task(name="shop.work")
+    def work(n: int, queue: str = "") -> None: ...
 
-    with pytest.raises(NotEncodable) as caught:
-        work.enqueue(1, delay=3)  # type: ignore[call-arg]
-    assert any("using(delay=…)" in note for note in caught.value.__notes__)
+    @harbor.task(name="shop.open_ended")
+    def open_ended(**more: str) -> None: ...
+
+    calls: list[tuple[Any, dict[str, Any], str]] = [
+        (work, {"n": 1, "delay": 3}, "'delay' is an option of the job, not of the function: write work.using(delay=3)"),
+        (work, {"delay": 3}, "write work.using(delay=3)"),
+        (work, {"n": "x", "tags": ["a"]}, "write work.using(tags=…)"),
+        (work, {"n": 1, "id": "x" * 100}, "write work.using(id=…)"),
+        (work, {"n": 1, "queue": 5}, "parameter queue wants str, got int"),
+        (
+            work,
+            {"n": 1, "queue": "x", "priority": 3, "timeout": timedelta(1)},
+            "options of the job, not of the function: write work.using(priority=3, timeout=datetime.timedelta(days=1))",
+        ),
+        (open_ended, {"delay": 3}, "**more wants str, got int; 'delay' is an option of the job"),
+    ]
+    for task, arguments, says in calls:
+        with pytest.raises(WrongArguments, match=rf"^task {task.name}.*{re.escape(says)}"):
+            task.enqueue(**arguments)
+    with pytest.raises(WrongArguments, match=r"^task shop\.work: 'delay' is an option .*write work\.using\(delay=5\)$"):
+        work.step(1).then(work, delay=5)  # type: ignore[call-overload]
+    assert open_ended.step(delay="3").options == {}
 
 
 @virtual

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskharbor import FailedStep, Graph, chain, chord, group
-from taskharbor.errors import InvalidJob, NotEncodable
+from taskharbor.errors import InvalidJob, WrongArguments
 
 from .test_flows import Sums
 from .world import virtual
@@ -204,7 +204,7 @@ def test_whoever_makes_no_room_for_failures_is_refused_at_once(taken: Any) -> No
         lambda: chain(giving.step(), taking, on_failure="collect"),
     ]
     for build in alone:
-        with pytest.raises(NotEncodable, match=r"take takes given: .*but the step before it gives .*FailedStep"):
+        with pytest.raises(WrongArguments, match=r"take takes given: .*but the step before it gives .*FailedStep"):
             build()
     several = w.harbor.task(name="several")(take_list(kind))
     for build in (
@@ -213,7 +213,7 @@ def test_whoever_makes_no_room_for_failures_is_refused_at_once(taken: Any) -> No
         lambda: chord(group(giving.step()), several, on_failure="collect"),
         lambda: Graph().add(group(giving.step())).on_failure("collect").then(several),
     ):
-        with pytest.raises(NotEncodable, match="FailedStep"):
+        with pytest.raises(WrongArguments, match="FailedStep"):
             build()
 
 

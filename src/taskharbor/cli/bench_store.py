@@ -72,9 +72,9 @@ def _folder_beside(file: Path) -> Generator[Path]:
     """A folder on the file system of the file, for SQLite keeps several files."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=file.parent))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no folder {file.parent}: make it first, or name another file") from None
     except OSError as error:
+        if not file.parent.exists():
+            raise ConfigError(f"there is no folder {file.parent}: make it first, or name another file") from None
         raise DriverUnavailable(
             f"cannot write in {file.parent} ({error.strerror}): make it writable, or name a file elsewhere"
         ) from None

@@ -54,6 +54,9 @@ class Commands(click.Group):
         except HarborError as error:
             complain(str(error))
             sys.exit(exit_code(error))
+        except OSError as error:
+            complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+            sys.exit(BAD)
         except click.Abort:
             complain("stopped")
             sys.exit(BAD)

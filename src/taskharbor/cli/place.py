@@ -124,8 +124,12 @@ def load(spec: str) -> Harbor:
             f"{redacted(spec)!r} names no application: write module:harbor, such as shop:harbor; a store goes to --url"
         )
     name, _, attribute = spec.partition(":")
-    if not name:
+    if not name or "/" in name:
         raise ConfigError(f"{spec!r} names no application: write module:harbor, such as shop:harbor")
+    if name.endswith(".py"):
+        raise ConfigError(
+            f"{spec!r} names a file: write the module, {name.removesuffix('.py')}:{attribute or 'harbor'}"
+        )
     module = _imported(name, f"application {spec!r}")
     if not attribute:
         return _only_harbor(module, spec)
@@ -139,7 +143,7 @@ def load(spec: str) -> Harbor:
 
 
 def _imported(name: str, what: str) -> ModuleType:
-    folder = str(Path.cwd())
+    folder = str(config.working_folder())
     for place in (str(config.project_folder() or folder), folder):
         if place not in sys.path:
             sys.path.insert(0, place)

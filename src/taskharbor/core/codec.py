@@ -8,9 +8,10 @@ not fit the signature is refused at the enqueue and not found by a worker an hou
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -19,13 +20,12 @@ from msgspec.structs import astuple
 from taskharbor.core.collecting import readable, reader
 from taskharbor.core.fitting import fits
 from taskharbor.core.jsonable import decoder, to_json
-from taskharbor.core.text import message_of
-from taskharbor.errors import ConfigError, NotEncodable, PayloadTooLarge
+from taskharbor.core.misfit import POSITIONAL, misbound, misfit, shown_type
+from taskharbor.errors import ConfigError, NotEncodable, PayloadTooLarge, WrongArguments
 
 VERSION = 1
 PAYLOAD_LIMIT = 512 * 1024
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -56,10 +56,10 @@ class Signature:
             self._envelope: Callable[..., Any] = msgspec.defstruct("Envelope", [("v", int), ("args", self._struct)])
             self._decoder = decoder(self._envelope)
         except Exception as error:
-            raise ConfigError(f"task {name}: its parameters cannot be decoded from JSON: {error}") from error
+            raise ConfigError(f"task {name}: {_undecodable(hints, self._parameters)}: {error}") from error
 
     def _leads(self, parameter: inspect.Parameter) -> bool:
-        return parameter.kind in _POSITIONAL and inspect.Parameter.VAR_POSITIONAL in self._open
+        return parameter.kind in POSITIONAL and inspect.Parameter.VAR_POSITIONAL in self._open
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
         """The payload of a call, or an error that names the argument and the fix."""
@@ -73,35 +73,60 @@ class Signature:
                 args, kwargs = (), self._call.bind(*args, **kwargs).arguments
             bound = self._struct(*args, **kwargs)
         except TypeError as error:
-            raise NotEncodable(f"task {self.name}: {error}") from None
+            raise WrongArguments(f"task {self.name} {misbound(self._call, args, kwargs, error)}") from None
         try:
             payload = to_json(self._envelope(VERSION, bound), "$")
-            checked_size(payload, limit, f"the arguments of {self.name}")
+        except NotEncodable as error:
+            raise NotEncodable(f"task {self.name}: {self._unstorable(error)}") from error
+        checked_size(payload, limit, f"the arguments of {self.name}")
+        try:
             read_back(payload)
-        except PayloadTooLarge:
-            raise
         except Exception as error:  # also whatever a user's type raises while it is read back
-            raise NotEncodable(f"task {self.name}: {_readable(error)}") from error
+            raise WrongArguments(f"task {self.name}: {self._misfit(error)}") from error
         return payload
+
+    def _misfit(self, error: Exception) -> str:
+        return misfit(error, self._call, self._hints)
+
+    def _unstorable(self, error: NotEncodable) -> str:
+        """Where JSON cannot carry an argument, and what its parameter wants."""
+        path = str(error).removeprefix("$.args.")
+        name = re.split(r"\W", path, maxsplit=1)[0]
+        wants = f" (parameter {name} wants {shown_type(self._hints[name])})" if name in self._hints else ""
+        return f"argument {path}{wants}"
+
+    @property
+    def takes_any_name(self) -> bool:
+        """Whether the handler takes `**kwargs`."""
+        return inspect.Parameter.VAR_KEYWORD in self._open
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The handler's parameters by name."""
+        return self._parameters
 
     @cached_property
     def first(self) -> str | None:
         """The parameter that takes what comes from elsewhere: the first, if it can be given by its place."""
         first = next(iter(self._parameters.values()), None)
-        return None if first is None or first.kind not in _POSITIONAL else first.name
+        return None if first is None or first.kind not in POSITIONAL else first.name
 
     def encode_rest(
         self, given: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT
     ) -> bytes:
         """The payload of a call whose first argument comes later, as a value of the type `given`."""
         if self.first is None:
-            raise NotEncodable(
+            raise WrongArguments(
                 f"task {self.name} has no first parameter for the result of the step before: "
                 f"write def {self.name.rpartition('.')[2]}(result, …), or put its step(…) into a chain if it only waits"
             )
+        if self.first in kwargs and self._parameters[self.first].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            raise WrongArguments(
+                f"task {self.name}: {self.first} is the result of the steps before it: leave it out of the arguments"
+            )
         taken = self._hints.get(self.first, Any)
         if not fits(given, taken):
-            raise NotEncodable(
+            raise WrongArguments(
                 f"task {self.name} takes {self.first}: {shown_type(taken)}, "
                 f"but the step before it gives {shown_type(given)}"
             )
@@ -122,7 +147,7 @@ class Signature:
         try:
             envelope = self._decoder.decode(payload)
         except Exception as error:  # msgspec's errors, and whatever a user's type raises while validating
-            raise Undecodable(_why_undecodable(payload, error)) from None
+            raise Undecodable(_why_undecodable(payload) or self._refused(error)) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
         return (astuple(envelope.args), {}) if self._whole else self._spread(envelope.args)
@@ -132,10 +157,13 @@ class Signature:
         try:
             envelope = self._rest.decode(payload)
         except Exception as error:
-            raise Undecodable(_why_undecodable(payload, error)) from None
+            raise Undecodable(_why_undecodable(payload) or self._refused(error)) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
         return {name: value for name in self._parameters if (value := getattr(envelope.args, name)) is not UNSET}
+
+    def _refused(self, error: Exception) -> str:
+        return f"the arguments do not fit the signature: {self._misfit(error)}"
 
     def _spread(self, values: Any) -> Arguments:
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
@@ -151,7 +179,7 @@ class Signature:
 
 
 def _is_needed_in_place(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind in _POSITIONAL
+    return parameter.default is parameter.empty and parameter.kind in POSITIONAL
 
 
 def encode_named(arguments: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
@@ -194,7 +222,7 @@ def _inspected(name: str, handler: Callable[..., Any]) -> tuple[inspect.Signatur
 def _struct(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -> Callable[..., Any]:
     """A msgspec struct with the handler's parameters: its constructor binds a call at C speed."""
     fields = {field[0]: field for field in _fields(parameters, hints)}
-    placed = [fields.pop(parameter.name) for parameter in parameters if parameter.kind in _POSITIONAL]
+    placed = [fields.pop(parameter.name) for parameter in parameters if parameter.kind in POSITIONAL]
     named = list(fields.values())
     by_name = msgspec.defstruct("Named", named, kw_only=True, forbid_unknown_fields=True)
     return msgspec.defstruct("Arguments", placed, bases=(by_name,), forbid_unknown_fields=True)
@@ -214,23 +242,27 @@ def _fields(parameters: Iterable[inspect.Parameter], hints: Mapping[str, Any]) -
     return fields
 
 
-def shown_type(kind: Any) -> str:
-    """A type as its author wrote it, or nearly so."""
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
+def _undecodable(hints: Mapping[str, Any], parameters: Iterable[str]) -> str:
+    """Name the parameter whose type cannot be read from JSON."""
+    wrong = [f"parameter {name}: {shown_type(hints[name])}" for name in parameters if not _is_decodable(name, hints)]
+    return f"{wrong[0] if wrong else 'its parameters'} cannot be decoded from JSON"
 
 
-def _readable(error: Exception) -> str:
-    return message_of(error).replace(" - at `$.args`", "").replace("$.args", "arguments")
+def _is_decodable(name: str, hints: Mapping[str, Any]) -> bool:
+    try:
+        decoder(readable(hints.get(name, Any)))
+    except Exception:  # annotations may be anything
+        return False
+    return True
 
 
-def _why_undecodable(payload: bytes, error: Exception) -> str:
+def _why_undecodable(payload: bytes) -> str | None:
+    """What is wrong with the envelope, None if nothing is."""
     try:
         version = msgspec.json.decode(payload, type=_AnyEnvelope).v
     except Exception as broken:
         return f"the payload is no job payload: {broken}"
-    if version != VERSION:
-        return _wrong_version(version)
-    return f"the arguments do not fit the signature: {_readable(error)}"
+    return None if version == VERSION else _wrong_version(version)
 
 
 def _wrong_version(version: int) -> str:

@@ -50,7 +50,12 @@ def reader(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def readable(kind: Any) -> Any:
-    """The type as msgspec can read it, wherever in it a FailedStep may stand in for something else."""
+    """The type as msgspec can read it, wherever in it a FailedStep may stand in for something else.
+
+    `object` is read as `Any`: both accept every value, but msgspec takes the first for a class of its own.
+    """
+    if kind is object:
+        return Any
     plain, said = _unwrapped(kind)
     origin, parts = get_origin(plain), get_args(plain)
     read = tuple(map(readable, parts))

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, Struct
 
-from taskharbor.core.text import message_of
+from taskharbor.core.text import kind_of, message_of
 from taskharbor.errors import NotEncodable
 
 DEEPEST_PATH = 32
@@ -51,17 +51,21 @@ class Hooked(type):
 def _enc_hook(value: Any) -> Any:
     if _is_model(value):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
+    raise NotImplementedError(
+        f"{kind_of(value)} has no JSON form; pass plain values, a dataclass, a msgspec Struct or a Pydantic model"
+    )
 
 
 def _dec_hook(kind: Any, value: Any) -> Any:
+    if kind is object:
+        return value
     if isinstance(kind, Hooked):
         return kind.read(value)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
         return cast("Any", kind).model_validate_json(_encoder.encode(value))
     raise TypeError(
-        f"a {getattr(kind, '__qualname__', kind)} cannot be made from JSON: "
+        f"{getattr(kind, '__qualname__', kind)} cannot be made from JSON: "
         "use a dataclass, a msgspec Struct or a Pydantic model"
     )
 

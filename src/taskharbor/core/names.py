@@ -14,7 +14,7 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 def check_name(what: str, text: object, limit: int = NAME_LIMIT) -> str:
     """The text itself, or `InvalidJob` with the rule it breaks."""
     if not isinstance(text, str):
-        raise InvalidJob(f"{what} must be text, not {type(text).__name__}")
+        raise InvalidJob(f"{what} must be text, not {'None' if text is None else type(text).__name__}")
     if not 1 <= len(text) <= limit:
         raise InvalidJob(f"{what} must have 1 to {limit} characters, this one has {len(text)}")
     if found := _FORBIDDEN.search(text):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from msgspec import Struct
+
+from taskharbor.errors import ConfigError
 
 Growth = Literal["exponential", "linear", "fixed"]
 ErrorTypes = tuple[type[BaseException], ...]
@@ -39,18 +41,18 @@ class Retry(Struct, frozen=True, gc=False):
     custom: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what makes no schedule."""
-        for name, value, least in (
-            ("base", self.base, 0.0),
-            ("multiplier", self.multiplier, 1.0),
-            ("cap", self.cap, 0.0),
-        ):
-            if not (least <= value < math.inf):
-                raise ValueError(f"Retry({name}={value!r}): give a number from {least:g} up")
-        if self.growth not in ("exponential", "linear", "fixed"):
-            raise ValueError(f"Retry(growth={self.growth!r}): choose exponential, linear or fixed")
+        """Reject what makes no schedule."""
+        _check_number("base", self.base, 0.0)
+        _check_number("multiplier", self.multiplier, 1.0)
+        _check_number("cap", self.cap, 0.0)
+        if not isinstance(self.jitter, bool):
+            raise _wrong("jitter", self.jitter, "give True or False")
+        if self.growth not in get_args(Growth):
+            raise _wrong("growth", self.growth, f"choose {', '.join(map(repr, get_args(Growth)))}")
         _check_types("retry_on", self.retry_on)
         _check_types("give_up_on", self.give_up_on)
+        if self.custom is not None and not callable(self.custom):
+            raise _wrong("custom", self.custom, "give a function from the number of failures to seconds")
 
     @classmethod
     def fixed(cls, delay: float, *, jitter: bool = False) -> Retry:
@@ -96,13 +98,27 @@ class Retry(Struct, frozen=True, gc=False):
         return not self.retry_on or isinstance(error, self.retry_on)
 
 
+def _wrong(name: str, given: Any, fix: str) -> ConfigError:
+    return ConfigError(f"Retry({name}={given!r}): {fix}")
+
+
+def _check_number(name: str, given: object, least: float) -> None:
+    if not isinstance(given, int | float) or isinstance(given, bool) or not least <= given < math.inf:
+        what = "a factor" if name == "multiplier" else "a number of seconds"
+        raise _wrong(name, given, f"give {what} from {least:g} up")
+
+
 def _check_types(name: str, given: object) -> None:
     kinds = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (None,)
-    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise ValueError(f"Retry({name}={given!r}): give a tuple of exception classes, such as (OSError, KeyError)")
+    if not all(map(_is_error_type, kinds)):
+        raise _wrong(name, given, "give a tuple of exception classes, such as (OSError,) or (OSError, KeyError)")
 
 
-def _checked(seconds: float) -> float:
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"a custom retry returned {seconds!r}; it must return zero or more seconds")
-    return float(seconds)
+def _is_error_type(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def _checked(seconds: object) -> float:
+    if isinstance(seconds, int | float) and 0 <= seconds < math.inf:
+        return float(seconds)
+    raise ValueError(f"a custom retry returned {seconds!r}; it must return zero or more seconds")

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 ERROR_LIMIT = 8 * 1024
 
 
-def kind_of(error: BaseException) -> str:
-    """The name of an exception's class, with its module unless that is Python's own."""
-    kind = type(error)
+def kind_of(value: object) -> str:
+    """The name of the class of an exception or another value, with its module unless that is Python's own."""
+    kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -292,6 +292,13 @@ class Client:
                 await hints.wait_for_end(id, wait)
                 return
         await asyncio.sleep(min(wait, pause))
+
+
+def listed(steps: Iterable[Step[R]]) -> list[Step[R]]:
+    """The steps as a list; `InvalidJob` for one step alone, or something else."""
+    if not isinstance(steps, Iterable):
+        raise InvalidJob(f"give a list of steps, such as [task.step(1), task.step(2)], not {steps!r}")
+    return list(steps)
 
 
 def transaction_of(steps: Sequence[Step[Any]]) -> object | None:

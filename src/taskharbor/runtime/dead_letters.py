@@ -18,7 +18,7 @@ from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import DLQ, Shown, shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
-from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, NotEncodable
+from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
 from taskharbor.runtime.options import Duration, JobOptions, checked, seconds
 from taskharbor.runtime.part import BULK_LIMIT, LIMIT, PAGE, Ids, Part, Words, each
 from taskharbor.runtime.portal import blocking
@@ -236,12 +236,8 @@ def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, lim
         try:
             signature.decode(payload)
         except Undecodable as error:
-            raise NotEncodable(f"task {task.name}: {error}") from None
+            raise WrongArguments(f"task {task.name}: {error}") from None
         return payload
-    if signature.first in arguments:
-        raise NotEncodable(
-            f"task {task.name}: {signature.first} is the result of the steps before it: leave it out of the arguments"
-        )
     return signature.encode_rest(Any, (), arguments, limit)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from inspect import isasyncgenfunction, isclass, isgeneratorfunction
+from inspect import isasyncgenfunction, isclass, isgeneratorfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,45 @@ def returns_its_result(function: object) -> bool:
     return callable(function) and not (
         isclass(function) or isgeneratorfunction(function) or isasyncgenfunction(function)
     )
+
+
+def check_function(decorator: str, function: object) -> None:
+    """Refuse what a worker could not call by its name and arguments alone, with the reason."""
+    if why := _why_no_task(function):
+        raise ConfigError(f"{decorator} takes a def or an async def that returns its result, not {why}")
+
+
+def _why_no_task(function: object) -> str | None:
+    name = getattr(function, "__qualname__", repr(function))
+    if isinstance(function, staticmethod):
+        return f"the staticmethod {name}: put {_BELOW} @staticmethod, or use a function at module level"
+    if isinstance(function, classmethod):
+        return f"the classmethod {name}: {_NO_OBJECT}"
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        return f"the generator {name}: a job has one result, so return a list, or enqueue one job for each item"
+    if not returns_its_result(function):
+        return repr(function)
+    if getattr(function, "__name__", None) == "<lambda>":
+        return "a lambda: it has no name that a worker could find it by, so write a def"
+    return f"the method {name}: {_NO_OBJECT}" if _is_method(function, name) else None
+
+
+_BELOW = "the decorator of the task below"
+_NO_OBJECT = (
+    "a worker has no object or class to call it on, so use a function at module level and pass it what it needs"
+)
+
+
+def _is_method(function: Any, qualname: str) -> bool:
+    """Whether this is the function of a method, not bound to anything: it stands in a class and begins with self."""
+    *_, holder, _ = ("", "", *qualname.rsplit(".", 2))
+    if holder in ("", "<locals>"):
+        return False
+    try:
+        first = next(iter(signature(function).parameters), None)
+    except (TypeError, ValueError):  # some functions of C have no signature
+        return False
+    return first in ("self", "cls", "mcs")
 
 
 def name_of(function: Callable[..., Any]) -> str:

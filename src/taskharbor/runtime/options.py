@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, cast
 
+from taskharbor.core.misfit import closest
 from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_key, check_queue
 from taskharbor.errors import ConfigError, InvalidJob
@@ -15,9 +16,21 @@ from taskharbor.errors import ConfigError, InvalidJob
 Duration = float | timedelta
 TAG_LIMIT = 50
 HEADERS_LIMIT = 64 * 1024
+SHOWN_LIMIT = 80
 MOST = 2**31 - 1
 # What can be said about all jobs of a task.
 TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "max_crashes", "timeout", "tags"})
+# What the options are called in other job queues.
+_ELSEWHERE = {
+    "countdown": "delay",
+    "eta": "run_at",
+    "max_retries": "max_attempts",
+    "retries": "max_attempts",
+    "schedule_in": "delay",
+    "task_id": "id",
+    "job_id": "id",
+    "key": "idempotency_key",
+}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -40,12 +53,40 @@ class JobOptions(TypedDict, total=False):
     tx: object
 
 
+def unknown_option(name: str, known: Collection[str]) -> str:
+    """What to say about an option that is not there."""
+    meant = _ELSEWHERE.get(name) or closest(name, known)
+    if name == "retry":
+        guess = ": a retry policy is set on the task, @harbor.task(retry=…)"
+    else:
+        guess = f" (did you mean {meant!r}?)" if meant in known else ""
+    return f"unknown option {name!r}{guess}; the options are {', '.join(known)}"
+
+
+def misplaced(task: str, given: Mapping[str, Any], parameters: Collection[str]) -> str | None:
+    """How to write options that were given among the arguments of a task; None if there are none."""
+    found = {name: value for name, value in given.items() if name in _RULES and name not in parameters}
+    if not found:
+        return None
+    function = task.rpartition(".")[2]
+    names = " and ".join(map(repr, found))
+    are = "is an option of the job" if len(found) == 1 else "are options of the job"
+    written = ", ".join(f"{name}={_short(value)}" for name, value in found.items())
+    return f"{names} {are}, not of the function: write {function}.using({written})"
+
+
+def _short(value: object) -> str:
+    """The value if it is a plain one and short; it goes into an error message."""
+    shown = repr(value) if isinstance(value, str | int | float | timedelta | datetime) else "…"
+    return shown if len(shown) <= SHOWN_LIMIT else "…"
+
+
 def checked(given: Mapping[str, Any]) -> JobOptions:
     """The options, or `InvalidJob` that names the wrong one and the rule."""
     for name, value in given.items():
         rule = _RULES.get(name)
         if rule is None:
-            raise InvalidJob(f"unknown option {name!r}; the options are {', '.join(JobOptions.__annotations__)}")
+            raise InvalidJob(unknown_option(name, JobOptions.__annotations__))
         rule(name, value)
     if "delay" in given and "run_at" in given:
         raise InvalidJob("give delay or run_at, not both")
@@ -78,7 +119,7 @@ def _key(name: str, value: Any) -> None:
 
 def _whole(name: str, value: Any, least: int, most: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        upper = "up" if most is None else f"to {most}"
+        upper = "up" if most in (None, MOST) else f"to {most}"
         raise InvalidJob(f"{name} must be a whole number from {least} {upper}, not {value!r}")
 
 
@@ -120,6 +161,8 @@ def _moment(name: str, value: Any) -> None:
 def _expires(name: str, value: Any) -> None:
     if isinstance(value, datetime):
         _moment(name, value)
+    elif not isinstance(value, int | float | timedelta):
+        raise InvalidJob(f"{name} must be seconds, a timedelta or a datetime with a time zone, not {value!r}")
     else:
         _duration(name, value, positive=False)
 
@@ -148,12 +191,12 @@ def _headers(name: str, value: Any) -> None:
 
 
 def checked_settings(given: Mapping[str, Any]) -> None:
-    """Refuse settings of a harbor that make none, with a `ConfigError` that names the rule."""
+    """Reject invalid harbor settings with a `ConfigError` that names the rule."""
     try:
         for name, value in given.items():
             _SETTINGS[name](name, value)
     except InvalidJob as error:
-        raise ConfigError(f"Harbor({error})") from None
+        raise ConfigError(f"Harbor: {error}") from None
 
 
 def _count(name: str, value: Any) -> None:

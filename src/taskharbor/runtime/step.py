@@ -15,6 +15,7 @@ from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
 from taskharbor.core.names import check_name
 from taskharbor.core.workflow import Edge, Outs
+from taskharbor.errors import WrongArguments
 from taskharbor.runtime.flow import Edges, FlowOptions, Single, Steps
 from taskharbor.runtime.options import JobOptions, checked, moment, seconds
 from taskharbor.runtime.registered import JOIN, Registered
@@ -62,12 +63,29 @@ def named_step(
 ) -> Step[Any]:
     """A call of a task by its name; where its code is not known, the arguments are taken as they are."""
     session = client.session
+    if not isinstance(arguments, Mapping):
+        kind = type(arguments).__name__
+        raise WrongArguments(f"the arguments of {task} must be a dict by the names of its parameters, not {kind}")
     found = tasks.get(task)
     if found is None:
         elsewhere = Registered(check_name("a task's name", task), _elsewhere, session.settings.retry, {})
         return Step(client, elsewhere, encode_named(arguments, session.payload_limit), checked(options))
-    payload = found.signature.encode((), arguments, session.payload_limit)
+    try:
+        payload = found.signature.encode((), arguments, session.payload_limit)
+    except WrongArguments as error:
+        if single := next((name for name in arguments if _is_misplaced(name, found)), None):
+            flag = single.replace("_", "-")
+            raise WrongArguments(
+                f"{error}; {single!r} is an option of the job: give it beside the arguments, as {single}=…, or as "
+                f"--{flag} on the command line"
+            ) from None
+        raise
     return Step(client, found, payload, checked({**found.options, **options}))
+
+
+def _is_misplaced(name: str, task: Registered) -> bool:
+    """Whether an argument is an option of the job instead."""
+    return name in JobOptions.__annotations__ and name not in task.signature.parameters
 
 
 def _elsewhere() -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 
+from taskharbor.drivers.sqlite.paths import unusable
 from taskharbor.drivers.sqlite.schema import check_identity, migrate
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, StoreCorrupt
 
@@ -53,13 +54,11 @@ def _open(path: Path) -> apsw.Connection:
     with _opening:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
+        except FileExistsError as error:
             if not path.is_file():
-                raise ConfigError(f"{path} is not a file") from None
-        except FileNotFoundError:
-            raise ConfigError(f"there is no folder {path.parent}: make it first") from None
+                raise unusable(path, error) from None
         except OSError as error:
-            raise ConfigError(f"cannot make {path}: {error.strerror}") from None
+            raise unusable(path, error) from None
         return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
 
 

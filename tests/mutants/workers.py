@@ -22,6 +22,7 @@ from taskharbor.runtime.context import JobContext
 from taskharbor.runtime.doze import Doze
 from taskharbor.runtime.executor import Executor
 from taskharbor.runtime.keeper import Held, Keeper, Stop
+from taskharbor.runtime.lines import Claim, Lines
 from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.settler import Entry, Settler
 from taskharbor.runtime.step import Step
@@ -255,8 +256,21 @@ def fencing_number_is_the_attempt(lease_version: Any, context: JobContext) -> in
 @mutant((Worker, "_room"), by="a_worker_takes_no_more_than_it_can_run")
 def reserves_more_than_it_has_slots(room: Any, worker: Worker) -> Any:
     """A worker takes one job more than it can run."""
-    free, ids = room(worker)
-    return (free + 1 if free > 0 else 0), ids
+    claim, ids = room(worker)
+    return claim._replace(limit=claim.limit + 1 if claim.limit > 0 else 0), ids
+
+
+@mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
+def one_queue_takes_all_slots(claim: Any, lines: Lines, free: int) -> Claim:
+    """A queue whose jobs hang stops the others."""
+    return Claim(lines.shares(), free)
+
+
+@mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
+def kept_slots_stay_empty(claim: Any, lines: Lines, free: int) -> Any:
+    """The slot kept for a queue is given to nobody, the queue included."""
+    found: Claim = claim(lines, free)
+    return found._replace(limit=0) if found.kept else found
 
 
 @mutant((Worker, "_conclude"), by="a_full_worker_goes_on_when_a_slot_is_free")
@@ -359,7 +373,7 @@ async def outage_ends_the_worker(back_off: Any, doze: Doze, failures: int) -> No
 
 
 @mutant((Doze, "until_work"), by="a_delayed_job_runs_on_time")
-async def polls_in_the_dark(until_work: Any, doze: Doze, *, found: bool) -> None:
+async def polls_in_the_dark(until_work: Any, doze: Doze, **rest: Any) -> None:
     """A worker sleeps through due times."""
     await doze._first_of(asyncio.sleep(5))
 

@@ -81,11 +81,102 @@ async def test_an_empty_queue_leaves_its_share_to_the_others() -> None:
     """D11."""
     world = World()
     work, seen = named(world)
-    await world.harbor.aenqueue_many(work.using(queue="busy").step() for _ in range(8))
+    await world.harbor.aenqueue_many(work.using(queue="busy").step() for _ in range(9))
     async with world.worker("busy", "empty", concurrency=8) as worker:
-        await until(lambda: worker.busy == 8)
+        await until(lambda: worker.busy == 7)
         assert time() < 0.1
-    assert len(seen) == 8
+    assert len(seen) == 7
+
+
+def hanging(world: World) -> Any:
+    """A task that goes on until the worker ends it."""
+
+    @world.harbor.task
+    async def hang() -> None:
+        await asyncio.sleep(10_000)
+
+    return hang
+
+
+@virtual
+async def test_a_queue_whose_jobs_hang_leaves_a_slot_to_each_other() -> None:
+    """D11: however many there are and whatever the weights say; a job of another queue starts at once."""
+    for queues in ({"fast": 10, "slow": 1}, {"fast": 1, "slow": 10}, {"fast": 1, "other": 1, "slow": 100}):
+        world = World()
+        work, seen = named(world)
+        hang = hanging(world)
+        await world.harbor.aenqueue_many(hang.using(queue="slow").step() for _ in range(50))
+        async with world.harbor.worker(queues, concurrency=4, grace=0, threads=False) as worker:
+            await asyncio.sleep(60)
+            assert worker.busy == 4 - (len(queues) - 1)
+            for number in range(5):
+                for queue in [name for name in queues if name != "slow"]:
+                    enqueued = time()
+                    await (await work.using(queue=queue).aenqueue()).aresult()
+                    assert time() == pytest.approx(enqueued + 1, abs=0.01), number
+        assert len(seen) == 5 * (len(queues) - 1)
+
+
+@virtual
+async def test_kept_slots_take_jobs_that_become_due_later() -> None:
+    """D11, N1: a scheduled job of an idle queue starts on time beside a queue that hangs."""
+    world = World()
+    work, _ = named(world)
+    hang = hanging(world)
+    await world.harbor.aenqueue_many(hang.using(queue="slow").step() for _ in range(9))
+    async with world.worker("fast", "slow", concurrency=3, grace=0):
+        job = await work.using(queue="fast", delay=33).aenqueue()
+        await job.aresult()
+        assert time() == pytest.approx(34, abs=0.3)
+
+
+@virtual
+async def test_a_queue_never_takes_the_last_slot_of_another() -> None:
+    """D11, L6: at every moment each queue runs something, or a slot is free for it."""
+    world = World()
+    running: Counter[str] = Counter()
+
+    @world.harbor.task
+    async def work(seconds: float) -> None:
+        running[current().queue] += 1
+        assert sum(running.values()) + sum(1 for name in "abc" if not running[name]) <= 5
+        await asyncio.sleep(seconds)
+        running[current().queue] -= 1
+
+    for number in range(120):
+        queue = "abbccc"[number % 6]
+        await work.using(queue=queue, delay=number % 40).aenqueue((number * 7) % 11 / 2)
+    async with world.worker("a", "b", "c", concurrency=5) as worker:
+        await until(lambda: worker.finished == 120)
+    done = {counts.queue: counts.done for counts in await world.memory.counts(world.clock())}
+    assert done == {"a": 20, "b": 40, "c": 60}
+
+
+@virtual
+async def test_with_fewer_slots_than_queues_none_is_kept() -> None:
+    """D11: the docs say so; shares still let everybody have a turn."""
+    world = World()
+    work, seen = named(world)
+    await world.harbor.aenqueue_many(work.using(queue="a").step() for _ in range(9))
+    async with world.worker("a", "b", "c", concurrency=2) as worker:
+        await until(lambda: worker.busy == 2)
+        await until(lambda: len(seen) == 9)
+    assert set(seen) == {"a"}
+
+
+@virtual
+async def test_idle_queues_cost_a_busy_worker_no_further_looks() -> None:
+    """L6: while slots become free all the time, one reserve for all queues is all there is."""
+    world = World()
+
+    @world.harbor.task
+    async def quick() -> None:
+        await asyncio.sleep(0.01)
+
+    await world.harbor.aenqueue_many(quick.using(queue="a").step() for _ in range(700))
+    async with world.worker("a", "b", concurrency=8) as worker:
+        await until(lambda: worker.finished == 700)
+    assert len(world.log.calls("reserve")) < 110
 
 
 @virtual

@@ -46,37 +46,38 @@ async def until_open(session: Session) -> None:
 class Doze:
     """Waits for work, for the next due time, or for the poll timer, whichever comes first; `stopping` ends it."""
 
-    def __init__(self, session: Session, queues: Sequence[str], stopping: asyncio.Event) -> None:
+    def __init__(self, session: Session, stopping: asyncio.Event) -> None:
         self._session = session
-        self._queues = queues
         self._stopping = stopping
         self._rounds = -1
 
-    async def until_work(self, *, found: bool) -> None:
-        """Return when reserving is worth a try. `found` says whether the last one was."""
+    async def until_work(self, *, found: bool, queues: Sequence[str], freed: asyncio.Event | None = None) -> None:
+        """Return when reserving from these is worth a try, or a slot is `freed`. `found`: whether the last one was."""
         self._rounds = 0 if found else min(self._rounds + 1, 10)
         poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.chance)
-        await self._first_of(self._work(poll))
+        await self._first_of(self._work(poll, queues), freed)
+        if freed is not None and freed.is_set():
+            self._rounds = -1  # this wait was not in vain: the next begins afresh
 
     async def back_off(self, failures: int) -> None:
         """Wait before asking a store again that is away."""
         await self._first_of(asyncio.sleep(pause(failures, self._session.chance)))
 
-    async def _work(self, poll: float) -> None:
+    async def _work(self, poll: float, queues: Sequence[str]) -> None:
         try:
             hints = offered(await self._session.driver(), WaitForWork)
             if hints is not None:
-                await self._hint(hints, poll)
+                await self._hint(hints, poll, queues)
                 return
         except Exception as error:  # without hints there is still the poll
             logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)
         await asyncio.sleep(poll)
 
-    async def _hint(self, driver: WaitForWork, poll: float) -> None:
-        hint = asyncio.ensure_future(driver.wait_for_work(self._queues, poll))
+    async def _hint(self, driver: WaitForWork, poll: float, queues: Sequence[str]) -> None:
+        hint = asyncio.ensure_future(driver.wait_for_work(queues, poll))
         try:
             await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
-            due = await driver.next_due(self._queues)
+            due = await driver.next_due(queues)
             left = poll if due is None else (due - self._session.now()).total_seconds()
             # A job that is due but was not given out (another worker was faster) must not make this loop spin.
             least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)
@@ -86,14 +87,15 @@ class Doze:
         finally:
             discard(hint)
 
-    async def _first_of(self, waiting: Coroutine[Any, Any, None]) -> None:
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        waiter = asyncio.ensure_future(waiting)
+    async def _first_of(self, waiting: Coroutine[Any, Any, None], freed: asyncio.Event | None = None) -> None:
+        waiters = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(waiting)]
+        if freed is not None:
+            waiters.append(asyncio.ensure_future(freed.wait()))
         try:
-            await asyncio.wait({stopping, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            discard(stopping)
-            discard(waiter)
+            for waiter in waiters:
+                discard(waiter)
 
 
 def discard(hint: asyncio.Future[Any]) -> None:

@@ -1,18 +1,31 @@
-"""Which queues a worker listens to, and with which weights (D11)."""
+"""Which queues a worker listens to, with which weights (D11), and which slots they may take.
+
+Every queue keeps one slot that the others cannot take, if there are that many slots: a queue whose jobs hang does not
+stop the others. Weights share what is claimed at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import NamedTuple
 
 from taskharbor.core.reserved import check_queue
 from taskharbor.errors import ConfigError
 
 
+class Claim(NamedTuple):
+    """At most `limit` jobs of `queues`. `kept` means that only slots kept for these queues are free."""
+
+    queues: list[str]
+    limit: int
+    kept: bool = False
+
+
 class Lines:
     """Queues by shares: a weight of 3 is three shares of every reserve. Shuffled each time, so none starves."""
 
-    def __init__(self, queues: Sequence[str] | Mapping[str, int], chance: Random) -> None:
+    def __init__(self, queues: Sequence[str] | Mapping[str, int], slots: int, chance: Random) -> None:
         if isinstance(queues, str):
             raise ConfigError(f"queues must be a list of names or a dict of weights, not the text {queues!r}")
         weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
@@ -25,9 +38,33 @@ class Lines:
         self.names = tuple(weights)
         self._shares = [name for name, weight in weights.items() for _ in range(weight)]
         self._chance = chance
+        self._running = dict.fromkeys(self.names, 0)
+        self.keep_slots = 1 < len(self.names) <= slots
 
     def shares(self) -> list[str]:
         """The names in a new order, each as often as its weight."""
         if len(self._shares) > 1:
             self._chance.shuffle(self._shares)
         return list(self._shares)
+
+    def began(self, queue: str) -> None:
+        """A job of this queue takes a slot."""
+        if self.keep_slots:
+            self._running[queue] = self._running.get(queue, 0) + 1
+
+    def ended(self, queue: str) -> None:
+        """Its slot is free again."""
+        if self.keep_slots:
+            self._running[queue] -= 1
+
+    def claim(self, free: int) -> Claim:
+        """What to reserve with so many free slots, without the slots kept for queues that run nothing."""
+        if not self.keep_slots:
+            return Claim(self.shares(), free)
+        idle = [name for name in self.names if not self._running[name]]
+        # If no queue runs anything, whichever gives a job uses its own slot.
+        spare = free - len(idle) + (len(idle) == len(self.names))
+        if spare > 0:
+            return Claim(self.shares(), spare)
+        self._chance.shuffle(idle)
+        return Claim(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two

@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import cast
@@ -33,7 +34,7 @@ from taskharbor.runtime.executor import Executor, Middleware
 from taskharbor.runtime.failures import Failure
 from taskharbor.runtime.hosting import Hosted, InTask, InThread
 from taskharbor.runtime.keeper import Held, Keeper, Stop
-from taskharbor.runtime.lines import Lines
+from taskharbor.runtime.lines import Claim, Lines
 from taskharbor.runtime.mourning import Hook, Mourners
 from taskharbor.runtime.observe import Observer, tell_too_late
 from taskharbor.runtime.quarantine import Quarantine
@@ -49,6 +50,7 @@ CANCEL_PATIENCE = 2.0
 FLUSH_PATIENCE = 10.0
 STOLEN_FOR = 1.0
 REAP_EVERY = 1.0
+SOON = 0.05
 # Not by create_task: a task factory is for tasks of handlers, and this is once per job. Where Python can, a job runs
 # until it first waits before its task is put in line, which spares the loop half of its work with short ones.
 new_task = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
@@ -74,7 +76,7 @@ class Worker:
         self._options = options
         self._tasks = tasks
         self._lease_for = timedelta(seconds=options.lease)
-        self._lines = Lines(options.queues, session.chance)
+        self._lines = Lines(options.queues, options.concurrency, session.chance)
         self._started_at = session.now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{session.chance.getrandbits(32):08x}"
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
@@ -240,13 +242,14 @@ class Worker:
         self._executor.raised = None if failures is None else {}
         self._begin()
         self._quarantine.alone = True
+        self._lines.keep_slots = False
         try:
             await self._upkeep.sweep()
             while True:
-                room, ids = self._room()
+                claim, ids = self._room()
                 idle = self._empty  # what ends while we look may be back in line behind the look
-                jobs = await self._reserve(room, ids)
-                if room and ids is None and not jobs and idle:
+                jobs = await self._reserve(claim, ids)
+                if claim.limit and ids is None and not jobs and idle:
                     if self._mourners.idle:
                         return self.finished
                     await self._mourners.told()  # who may have enqueued something
@@ -267,16 +270,20 @@ class Worker:
     # work
 
     async def _work(self) -> None:
-        doze = Doze(self._session, self._lines.names, self._stopping)
-        failures, welcome = 0, False
+        doze = Doze(self._session, self._stopping)
+        failures, welcome, more = 0, False, False
         while not self._stopping.is_set():
-            room, ids = self._room()
-            if room == 0:
+            claim, ids = self._room()
+            if claim.limit == 0:
                 await self._slot_or_stop()
                 continue
+            if claim.kept:
+                self._freed.clear()
+                if more and await self._slot_soon():
+                    continue
             try:
-                jobs = await self._reserve(room, ids)
-                failures, welcome = 0, True
+                jobs = await self._reserve(claim, ids)
+                failures, welcome, more = 0, True, len(jobs) == claim.limit and not claim.kept
             except (DriverClosed, DriverForked) as error:
                 logger.error("worker.stopped: %s", error)
                 raise
@@ -287,14 +294,23 @@ class Worker:
                 logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
                 await doze.back_off(failures)
                 continue
-            if len(jobs) < room and ids is None:
-                await doze.until_work(found=bool(jobs))
+            if len(jobs) < claim.limit and ids is None:
+                freed = self._freed if claim.kept else None
+                await doze.until_work(found=bool(jobs), queues=claim.queues, freed=freed)
             elif not self._settler.idle:  # outcomes go first, into the same transaction as the next reserve
                 await asyncio.sleep(0)
 
-    def _room(self) -> tuple[int, list[str] | None]:
-        """How many jobs to reserve now, and which if only certain ones."""
-        return self._quarantine.ask(self._options.concurrency - self.busy, self._empty)
+    def _room(self) -> tuple[Claim, list[str] | None]:
+        """How many jobs of which queues to reserve now, and their ids if only certain ones."""
+        free, ids = self._quarantine.ask(self._options.concurrency - self.busy, self._empty)
+        return Claim(self._lines.shares(), free) if ids is not None else self._lines.claim(free), ids
+
+    async def _slot_soon(self) -> bool:
+        """Whether a slot becomes free at once: then the next reserve serves all queues, and idle ones need no look."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await self._freed.wait()
+        return self._freed.is_set()
 
     @property
     def _empty(self) -> bool:
@@ -313,13 +329,13 @@ class Worker:
         for task in tasks:
             task.cancel()
 
-    async def _reserve(self, room: int, ids: list[str] | None) -> list[JobRecord]:
-        if room < 1:
+    async def _reserve(self, claim: Claim, ids: list[str] | None) -> list[JobRecord]:
+        if claim.limit < 1:
             return []
         asked = self._loop.time()
         async with asyncio.timeout(self._session.settings.store_timeout):
             driver = await self._session.driver()
-            jobs = await driver.reserve(self._lines.shares(), self._session.now(), self._lease_for, room, self.id, ids)
+            jobs = await driver.reserve(claim.queues, self._session.now(), self._lease_for, claim.limit, self.id, ids)
         if ids is not None and not jobs:
             self._quarantine.missed()
         await self._take(jobs, asked + self._options.lease)
@@ -361,6 +377,7 @@ class Worker:
             self._settler.submit(held, refused)
         else:
             self._running[job.id] = held
+            self._lines.began(job.queue)
             task = new_task(self._executor.run(held, self._concluded), loop=self._loop, name=job.id)
             if not held.ended:
                 held.task = task
@@ -394,6 +411,7 @@ class Worker:
     def _conclude(self, held: Held, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
         del self._running[held.job.id]
+        self._lines.ended(held.job.queue)
         held.task = None  # a lease outlasts its run, and what a run was made of should not
         try:
             if held.abandoned:  # `stop` or `release` has seen to its lease

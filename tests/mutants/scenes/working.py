@@ -35,6 +35,25 @@ async def a_worker_takes_no_more_than_it_can_run() -> None:
 
 
 @scene
+async def a_queue_that_hangs_leaves_a_slot_to_the_others() -> None:
+    """D11: a job of the other queue starts at once, and what ends makes room for the next of its own queue."""
+    world = World()
+    starts: list[float] = []
+
+    @world.harbor.task
+    async def work(seconds: float) -> None:
+        starts.append(time())
+        await asyncio.sleep(seconds)
+
+    await world.harbor.aenqueue_many(work.using(queue="slow").step(50 + number) for number in range(4))
+    async with world.worker("fast", "slow", concurrency=3):
+        await asyncio.sleep(10)
+        await work.using(queue="fast").aenqueue(1)
+        await asyncio.sleep(110)
+    assert starts == [0, 0, 10, 50, 51]
+
+
+@scene
 async def a_full_worker_goes_on_when_a_slot_is_free() -> None:
     """L6: at once, whatever became of the run."""
     world = World()

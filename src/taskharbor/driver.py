@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, NewJob, Progress
 from taskharbor.core.lease import Verdict
@@ -60,10 +60,11 @@ class Report(Struct, frozen=True):
 
 
 class Extended(Struct, frozen=True):
-    """A renewed lease, and whether somebody asked to cancel the job."""
+    """A renewed lease, and whether the job was asked to stop: to be cancelled, or to be dead-lettered (T3)."""
 
     expires_at: datetime
     cancel_requested: bool
+    dead_letter_requested: bool = False
 
 
 @runtime_checkable
@@ -115,12 +116,16 @@ class Driver(Protocol):
 PRUNE_AGAIN = timedelta(hours=1)
 
 Cancellation = Literal["cancelled", "requested", "finished", "missing"]
+DeadLettering = Literal["dead", "requested", "finished", "missing"]
 Deletion = Literal["deleted", "missing", "live", "needed"]
-Replaying = Literal["replayed", "missing", "not_dead"]
+Replaying = Literal["replayed", "replayed_without_key", "missing", "not_dead"]
 
 
 class QueueCounts(Struct, frozen=True, kw_only=True):
-    """How many jobs of one queue are in which shown state, and since when the oldest due one waits."""
+    """How many jobs of one queue are in which shown state, and since when the oldest due one waits.
+
+    Due are ready jobs and, since their lease ran out, lapsed ones; also in a paused queue.
+    """
 
     queue: str
     paused: bool = False
@@ -129,6 +134,7 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
     waiting: int = 0
     claimed: int = 0
     running: int = 0
+    lapsed: int = 0
     done: int = 0
     dlq: int = 0
     cancelled: int = 0
@@ -184,7 +190,7 @@ class Inspect(Protocol):
         ...
 
     async def find_key(self, key: str, now: datetime) -> str | None:
-        """The id that a living idempotency key stands for (I3)."""
+        """The id that a living idempotency key stands for (I3): not expired yet, or its owner has not ended (I2)."""
         ...
 
     async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
@@ -219,6 +225,13 @@ class Inspect(Protocol):
         """
         ...
 
+    async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+        """Dead-letter jobs in line at once, and record the request for jobs under a lease (Q4, T3).
+
+        Dependants hear of it as of any failure, once all of these are dead.
+        """
+        ...
+
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         """Remove terminal jobs, but none that a dependant needs which is not done."""
         ...
@@ -228,7 +241,10 @@ class Inspect(Protocol):
         ...
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        """Put dead or cancelled jobs back in line; a new key that is taken meanwhile is dropped (Q2).
+        """Put dead or cancelled jobs back in line (Q2).
+
+        Each keeps its own key, or takes the new one, unless another job or workflow holds it: then it has none, and the
+        answer is "replayed_without_key".
 
         Once all of these are, each waits for what it lacks: for edges that were never satisfied, and again for parents
         whose failure it had collected and that run again (Q3).
@@ -244,7 +260,10 @@ class Inspect(Protocol):
         ...
 
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
-        """Cancel up to `limit` jobs that expired, or whose cancelled holder let its lease lapse (T1, N1)."""
+        """End up to `limit` jobs that expired, or whose holder was asked to stop and let its lease lapse (T1, N1).
+
+        They end cancelled, or dead if a dead letter was asked for.
+        """
         ...
 
     async def prune(self, now: datetime, limit: int) -> int:

@@ -181,7 +181,7 @@ def test_filter_words_are_no_ids(dead: Desk) -> None:
     """X5: it says what is missing, and nothing is replayed; an id that looks like one is an id."""
     for words in ([], ["--dry-run"], ["--args", "{}"]):
         complaint = dead.bad(1, "dlq", "replay", "group:8e49355beec6", *words, "--url", dead.url)
-        assert "group: is a filter word, not an id; for all jobs that match, add --all" in complaint
+        assert "group:8e49355beec6 is a filter word, not an id; for all jobs that match, add --all" in complaint
     assert "no such job" in dead.bad(1, "dlq", "replay", "order:7", "--url", dead.url)
     dead.enqueue("shop.explode", "text=x", "--id", "task:7")
     dead.drain()

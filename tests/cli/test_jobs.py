@@ -15,7 +15,7 @@ BRIEF = {
 }  # fmt: skip
 FULL = BRIEF | {
     "arguments", "payload_base64", "result", "run_at", "expires_at", "timeout", "max_crashes", "unknown_put_backs",
-    "lease", "progress", "cancel_requested_at", "key_expires_at", "headers", "failures", "workflow_id",
+    "lease", "progress", "stop_requested_at", "key_expires_at", "headers", "failures", "workflow_id",
     "unmet_dependencies", "fingerprint", "original_id", "replays", "keep_until", "why",
 }  # fmt: skip
 

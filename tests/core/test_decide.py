@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskharbor.core.decide import LAST_MOMENT, MAX_UNKNOWN_PUT_BACKS, Retention, admit, decide, is_suspect, later
-from taskharbor.core.job import KEPT_FAILURES, JobRecord
+from taskharbor.core.decide import (
+    MAX_UNKNOWN_PUT_BACKS,
+    Retention,
+    admit,
+    dead_letter,
+    decide,
+    is_suspect,
+    later,
+)
+from taskharbor.core.job import KEPT_FAILURES, LAST_MOMENT, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
     Deferred,
@@ -328,3 +336,14 @@ def test_the_last_moment_exists_in_every_time_zone() -> None:
     """R3: it can be shown anywhere without overflowing."""
     day = timedelta(hours=24) - SECOND
     assert LAST_MOMENT.astimezone(timezone(-day)) == LAST_MOMENT.astimezone(timezone(day)) == LAST_MOMENT
+
+
+@given(records(), moments)
+def test_a_dead_letter_by_hand_outlives_its_retention_and_its_key(job: JobRecord, now: datetime) -> None:
+    """Q4, I3, Q1: kept as any dead job; those with one reason share a cause."""
+    retention = Retention()
+    death = dead_letter(job, "order 17 is void", retention, now)
+    key = job.key_expires_at
+    assert death.keep_until == max(later(now, retention.dead), key or now)
+    assert (death.id, death.reason) == (job.id, "order 17 is void")
+    assert death.fingerprint == dead_letter(job, "order 18 is void", retention, now).fingerprint

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from taskharbor.core import evolve
-from taskharbor.core.evolve import Replay
-from taskharbor.core.job import Asked, JobRecord, Progress
+from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.job import LAST_MOMENT, Asked, JobRecord, Progress
 from taskharbor.core.states import State
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.errors import IllegalMove
 
 from .make import NOW, SECOND, TOKEN, histories, moments, new_job, progress, record, records, texts, tokens
@@ -23,6 +23,9 @@ LATER = NOW + 60 * SECOND
 FENCED = {
     "lease",
     "settled_token",
+    "settled_kind",
+    "settled_at",
+    "started_at",
     "attempts",
     "crashes",
     "unknown_put_backs",
@@ -46,6 +49,7 @@ def changed(before: JobRecord, after: JobRecord) -> set[str]:
 settlement = {
     "token": tokens,
     "keep_until": moments,
+    "started_at": st.none() | moments,
     "attempts": st.integers(0, 50),
     "crashes": st.integers(0, 50),
     "unknown_put_backs": st.integers(0, 50),
@@ -60,6 +64,9 @@ cancels = st.builds(Cancel, id=st.just("job-1"), **settlement)
 transitions: st.SearchStrategy[Transition] = st.one_of(acks, fails, put_backs, cancels)
 
 ack = Ack(id="job-1", token=TOKEN, keep_until=LATER)
+death = DeadLetter(id="job-1", reason="by hand", fingerprint="f0", keep_until=LATER)
+REQUEST = {"stop_requested_at", "stop_reason", "stop_fingerprint", "stop_keep_until"}
+DEAD = {"dlq_reason", "fingerprint"}
 MOVES: dict[str, tuple[Evolve, set[State]]] = {
     "claimed": (lambda job: evolve.claimed(job, TOKEN, NOW, LATER, "w1"), {State.READY, State.INFLIGHT}),
     "ack": (lambda job: evolve.settled(job, ack, NOW), {State.INFLIGHT}),
@@ -75,7 +82,9 @@ MOVES: dict[str, tuple[Evolve, set[State]]] = {
         lambda job: evolve.settled(job, Cancel(id="job-1", token=TOKEN, keep_until=LATER), NOW),
         {State.INFLIGHT},
     ),
-    "withdrawn": (lambda job: evolve.withdrawn(job, NOW, LATER), {State.READY, State.WAITING, State.INFLIGHT}),
+    "withdrawn": (lambda job: evolve.withdrawn(job, NOW, LATER), {State.READY, State.WAITING}),
+    "dead letter": (lambda job: evolve.dead_lettered(job, death, NOW), {State.READY, State.WAITING}),
+    "lapsed": (lambda job: evolve.lapsed(job, NOW, LATER), {State.INFLIGHT}),
     "released": (lambda job: evolve.released(job, NOW), {State.WAITING}),
     "replayed": (lambda job: evolve.replayed(job, Replay(id="job-1"), NOW), {State.DLQ, State.CANCELLED}),
     "rescheduled": (lambda job: evolve.rescheduled(job, NOW, 1), {State.READY}),
@@ -119,6 +128,7 @@ def test_nothing_that_was_asked_for_is_lost() -> None:
         headers={"h": "1"},
         tags=("a", "b"),
         workflow_id="w",
+        kept=True,
     )
     job = evolve.enqueued(asked, NOW, 0)
     for name in Asked.__struct_fields__:
@@ -134,7 +144,8 @@ def test_a_claim_gives_a_new_lease(job: JobRecord) -> None:
     assert (after.lease.worker, after.lease.claimed_at) == ("w2", NOW)
     assert (after.version, after.state) == (job.version + 1, State.INFLIGHT)
     assert (after.started_at, after.progress) == (None, None)
-    assert changed(job, after) <= {"state", "version", "lease", "started_at", "progress"}
+    assert (after.worker, after.claimed_at) == ("w2", NOW)
+    assert changed(job, after) <= {"state", "version", "lease", "worker", "claimed_at", "started_at", "progress"}
 
 
 @given(records({State.INFLIGHT}))
@@ -142,7 +153,8 @@ def test_a_reclaim_counts_a_crash_and_forgets_the_schedule(job: JobRecord) -> No
     """D5: new token, version + 1, crashes + 1, run_at cleared; attempts are untouched."""
     after = evolve.claimed(job, "new", NOW, LATER, "w2")
     assert (after.version, after.crashes, after.run_at) == (job.version + 1, job.crashes + 1, None)
-    assert changed(job, after) <= {"version", "lease", "started_at", "progress", "crashes", "run_at"}
+    claim = {"version", "lease", "worker", "claimed_at", "started_at", "progress"}
+    assert changed(job, after) <= claim | {"crashes", "run_at"}
 
 
 @given(records({State.INFLIGHT}), moments, st.none() | moments, st.none() | progress)
@@ -163,9 +175,11 @@ def test_an_extended_lease_never_shrinks(
 def test_a_settle_copies_the_fields_of_its_transition(job: JobRecord, to: Transition) -> None:
     """D9, D8: complete fields as given by the core; the token is remembered, the lease is over."""
     after = evolve.settled(job, to, NOW)
-    for name in FENCED - {"lease", "settled_token", "state"}:
+    for name in FENCED - {"lease", "settled_token", "settled_kind", "settled_at", "state"}:
         assert getattr(after, name) == getattr(to, name)
     assert (after.lease, after.settled_token, after.version) == (None, to.token, job.version)
+    assert (after.settled_kind, after.settled_at) == (settle_kind(to), NOW)
+    assert (after.worker, after.claimed_at) == (job.worker, job.claimed_at)
 
 
 @given(records({State.INFLIGHT}), acks)
@@ -186,31 +200,85 @@ def test_a_fail_is_a_dead_letter_with_its_reason(job: JobRecord, to: Fail) -> No
     assert changed(job, after) <= FENCED | ENDED | {"dlq_reason"}
 
 
-@given(records({State.INFLIGHT}, cancel_requested_at=st.none()), put_backs)
+@given(records({State.INFLIGHT}, stop_requested_at=st.none()), put_backs)
 def test_a_put_back_waits_in_line_again(job: JobRecord, to: PutBack) -> None:
     """F1, D11: ready, due at its run_at, with nothing of the last run."""
     after = evolve.settled(job, to, NOW)
     assert (after.state, after.run_at, after.due_at) == (State.READY, to.run_at, to.run_at)
-    assert (after.started_at, after.progress, after.completed_at, after.keep_until) == (None, None, None, None)
-    assert changed(job, after) <= FENCED | {"run_at", "due_at", "started_at", "progress"}
+    assert (after.progress, after.completed_at, after.keep_until) == (None, None, None)
+    assert changed(job, after) <= FENCED | {"run_at", "due_at", "progress"}
 
 
-@given(records({State.INFLIGHT}, cancel_requested_at=moments), put_backs | cancels)
+def is_cancelled(job: JobRecord, after: JobRecord, keep_until: datetime) -> bool:
+    """Whether the job has ended cancelled; a kept one with its key and for ever (T3, M1)."""
+    key = (job.idempotency_key, job.key_expires_at) if job.kept else (None, None)
+    until = LAST_MOMENT if job.kept else keep_until
+    ended = (after.state, after.lease, after.completed_at, after.keep_until) == (State.CANCELLED, None, NOW, until)
+    return ended and (after.idempotency_key, after.key_expires_at) == key
+
+
+def is_dead_by_hand(job: JobRecord, after: JobRecord) -> bool:
+    """Whether the job has ended dead, as `death` wants it (Q4, M1)."""
+    until = LAST_MOMENT if job.kept else LATER
+    ended = (after.state, after.lease, after.completed_at, after.keep_until) == (State.DLQ, None, NOW, until)
+    return ended and (after.dlq_reason, after.fingerprint) == ("by hand", "f0")
+
+
+@given(records({State.INFLIGHT}, stop_requested_at=moments), put_backs | cancels)
 def test_a_put_back_of_a_job_asked_to_stop_lands_in_cancelled(job: JobRecord, to: PutBack | Cancel) -> None:
     """T3: and the key is freed."""
     after = evolve.settled(job, to, NOW)
-    assert (after.state, after.completed_at, after.keep_until) == (State.CANCELLED, NOW, to.keep_until)
-    assert (after.idempotency_key, after.key_expires_at) == (None, None)
+    assert is_cancelled(job, after, to.keep_until)
     assert changed(job, after) <= FENCED | ENDED | KEY
 
 
-@given(records({State.READY, State.WAITING, State.INFLIGHT}))
+@given(records({State.INFLIGHT}, stop_requested_at=st.none()), put_backs)
+def test_a_put_back_of_a_job_asked_to_die_is_dead(job: JobRecord, to: PutBack) -> None:
+    """Q4, T1: with the reason, fingerprint and retention of the request."""
+    asked = evolve.asked_to_die(job, death, NOW)
+    assert changed(job, asked) == REQUEST
+    after = evolve.settled(asked, to, NOW)
+    assert is_dead_by_hand(job, after)
+    assert changed(asked, after) <= FENCED | ENDED | DEAD
+
+
+@given(records({State.READY, State.WAITING}))
 def test_a_withdrawn_job_is_cancelled_and_gives_its_key_back(job: JobRecord) -> None:
-    """T1, T3, I2: from the line, or from under a lapsed lease, which is no settle."""
+    """T1, T3, I2: from the line, which is no settle."""
     after = evolve.withdrawn(job, NOW, LATER)
-    assert (after.state, after.lease, after.completed_at, after.keep_until) == (State.CANCELLED, None, NOW, LATER)
-    assert after.idempotency_key is None
-    assert changed(job, after) <= {"state", "lease"} | ENDED | KEY
+    assert is_cancelled(job, after, LATER)
+    assert changed(job, after) <= {"state"} | ENDED | KEY
+
+
+@given(records({State.READY, State.WAITING}))
+def test_a_job_dead_lettered_by_hand_keeps_all_but_its_place(job: JobRecord) -> None:
+    """Q4, I2: from the line, which is no settle."""
+    after = evolve.dead_lettered(job, death, NOW)
+    assert is_dead_by_hand(job, after)
+    assert changed(job, after) <= {"state"} | ENDED | DEAD
+
+
+@given(records({State.INFLIGHT}, stop_requested_at=st.none()), st.sampled_from(["expired", "cancel", "die"]))
+def test_a_job_left_behind_ends_as_it_was_asked_to(job: JobRecord, why: str) -> None:
+    """T1, T3, N1, Q4: cancelled, or dead if that was asked for."""
+    asked = {"expired": job, "cancel": evolve.asked_to_cancel(job, NOW), "die": evolve.asked_to_die(job, death, NOW)}
+    after = evolve.lapsed(asked[why], NOW, LATER + SECOND)
+    assert is_dead_by_hand(job, after) if why == "die" else is_cancelled(job, after, LATER + SECOND)
+    assert changed(asked[why], after) <= {"state", "lease"} | ENDED | KEY | DEAD
+
+
+@given(records({State.INFLIGHT}, stop_requested_at=st.none()))
+def test_a_cancel_goes_before_a_dead_letter(job: JobRecord) -> None:
+    """T3: in whichever order they were asked for; the first of a kind counts."""
+    dies = evolve.asked_to_die(job, death, NOW)
+    stops = evolve.asked_to_cancel(job, NOW)
+    assert (stops.stop_requested_at, stops.stop_reason) == (NOW, None)
+    assert changed(job, stops) == {"stop_requested_at"}
+    assert evolve.asked_to_die(dies, DeadLetter(id="", reason="x", fingerprint="", keep_until=NOW), LATER) == dies
+    assert evolve.asked_to_cancel(stops, LATER) == evolve.asked_to_die(stops, death, LATER) == stops
+    both = evolve.asked_to_cancel(dies, LATER)
+    assert changed(job, both) == {"stop_requested_at"}
+    assert both.stop_requested_at == LATER
 
 
 @given(records({State.WAITING}), moments)
@@ -244,7 +312,9 @@ def test_a_replay_starts_over_and_forgets_no_history(job: JobRecord, replay: Rep
     assert (after.idempotency_key, after.key_expires_at) == (replay.idempotency_key, replay.key_expires_at)
     assert (after.run_at, after.due_at) == (replay.run_at, replay.run_at or NOW)
     assert (after.result, after.dlq_reason, after.completed_at, after.keep_until) == (None, None, None, None)
-    assert (after.cancel_requested_at, after.started_at, after.progress, after.expires_at) == (None, None, None, None)
+    assert (after.stop_requested_at, after.stop_reason, after.progress, after.expires_at) == (None, None, None, None)
+    for name in ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", "settled_at"):
+        assert getattr(after, name) == getattr(job, name)
 
 
 @given(records({State.READY}), st.none() | moments, st.none() | st.integers(-100, 100))

@@ -103,7 +103,10 @@ def test_words_spell_a_filter() -> None:
     [
         (("stat:dlq",), "unknown filter word 'stat:dlq': use state:, queue:, task:, error:, reason:, group:, tag:,"),
         ((":x",), "unknown filter word ':x'"),
-        (("state:dead",), "unknown state 'dead': use one of scheduled, ready, waiting, claimed, running, done, dlq,"),
+        (
+            ("state:dead",),
+            "unknown state 'dead': use one of scheduled, ready, waiting, claimed, running, lapsed, done, dlq,",
+        ),
         (("state:",), "unknown state ''"),
         (("queue:a", "queue:b"), "'queue:b' is one queue too many"),
         (("task:a", "b"), "'b' is one task too many"),

@@ -19,15 +19,21 @@ asked = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size
 @given(moments)
 def test_a_key_without_an_expiry_lives_as_long_as_its_owner(now: datetime) -> None:
     """I2: `None` means as long as the job record exists."""
-    assert KeyRecord("k", "job-1", b"", None).alive(now)
+    assert KeyRecord("k", "job-1", b"", None).alive(now, owner_ended=True)
 
 
 def test_a_key_lives_until_its_expiry() -> None:
     """I2: at the expiry itself it is free again."""
     key = KeyRecord("k", "job-1", b"", NOW)
-    assert key.alive(NOW - SECOND)
-    assert not key.alive(NOW)
-    assert not key.alive(NOW + SECOND)
+    assert key.alive(NOW - SECOND, owner_ended=True)
+    assert not key.alive(NOW, owner_ended=True)
+    assert not key.alive(NOW + SECOND, owner_ended=True)
+
+
+@given(moments)
+def test_a_key_lives_at_least_until_its_owner_has_ended(now: datetime) -> None:
+    """I2: whatever its expiry."""
+    assert KeyRecord("k", "job-1", b"", NOW).alive(now, owner_ended=False)
 
 
 @given(asked, asked)

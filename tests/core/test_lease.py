@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import product
 
 import pytest
@@ -12,17 +14,35 @@ from hypothesis import strategies as st
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import check_duration, refusal, settle_verdict
 from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.errors import InvalidLeaseDuration, JobNotInflight, LeaseError, LeaseExpired, LeaseMismatch
 
 from .make import NOW, SECOND, TOKEN, claimed, lease, moments, record, records, tokens
 
 MICROSECOND = timedelta(microseconds=1)
+KINDS: dict[str, Callable[..., Transition]] = {
+    "ack": Ack,
+    "put_back": partial(PutBack, run_at=NOW),
+    "fail": partial(Fail, reason="x"),
+    "cancel": Cancel,
+}
+kinds = st.sampled_from(sorted(KINDS))
+
+
+def settle(token: str, kind: str = "ack", id: str = "job-1") -> Transition:
+    """A settle of some kind."""
+    return KINDS[kind](id=id, token=token, keep_until=NOW)
+
+
+def test_the_kind_of_a_settle_is_the_one_asked_for() -> None:
+    """D8: each has its name, which stores keep."""
+    assert [settle_kind(settle(TOKEN, kind)) for kind in KINDS] == list(KINDS)
 
 
 def test_the_holder_of_a_valid_lease_may_act() -> None:
     """D8, L5: the current token, before the expiry."""
     assert refusal(claimed(), "job-1", TOKEN, NOW) is None
-    assert settle_verdict(claimed(), "job-1", TOKEN, NOW) == "ok"
+    assert settle_verdict(claimed(), settle(TOKEN), NOW) == "ok"
 
 
 @pytest.mark.parametrize("state", [None, *(state for state in State if state is not State.INFLIGHT)])
@@ -62,19 +82,20 @@ def test_an_inflight_record_without_a_lease_is_held_by_nobody() -> None:
     assert isinstance(refusal(claimed(lease=None), "job-1", TOKEN, NOW), JobNotInflight)
 
 
-@given(records(settled_token=tokens), moments)
+@given(records(settled_token=tokens, settled_kind=kinds), moments)
 def test_repeating_the_last_settle_is_replayed_whatever_happened_since(job: JobRecord, now: datetime) -> None:
-    """D8: the very token that last settled the job, in any state and after any expiry."""
+    """D8: the very token that last settled the job and the same kind, in any state and after any expiry."""
     assert job.settled_token is not None
-    assert settle_verdict(job, job.id, job.settled_token, now) == "replayed"
+    assert job.settled_kind is not None
+    assert settle_verdict(job, settle(job.settled_token, job.settled_kind, job.id), now) == "replayed"
 
 
-@given(st.none() | records(), tokens, moments)
-def test_any_other_settle_is_judged_like_an_extend(job: JobRecord | None, token: str, now: datetime) -> None:
-    """D8: without a replay, settle and extend_lease refuse for the same reasons."""
-    if job is not None and job.settled_token == token:
+@given(st.none() | records(settled_kind=st.none() | kinds), tokens, kinds, moments)
+def test_any_other_settle_is_judged_like_an_extend(job: JobRecord | None, token: str, kind: str, now: datetime) -> None:
+    """D8: another token, or another kind under the settled one, is refused for the reasons of extend_lease."""
+    if job is not None and (job.settled_token, job.settled_kind) == (token, kind):
         return
-    verdict = settle_verdict(job, "job-1", token, now)
+    verdict = settle_verdict(job, settle(token, kind), now)
     refused = refusal(job, "job-1", token, now)
     assert (type(verdict), str(verdict)) == ((str, "ok") if refused is None else (type(refused), str(refused)))
 

@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import LIVE, MOVES, TERMINAL, Move, Shown, State, check, is_legal, shown
+from taskharbor.core.states import LIVE, MOVES, TERMINAL, Move, Shown, State, check, due_since, is_legal, shown
 from taskharbor.errors import IllegalMove
 
-from .make import NOW, SECOND, claimed, record
+from .make import NOW, SECOND, claimed, lease, record
 
 PLACES: tuple[State | None, ...] = (None, *State)
 
@@ -21,11 +21,12 @@ reschedule: ready → ready
 reserve:    ready → inflight
 reclaim:    inflight → inflight
 ack:        inflight → done
-put_back:   inflight → ready, inflight → cancelled
+put_back:   inflight → ready, inflight → cancelled, inflight → dlq
 fail:       inflight → dlq
 cancel:     inflight → cancelled
-lapse:      inflight → cancelled
+lapse:      inflight → cancelled, inflight → dlq
 withdraw:   ready → cancelled, waiting → cancelled
+dead_letter: ready → dlq, waiting → dlq
 replay:     dlq → ready, dlq → waiting, cancelled → ready, cancelled → waiting
 delete:     done → nowhere, dlq → nowhere, cancelled → nowhere
 """
@@ -77,6 +78,9 @@ def test_done_is_left_only_by_being_deleted() -> None:
         (record(due_at=NOW - SECOND), Shown.READY),
         (claimed(), Shown.CLAIMED),
         (claimed(started_at=NOW), Shown.RUNNING),
+        (claimed(lease=lease(expires_at=NOW)), Shown.LAPSED),
+        (claimed(lease=lease(expires_at=NOW - SECOND), started_at=NOW), Shown.LAPSED),
+        (claimed(lease=None), Shown.CLAIMED),
         (record(State.WAITING, due_at=NOW + SECOND), Shown.WAITING),
         (record(State.DONE, started_at=NOW), Shown.DONE),
         (record(State.DLQ), Shown.DLQ),
@@ -87,3 +91,10 @@ def test_done_is_left_only_by_being_deleted() -> None:
 def test_the_shown_state_is_derived(job: JobRecord, seen: Shown) -> None:
     """T, T2: scheduled and ready differ by the due time, claimed and running by the start of the handler."""
     assert shown(job, NOW) is seen
+    assert (due_since(job, NOW) is not None) is (seen in (Shown.READY, Shown.LAPSED))
+
+
+def test_a_job_is_due_since_its_time_or_since_its_lease_ran_out() -> None:
+    """D11, T2: a lapsed job waits again from then on."""
+    assert due_since(record(due_at=NOW - SECOND), NOW) == NOW - SECOND
+    assert due_since(claimed(lease=lease(expires_at=NOW - 2 * SECOND)), NOW) == NOW - 2 * SECOND

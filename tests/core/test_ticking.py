@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from taskharbor.core.cron import Cron
-from taskharbor.core.decide import LAST_MOMENT
-from taskharbor.core.job import JobRecord
+from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.recurrence import ANCHOR, MICROSECOND, CatchUp, Overlap, Recurrence, encode
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import LIVE, TERMINAL, State

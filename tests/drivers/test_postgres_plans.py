@@ -20,7 +20,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
 SCHEMA = "plans"
 # 200,000 future jobs of a higher priority, 200,000 finished ones, 200 that are due, and 100 that somebody holds. Of the
-# finished ones a thousand are dead, a tenth belong to workflows of a hundred, many have keys, and many were waited for.
+# finished ones a thousand are dead, a tenth belong to workflows of a hundred, many have keys, some of which have run
+# out, and many were waited for.
 CROWD = """
 INSERT INTO plans.job (id, type, queue, priority, created_at, run_at, payload)
 SELECT kind || '-' || n, 't', 'q', priority, '2030-01-01Z', run_at, ''
@@ -45,6 +46,9 @@ FROM plans.job WHERE id LIKE 'finished-%';
 
 UPDATE plans.job SET workflow_id = 'w-' || seq / 1000 WHERE seq % 10 = 0 AND id LIKE 'finished-%';
 INSERT INTO plans.keys (key, owner, digest) SELECT 'key-' || id, id, '' FROM plans.job WHERE seq % 4 = 0;
+INSERT INTO plans.keys (key, owner, digest, expires_at)
+SELECT 'over-' || n, CASE WHEN n % 20 > 0 THEN 'finished-' || n ELSE 'w-' || 200 + n END, '', '2029-01-01Z'
+FROM generate_series(1, 1000) AS n;
 INSERT INTO plans.keys (key, owner, digest) SELECT 'key-w-' || n, 'w-' || n, '' FROM generate_series(200, 400) AS n;
 INSERT INTO plans.edge (child, position, parent, policy, satisfied)
 SELECT 'finished-' || n, 0, 'finished-' || n + 1, 'hold', n % 10 > 0 FROM generate_series(1, 100000) AS n;
@@ -58,8 +62,10 @@ def _asked() -> dict[str, tuple[Any, ...]]:
     claim = NOW, LATER, "w", "token."
     leases = list(range(400_201, 400_301)), ["token."] * 100
     none, zeros = [None] * 100, [0] * 100
-    outcomes = *[zeros] * 3, *[none] * 3
-    jobs = new, ["t"] * 100, ["q"] * 100, [b""] * 100, zeros, *[[]] * 5, new, *[[]] * 4
+    outcomes = *[zeros] * 3, *[none] * 4
+    jobs = new, ["t"] * 100, ["q"] * 100, [b""] * 100, zeros, *[[]] * 5, new, *[[]] * 5
+    over = *jobs[:10], [f"over-{n}" for n in range(1, 101)], *jobs[11:]
+    deaths = ["x"] * 100, ["f"] * 100, [LATER] * 100
     page = 100, 2**63 - 1, *[None] * 8
     return {
         "reserve": (*claim, 100, ["q"], [100]),
@@ -71,10 +77,21 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "enqueue_group": (*jobs, NOW, zeros, False),
         "enqueue_awaited": (due,),
         "enqueue_keyed": (*jobs, NOW, [b""] * 100, None),
+        "enqueue_keyed over": (*over, NOW, [b""] * 100, None),
         "enqueue_waiting": (old, [1] * 100),
-        "settle_done": (*leases, [LATER] * 100, NOW, False),
-        "settle_done all": (*leases, [LATER] * 100, NOW, True),
-        "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, none, none, [False] * 100, NOW, none),
+        "settle_done": (*leases, [LATER] * 100, none, NOW, False),
+        "settle_done all": (*leases, [LATER] * 100, none, NOW, True),
+        "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, *[none] * 4, NOW, LATER),
+        "settle_ended cancelled": (
+            *leases,
+            ["cancelled"] * 100,
+            *outcomes,
+            [LATER] * 100,
+            *[none] * 3,
+            ["cancel"] * 100,
+            NOW,
+            LATER,
+        ),
         "settle_put_back": (*leases, *outcomes, [NOW] * 100, NOW),
         "hold": (held,),
         "hold_ended": (old,),
@@ -86,7 +103,9 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "get": (due,),
         "states": (due,),
         "cancel_request": (held, NOW),
-        "withdraw": (due, ["ready"], NOW, LATER),
+        "withdraw": (due, ["ready"], NOW, LATER, LATER),
+        "dead_letter": (due, *deaths, NOW, LATER),
+        "dead_letter_request": (held, *deaths, NOW),
         "reschedule": ("due-7", NOW, 1),
         "replay": ("finished-200", None, None, None, None, NOW),
         "replay_parents": (old,),
@@ -102,15 +121,20 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "prune_members": (["w-300", "w-301"], 100),
         "prune_delete": (old, NOW),
         "delete": (old,),
+        "delete_hold": (old,),
         "delete_edges": (old,),
         "delete_needed": ("finished-7",),
-        "key_free": (due,),
+        "key_free": (due, False),
+        "key_hold": (["key-due-4", "key-due-5"],),
+        "key_leave": (["key-due-4", "key-due-5"],),
+        "key_touch": ("key-due-4", "due-4"),
         "key_hold_workflow": (["w-300", "w-301"],),
         "key_free_workflow": (["w-300", "w-301"],),
         "key_free_owner": ("w-300",),
         "key_living": (["key-due-4", "key-due-5"], NOW),
+        "key_living over": (["over-1", "over-2"], NOW),
         "key_put": (new, new, [b""] * 100, none, NOW),
-        "key_prune": (NOW, 10_000),
+        "key_put over": (over[10], new, [b""] * 100, none, NOW),
         "query": (*page, NOW, None),
         "query more": (100, 300_000, *page[2:], NOW, None),
         "query_dead": page,

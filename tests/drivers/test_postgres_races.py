@@ -1,15 +1,10 @@
-"""Two at once on PostgreSQL: one stops half-way, with its transaction open, and the other has to come out right.
-
-Nothing here waits for time to pass. A step is known to have met a lock when the server says whom it waits for, and what
-has to happen between two statements of a step is done there, by a `Db` that knows where to stop.
-"""
+"""Two at once on PostgreSQL: one stops half-way, with its transaction open, and the other has to come out right."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 from random import Random
@@ -17,149 +12,23 @@ from typing import Any
 
 import asyncpg
 import pytest
+import stage
 from msgspec.structs import replace
+from stage import LEASE, SCHEMA, Between, Play, Stage, ack, connected, fail, put_back, whole
 
-from servers.postgres import PostgresServer
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import State
-from taskharbor.core.transition import Ack, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Fail, Transition
 from taskharbor.driver import Enqueued, Report, Swap
-from taskharbor.drivers import from_url
-from taskharbor.drivers.postgres import enqueue, manage, records, settle
-from taskharbor.drivers.postgres.db import Db, OwnDb, Row
-from taskharbor.drivers.postgres.driver import PostgresDriver
+from taskharbor.drivers.postgres import enqueue, manage, records, reserve, settle
+from taskharbor.drivers.postgres.db import OwnDb, Row
 from taskharbor.errors import JobExists
 from taskharbor.testing.kit.scene import KEEP, T0, at, child, group, job, token_of
 
-SCHEMA = "races"
-TABLES = ("job", "live", "ended", "keys", "edge", "paused", "schedule")
-LEASE = timedelta(seconds=30)
-
-
-class Stage:
-    """A store, two connections beside it whose transactions a test holds open, and an eye on who waits for whom."""
-
-    def __init__(self, driver: PostgresDriver, other: OwnDb, third: OwnDb, eye: OwnDb) -> None:
-        self.driver, self.other, self.third = driver, other, third
-        self._eye = eye.connection
-
-    async def meets(self, step: asyncio.Future[Any], holder: OwnDb | None = None) -> None:
-        """Return when somebody waits for the transaction of `holder`, or `step` is over without having met it."""
-        pid = (holder or self.other).connection.get_server_pid()
-        while not step.done():
-            if await self._eye.fetchval(WAITS, pid):
-                return
-
-    async def claim(self, *ids: str) -> list[JobRecord]:
-        """Claim these, in this order."""
-        jobs = await self.driver.reserve(["q"], T0, LEASE, 99, "w", ids=ids)
-        assert [it.id for it in jobs] == list(ids)
-        return jobs
-
-    async def state(self, id: str) -> State | None:
-        [found] = await self.driver.get([id])
-        return None if found is None else found.state
-
-    async def keys(self) -> list[str]:
-        """The keys that are stored, whomever they stand for."""
-        return [row[0] for row in await self._eye.fetch(f"SELECT key FROM {SCHEMA}.keys ORDER BY key")]
-
-    async def take(self, id: str) -> bool:
-        """Have `other` hold a live job, as far as nobody else does."""
-        try:
-            async with self.other.transaction():
-                return await self.other.connection.fetchval(TAKE, id) is not None
-        except asyncpg.LockNotAvailableError:
-            return False
-
-
-WAITS = """
-SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND $1 = ANY (pg_blocking_pids(pid)))
-"""
-TAKE = f"SELECT seq FROM {SCHEMA}.live JOIN {SCHEMA}.job USING (seq) WHERE id = $1 FOR UPDATE OF live NOWAIT"
-
-
-class Between:
-    """A connection on which something happens right after the first statement of a name; notes what was asked."""
-
-    def __init__(self, db: Db, after: str | None = None, act: Callable[[], Awaitable[object]] | None = None) -> None:
-        self._db, self._after, self._act = db, after, act
-        self.asked: list[str] = []
-
-    async def rows(self, name: str, *values: object) -> Sequence[Row]:
-        found = await self._db.rows(name, *values)
-        self.asked.append(name)
-        if self._act is not None and name == self._after:
-            act, self._act = self._act, None
-            await act()
-        return found
-
-    def transaction(self) -> AbstractAsyncContextManager[object]:
-        return self._db.transaction()
-
-
-@pytest.fixture(scope="module")
-def url(postgres: PostgresServer) -> str:
-    """A store for all, for making one takes longer than a test."""
-    url = postgres.url(postgres.new_database(), namespace=SCHEMA)
-
-    async def make() -> None:
-        await (await from_url(f"{url}&migrate=true")).close()
-
-    asyncio.run(make())
-    return url
-
-
-@asynccontextmanager
-async def connected(url: str) -> AsyncGenerator[OwnDb]:
-    connection = await asyncpg.connect(url.partition("?")[0])
-    try:
-        yield OwnDb(connection, SCHEMA)
-    finally:
-        await connection.close()
-
-
-Act = Callable[[Stage], Coroutine[Any, Any, None]]
-Play = Callable[[Act], None]
-
-
-@pytest.fixture
-def play(url: str) -> Play:
-    """Plays a scene on an empty store."""
-
-    async def scene(act: Act) -> None:
-        async with asyncio.timeout(60), connected(url) as other, connected(url) as third, connected(url) as eye:
-            await eye.connection.execute(f"TRUNCATE {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}")
-            driver = await from_url(url)
-            assert isinstance(driver, PostgresDriver)
-            try:
-                await act(Stage(driver, other, third, eye))
-            finally:
-                await driver.close()
-
-    return lambda act: asyncio.run(scene(act))
-
-
-async def whole(db: OwnDb, step: Awaitable[Any]) -> Any:
-    """A step in a transaction of its own, as the driver takes it."""
-    async with db.transaction():
-        return await step
-
-
-def ack(held: JobRecord, **options: Any) -> Ack:
-    given: dict[str, Any] = {"id": held.id, "token": token_of(held), "keep_until": KEEP}
-    return Ack(**given | options)
-
-
-def fail(held: JobRecord) -> Fail:
-    return Fail(id=held.id, token=token_of(held), keep_until=KEEP, reason="x")
-
-
-def put_back(held: JobRecord) -> PutBack:
-    return PutBack(id=held.id, token=token_of(held), keep_until=KEEP, run_at=T0)
+play, url = stage.play, stage.url
 
 
 # a child that moves while its parent ends
@@ -506,6 +375,40 @@ def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
         db = Between(s.third, "hold", claim)
         assert await whole(s.third, manage.cancel(db, ["a"], T0, KEEP)) == ["requested"]
         assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"]
+
+    play(act)
+
+
+def test_a_dead_letter_by_hand_takes_nothing_away_from_a_worker(play: Play) -> None:
+    """Q4, T3: claimed while the verb looks at it, a job is asked to stop, and its worker may still finish it."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"))], T0)
+        held: list[JobRecord] = []
+        async with s.other.transaction():
+            held += await reserve.reserve_ids(s.other, reserve.claim(T0, LEASE, "w"), ["a"], 1)
+            asking = asyncio.ensure_future(s.driver.dead_letter(deaths("a"), T0))
+            await s.meets(asking)
+        assert await asking == ["requested"]
+        assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"]
+        assert await s.state("a") is State.DONE
+
+    play(act)
+
+
+def test_a_parent_that_ends_while_its_child_is_dead_lettered_counts_off(play: Play) -> None:
+    """Q4, K2: the child is on its way from one table to the other, and lacks nothing once it is replayed."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p"), child("c", "p"))], T0)
+        [parent] = await s.claim("p")
+        async with s.other.transaction():
+            assert await manage.dead_letter(s.other, deaths("c"), T0) == ["dead"]
+            settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
+            await s.meets(settling)
+        assert await settling == ["ok"]
+        assert await s.driver.replay([Replay(id="c")], T0) == ["replayed"]
+        assert await s.state("c") is State.READY
 
     play(act)
 
@@ -873,18 +776,24 @@ def test_a_settle_and_a_heartbeat_never_wait_for_each_other(
     play(act)
 
 
-def test_a_cancel_and_a_heartbeat_never_wait_for_each_other(play: Play) -> None:
-    """T3, X2: likewise."""
+def deaths(*ids: str) -> list[DeadLetter]:
+    return [DeadLetter(id=id, reason="by hand", fingerprint="f", keep_until=KEEP) for id in ids]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "dead_letter"])
+def test_a_stop_and_a_heartbeat_never_wait_for_each_other(play: Play, verb: str) -> None:
+    """T3, Q4, X2: likewise."""
 
     async def act(s: Stage) -> None:
         await three(s)
         await s.claim("x", "y", "z")
+        stop = s.driver.cancel([*"xyz"], T0, KEEP) if verb == "cancel" else s.driver.dead_letter(deaths(*"xyz"), T0)
         async with s.other.transaction():
             assert await s.take("z")
-            cancelling = asyncio.ensure_future(s.driver.cancel(["x", "y", "z"], T0, KEEP))
-            await s.meets(cancelling)
+            stopping = asyncio.ensure_future(stop)
+            await s.meets(stopping)
             assert [await s.take("y"), await s.take("x")] == [True, True]
-        assert await cancelling == ["requested"] * 3
+        assert await stopping == ["requested"] * 3
 
     play(act)
 
@@ -924,18 +833,20 @@ def test_two_that_delete_never_wait_for_each_other(play: Play) -> None:
 # round trips
 
 
-def test_successes_are_one_statement_however_long_each_is_kept(play: Play) -> None:
-    """D9: jobs whose keys outlive them are kept until then, each until a time of its own."""
+def test_successes_are_one_statement_whenever_each_began_and_however_long_it_is_kept(play: Play) -> None:
+    """D9, R1: jobs whose keys outlive them are kept until then, each until a time of its own; each began at its own."""
 
     async def act(s: Stage) -> None:
         await three(s)
         times = {id: KEEP + timedelta(seconds=number) for number, id in enumerate("xyz")}
+        started = {"x": T0, "y": T0 + timedelta(milliseconds=1), "z": None}
         db = Between(s.third)
-        acks = [ack(it, keep_until=times[it.id]) for it in await s.claim(*"xyz")]
+        acks = [ack(it, keep_until=times[it.id], started_at=started[it.id]) for it in await s.claim(*"xyz")]
         assert await settle.settle(db, acks, T0) == ["ok"] * 3
         assert db.asked == ["settle_done"]
         found = await s.driver.get(list("xyz"))
         assert {it.id: it.keep_until for it in found if it is not None} == times
+        assert {it.id: it.started_at for it in found if it is not None} == started
 
     play(act)
 

@@ -240,6 +240,17 @@ class TestChecks:
             postgres.execute(end, [state, None], database=database)
         postgres.execute(end, ["dlq", "x"], database=database)
 
+    @pytest.mark.parametrize("wrong", ["stop_requested_at = '2030-01-01Z'", "token = 't.'", "stop_reason = 'x'"])
+    def test_nobody_holds_a_job_in_line(self, postgres: PostgresServer, database: str, url: str, wrong: str) -> None:
+        """R3, T1, T3: neither by a lease nor by a request to stop, whoever ran it last."""
+        make(url)
+        live = f"{namespace(url)}.live"
+        new = f"INSERT INTO {live} (seq, priority, due_at, state, queue) VALUES (1, 0, '2030-01-01Z', 'ready', 'q')"
+        postgres.execute(new, database=database)
+        postgres.execute(f"UPDATE {live} SET worker = 'w', claimed_at = '2030-01-01Z'", database=database)
+        with pytest.raises(psycopg.errors.CheckViolation):
+            postgres.execute(f"UPDATE {live} SET {wrong}", database=database)
+
 
 class TestSteps:
     """What a step may be, with steps that this version does not have."""

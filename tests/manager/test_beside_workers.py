@@ -140,9 +140,9 @@ async def test_operators_replay_no_tasks(w: World) -> None:
             with pytest.raises(IllegalMove, match=r"TaskManager\.retry .* or delete it and submit"):
                 await harbor.admin.dlq.areplay(id, **change)
     for dry_run in (True, False):
-        assert await harbor.admin.dlq.areplay_all(dry_run=dry_run) == []
-        assert await harbor.admin.dlq.areplay_all(f"queue:{TASKS}", limit=1, dry_run=dry_run) == []
-    assert await harbor.admin.dlq.areplay_ids([dead, cancelled]) == []
+        assert (await harbor.admin.dlq.areplay_all(dry_run=dry_run)).replayed == []
+        assert (await harbor.admin.dlq.areplay_all(f"queue:{TASKS}", limit=1, dry_run=dry_run)).replayed == []
+    assert (await harbor.admin.dlq.areplay_ids([dead, cancelled])).replayed == []
     assert [await w.job(dead), await w.job(cancelled)] == before
     assert [job.id for job in await harbor.admin.dlq.alist()] == [dead]
     assert (await harbor.admin.dlq.apurge()).deleted == [dead]
@@ -168,8 +168,8 @@ async def test_a_bulk_replay_finds_the_jobs_between_tasks() -> None:
         await tasks.afail(id, "w1", "no")
         await asyncio.sleep(1)
     dlq = world.harbor.admin.dlq
-    assert await dlq.areplay_all(limit=1, dry_run=True) == jobs[1:]
-    assert await dlq.areplay_all() == jobs
+    assert (await dlq.areplay_all(limit=1, dry_run=True)).replayed == jobs[1:]
+    assert (await dlq.areplay_all()).replayed == jobs
 
 
 @played

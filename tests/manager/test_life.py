@@ -12,7 +12,7 @@ import pytest
 
 import taskharbor.manager
 from taskharbor import Harbor
-from taskharbor.core.decide import LAST_MOMENT
+from taskharbor.core.job import LAST_MOMENT
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import BlockingCallInLoop, ConfigError, DriverClosed, StoreClosed, TaskAlreadyClaimed, TaskError
 from taskharbor.manager import Task, TaskManager

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.world import time, virtual
-from taskharbor.core.decide import LAST_MOMENT
-from taskharbor.core.job import Progress
+from taskharbor.core.job import LAST_MOMENT, Progress
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import (
     DriverUnavailable,

@@ -350,10 +350,10 @@ def mismatch_before_expiry_for_renewals(refusal: Any, job: Any, id: str, token: 
     return LeaseMismatch(id) if isinstance(refused, LeaseExpired) and job.lease.token != token else refused
 
 
-@mutant((KeyRecord, "alive"), by="test_I2_a_key_is_alive_before_its_expiry_and_free_at_it[ready]")
-def key_one_moment_too_long(alive: Any, key: KeyRecord, now: datetime) -> bool:
+@mutant((KeyRecord, "alive"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[fail]")
+def key_one_moment_too_long(alive: Any, key: KeyRecord, now: datetime, owner_ended: bool) -> bool:
     """A key is alive at its expiry."""
-    return key.expires_at is None or key.expires_at >= now
+    return not owner_ended or key.expires_at is None or key.expires_at >= now
 
 
 @mutant((stores, "digest"), by="test_I3_the_same_key_for_something_else_is_flagged[task]")

@@ -119,7 +119,25 @@ async def idempotency_check_then_put(
     return results
 
 
-@mutant((Store, "_living_key"), by="test_I2_a_key_is_alive_before_its_expiry_and_free_at_it[ready]")
+@mutant((Store, "_has_ended"), by="test_I2_a_key_lives_until_its_job_has_ended[scheduled]")
+def key_dies_before_its_job(has_ended: Any, store: Store, owner: str) -> bool:
+    """A job that is delayed for longer than the ttl of its key is enqueued a second time."""
+    return True
+
+
+@mutant((Store, "_has_ended"), by="test_I2_the_key_of_a_flow_lives_until_its_last_job_has_ended")
+def key_dies_before_its_flow(has_ended: Any, store: Store, owner: str) -> Any:
+    """A flow that takes longer than the ttl of its key is enqueued a second time."""
+    return owner not in store.jobs or has_ended(store, owner)
+
+
+@mutant((Store, "_has_ended"), by="test_I2_with_the_end_of_its_job_a_key_past_its_ttl_is_free[ack]")
+def key_never_dies(has_ended: Any, store: Store, owner: str) -> bool:
+    """A key lives as long as its record, whatever its ttl."""
+    return False
+
+
+@mutant((Store, "_living_key"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[ack]")
 def key_alive_at_its_expiry(living_key: Any, store: Store, key: str, now: datetime) -> Known:
     """A key still stands at the very moment of its end."""
     known = store.keys.get(key)
@@ -170,7 +188,7 @@ def key_per_queue(key_of: Any, store: Store, job: NewJob, now: datetime) -> Know
 @mutant((Store, "_living_key"), by="test_I1_other_keys_and_no_keys_do_not_collide")
 def keys_without_case(living_key: Any, store: Store, key: str, now: datetime) -> Known:
     """Keys that differ in case only are taken for one."""
-    same = [known for known in store.keys.values() if known.key.lower() == key.lower() and known.alive(now)]
+    same = [known for known in store.keys.values() if known.key.lower() == key.lower() and known.alive(now, False)]
     return same[0] if same else None
 
 

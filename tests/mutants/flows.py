@@ -47,18 +47,18 @@ def dependants_released_twice(settle: Any, store: Store, to: Transition, now: da
 
 
 @mutant((Store, "_tell_children"), by="test_K2_replaying_a_collected_parent_leaves_the_child_alone")
-def edge_satisfied_twice(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+def edge_satisfied_twice(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A parent that was replayed counts a second time."""
     met = [edge for edge in store.children.get(id, ()) if edge.satisfied]
-    tell(store, id, now, keep_until)
+    tell(store, id, now)
     for edge in met:
         count_down(store, edge.child, now)
 
 
 @mutant((Store, "_tell_children"), by="test_K2_a_child_that_went_on_is_left_alone[done]")
-def finished_child_released_again(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+def finished_child_released_again(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A second end of a parent runs the child once more."""
-    tell(store, id, now, keep_until)
+    tell(store, id, now)
     for edge in store.children.get(id, ()):
         child = store.jobs[edge.child]
         if child.state is State.DONE:
@@ -66,14 +66,14 @@ def finished_child_released_again(tell: Any, store: Store, id: str, now: datetim
 
 
 @mutant((Store, "_tell_children"), by="test_K1_a_chain_runs_one_after_the_other")
-def dependants_never_released(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+def dependants_never_released(tell: Any, store: Store, id: str, now: datetime) -> None:
     """An end is not passed on: flows stop after their first step."""
 
 
 @mutant((Store, "_tell_children"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
-def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A join waits for one arm only."""
-    tell(store, id, now, keep_until)
+    tell(store, id, now)
     for edge in store.children.get(id, ()):
         child = store.jobs[edge.child]
         if child.state is State.WAITING and edge.satisfied:
@@ -81,11 +81,11 @@ def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: da
 
 
 @mutant((Store, "_tell_children"), by="test_K4_cancel_cancels_the_rest[fail]")
-def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> None:
+def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime) -> None:
     """Children of a dead job are cancelled, their own children wait for ever."""
     children = {edge.child for edge in store.children.get(id, ())}
     edges = {child: store.children.pop(child) for child in children if child in store.children}
-    tell(store, id, now, keep_until)
+    tell(store, id, now)
     store.children.update(edges)
 
 
@@ -242,7 +242,7 @@ def workflow_goes_before_its_key(prune: Any, store: Store, now: datetime, limit:
     try:
         return prune(store, now, limit)
     finally:
-        store.keys = {key: known for key, known in keys.items() if known.alive(now)}
+        store.keys = {key: known for key, known in keys.items() if known.alive(now, True)}
 
 
 @mutant((Store, "_reopen"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")

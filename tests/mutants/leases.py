@@ -231,7 +231,7 @@ def reclaim_keeps_run_at(
     return store._write(replace(claim(store, job, now, expires_at, worker), run_at=job.run_at))
 
 
-@mutant((Store, "_claim"), by="test_T2_a_job_put_back_or_reclaimed_has_not_started")
+@mutant((Store, "_claim"), by="test_T2_a_job_claimed_again_has_not_started")
 def reclaim_keeps_the_start(
     claim: Claim, store: Store, job: JobRecord, now: datetime, expires_at: datetime, worker: str
 ) -> JobRecord:

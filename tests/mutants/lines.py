@@ -51,7 +51,7 @@ def reserve_by_id_returns_future_jobs(is_due: Any, store: Store, job: JobRecord,
 @mutant((stores, "_is_free"), by="test_D3_never_an_expired_job")
 def reserve_ignores_expires_at(is_free: Any, job: JobRecord, now: datetime) -> bool:
     """A job is handed out although its time is over."""
-    return not stores._is_held(job, now) and job.cancel_requested_at is None
+    return not stores._is_held(job, now) and job.stop_requested_at is None
 
 
 @mutant((stores, "_is_free"), by="test_T3_a_job_left_behind_after_the_request_ends_cancelled")

@@ -10,12 +10,14 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from taskharbor.core import evolve
 from taskharbor.core import filter as filters
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 from taskharbor.driver import Group, Swap, Tally
+from taskharbor.drivers.memory import driver as memory_driver
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
@@ -64,7 +66,7 @@ def replay_keeps_the_cancel_request(replay: Any, store: Store, asked: Replay, no
     before = store.jobs.get(asked.id)
     answer = replay(store, asked, now)
     if answer == "replayed" and before is not None:
-        store._write(replace(store.jobs[asked.id], cancel_requested_at=before.cancel_requested_at))
+        store._write(replace(store.jobs[asked.id], stop_requested_at=before.stop_requested_at))
     return answer
 
 
@@ -77,12 +79,84 @@ def replay_of_finished_jobs(replay: Any, store: Store, asked: Replay, now: datet
     return replay(store, asked, now)
 
 
-@mutant((Store, "_key_after"), by="test_Q2_a_new_key_that_is_taken_is_dropped")
-def replay_steals_a_key(key_after: Any, store: Store, asked: Replay, job: JobRecord, now: datetime) -> Any:
+@mutant((Store, "_take_key"), by="test_Q2_a_new_key_that_is_taken_is_dropped")
+def replay_steals_a_key(take_key: Any, store: Store, asked: Replay, job: JobRecord, now: datetime) -> Any:
     """A replay takes the key of another job."""
     if asked.idempotency_key is not None:
         store.keys.pop(asked.idempotency_key, None)
-    return key_after(store, asked, job, now)
+    return take_key(store, asked, job, now)
+
+
+@mutant((Store, "_take_key"), by="test_Q2_a_key_past_its_ttl_lives_again")
+def replay_gives_an_old_key_up(take_key: Any, store: Store, asked: Replay, job: JobRecord, now: datetime) -> Any:
+    """A job that runs again after its ttl can be enqueued beside itself."""
+    past = asked.key_expires_at is not None and asked.key_expires_at <= now
+    return not past and take_key(store, asked, job, now)
+
+
+@mutant((Store, "_replay"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
+def replay_drops_a_key_in_silence(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
+    """Nobody hears that a replayed job has lost its key."""
+    answer = replay(store, asked, now)
+    return "replayed" if answer == "replayed_without_key" else answer
+
+
+@mutant((Store, "_dead_letter"), by="test_Q4_under_a_lease_only_the_request_is_recorded")
+def dead_letter_ends_running_jobs(dead_letter: Any, store: Store, death: DeadLetter, now: datetime) -> Any:
+    """A running job is dead-lettered under its handler's feet."""
+    job = store.jobs.get(death.id)
+    if job is None or job.state is not State.INFLIGHT:
+        return dead_letter(store, death, now)
+    store._write(evolve.dead_lettered(replace(job, state=State.READY, lease=None), death, now))
+    return "dead"
+
+
+@mutant((Store, "dead_letter"), by="test_Q4_dependants_hear_of_it_as_of_any_failure")
+def dead_letter_tells_nobody(dead_letter: Any, store: Store, deaths: Sequence[DeadLetter], now: datetime) -> Any:
+    """Those that wait for a job dead-lettered by hand wait for ever."""
+    return [store._dead_letter(death, now) for death in deaths]
+
+
+@mutant((evolve, "asked_to_die"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-cancel]")
+def dead_letter_goes_before_a_cancel(asked: Any, job: JobRecord, death: DeadLetter, now: datetime) -> Any:
+    """A job that was asked to be cancelled ends dead."""
+    return asked(replace(job, stop_requested_at=None), death, now)
+
+
+@mutant((evolve, "asked_to_cancel"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-dead_letter]")
+def cancel_comes_too_late(asked: Any, job: JobRecord, now: datetime) -> Any:
+    """A cancel after a dead letter that was asked for changes nothing."""
+    return job if job.stop_requested_at is not None else asked(job, now)
+
+
+@mutant((evolve, "_stopped"), by="test_Q4_a_put_back_after_the_request_is_dead")
+def stop_always_cancels(stopped: Any, job: JobRecord, *rest: Any) -> Any:
+    """A dead letter that was asked for ends cancelled."""
+    return stopped(replace(job, stop_reason=None), *rest)
+
+
+@mutant((evolve, "_dead"), by="test_Q4_left_behind_after_the_request_it_is_dead")
+def dead_by_hand_without_its_time(dead: Any, job: JobRecord, reason: str, cause: Any, now: datetime, until: Any) -> Any:
+    """A dead letter by hand is kept for as long as a cancelled job."""
+    return dead(job, reason, cause, now, now)
+
+
+@mutant((evolve, "_cancelled"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
+def kept_job_loses_its_key(cancelled: Any, job: JobRecord, now: datetime, keep_until: datetime) -> Any:
+    """Nobody finds a cancelled task by its key."""
+    return replace(cancelled(job, now, keep_until), idempotency_key=None, key_expires_at=None)
+
+
+@mutant((evolve, "_cancelled"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[put_back]")
+def kept_job_is_pruned(cancelled: Any, job: JobRecord, now: datetime, keep_until: datetime) -> Any:
+    """A cancelled task is forgotten with the others."""
+    return replace(cancelled(job, now, keep_until), keep_until=keep_until)
+
+
+@mutant((memory_driver, "due_since"), by="test_T2_lapsed_jobs_are_counted_as_due[True]")
+def lapsed_jobs_are_not_due(due_since: Any, job: JobRecord, now: datetime) -> Any:
+    """A queue whose workers died looks as if nobody waited in it."""
+    return None if job.lease is not None else due_since(job, now)
 
 
 @mutant((Store, "_cancel"), by="test_T3_cancelling_an_inflight_job_only_records_the_request")
@@ -91,7 +165,7 @@ def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, 
     job = store.jobs.get(id)
     if job is None or job.state is not State.INFLIGHT:
         return cancel(store, id, now, keep_until)
-    store._withdraw(job, now, keep_until)
+    store._write(evolve.withdrawn(replace(job, state=State.READY, lease=None), now, keep_until))
     return "cancelled"
 
 

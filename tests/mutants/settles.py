@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from taskharbor.core import evolve
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, refusal, settle_verdict
 from taskharbor.core.states import State
@@ -70,36 +71,74 @@ def settle_at_the_very_expiry(settle: Settle, store: Store, to: Transition, now:
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_repeating_a_settle_is_replayed[ack]")
-def settle_replay_not_recognised(judge: Judge, job: JobRecord | None, id: str, token: str, now: datetime) -> Verdict:
+def settle_replay_not_recognised(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
     """Whoever repeats a settle whose reply was lost is refused."""
-    return refusal(job, id, token, now) or "ok"
+    return refusal(job, to.id, to.token, now) or "ok"
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_it_is_replayed_even_while_somebody_else_holds_the_job")
-def replay_forgotten_with_the_next_claim(
-    judge: Judge, job: JobRecord | None, id: str, token: str, now: datetime
-) -> Verdict:
+def replay_forgotten_with_the_next_claim(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
     """A repeat is recognised until somebody else claims the job."""
     if job is not None and job.state is State.INFLIGHT:
-        return refusal(job, id, token, now) or "ok"
-    return judge(job, id, token, now)
+        return refusal(job, to.id, to.token, now) or "ok"
+    return judge(job, to, now)
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_only_the_last_settle_is_remembered")
 def any_settle_of_a_finished_job_is_a_replay(
-    judge: Judge, job: JobRecord | None, id: str, token: str, now: datetime
+    judge: Judge, job: JobRecord | None, to: Transition, now: datetime
 ) -> Verdict:
     """A stranger who settles a finished job is told that all is well."""
-    verdict = judge(job, id, token, now)
+    verdict = judge(job, to, now)
     return "replayed" if job is not None and job.state is State.DONE else verdict
 
 
+@mutant((stores, "settle_verdict"), by="test_D8_another_kind_under_the_settled_token_is_refused[ack]")
+def any_kind_is_a_replay(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
+    """Whoever acked a job and then fails it is told that it has failed."""
+    return "replayed" if job is not None and job.settled_token == to.token else judge(job, to, now)
+
+
+@mutant((stores, "settle_verdict"), by="test_D8_it_is_refused_too_while_somebody_else_holds_the_job")
+def any_kind_is_a_replay_under_another_lease(
+    judge: Judge, job: JobRecord | None, to: Transition, now: datetime
+) -> Verdict:
+    """The same, once somebody else has claimed the job."""
+    verdict = judge(job, to, now)
+    held = job is not None and job.lease is not None and job.settled_token == to.token
+    return "replayed" if held and isinstance(verdict, LeaseError) else verdict
+
+
+@mutant((evolve, "settle_kind"), by="test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back")
+def kind_by_its_end(kind: Any, to: Transition) -> Any:
+    """A put-back is remembered by the state that it was thought to lead to."""
+    return "cancel" if isinstance(to, PutBack) else kind(to)
+
+
+@mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-put_back]")
+def start_not_written(noted: Any, to: Transition, now: datetime) -> Any:
+    """A settle says nothing of when its run began."""
+    return {**noted(to, now), "started_at": None}
+
+
+@mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[False-ack]")
+def worker_forgotten(noted: Any, to: Transition, now: datetime) -> Any:
+    """With its lease, a job forgets who ran it."""
+    return {**noted(to, now), "worker": None, "claimed_at": None}
+
+
+@mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[False-fail]")
+def end_of_the_run_not_written(noted: Any, to: Transition, now: datetime) -> Any:
+    """Nobody can tell how long the last run took."""
+    return {**noted(to, now), "settled_at": None}
+
+
 @mutant((stores, "settle_verdict"), by="test_D8_why_a_settle_is_refused[lapsed, foreign token-ack]")
-def mismatch_before_expiry(judge: Judge, job: JobRecord | None, id: str, token: str, now: datetime) -> Verdict:
+def mismatch_before_expiry(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
     """The refusals come in the wrong precedence."""
-    verdict = judge(job, id, token, now)
-    foreign = job is not None and job.lease is not None and job.lease.token != token
-    return LeaseMismatch(id) if isinstance(verdict, LeaseExpired) and foreign else verdict
+    verdict = judge(job, to, now)
+    foreign = job is not None and job.lease is not None and job.lease.token != to.token
+    return LeaseMismatch(to.id) if isinstance(verdict, LeaseExpired) and foreign else verdict
 
 
 @mutant((Store, "settle"), by="test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child[ack]")
@@ -150,7 +189,7 @@ async def batch_refused_whole(
 ) -> list[Verdict]:
     """One refused item refuses all of its batch."""
     jobs = driver._store.jobs
-    verdicts = [settle_verdict(jobs.get(to.id), to.id, to.token, now) for to in transitions]
+    verdicts = [settle_verdict(jobs.get(to.id), to, now) for to in transitions]
     if any(isinstance(verdict, LeaseError) for verdict in verdicts):
         return [LeaseError("another one was refused")] * len(verdicts)
     written: list[Verdict] = await settle(driver, transitions, now)
@@ -190,7 +229,7 @@ def put_back_ignores_the_cancel_request(settle: Settle, store: Store, to: Transi
     """A cancelled job that is put back runs again."""
     job = holder_of(store, to)
     if isinstance(to, PutBack) and job is not None:
-        store._write(replace(job, cancel_requested_at=None))
+        store._write(replace(job, stop_requested_at=None))
     return settle(store, to, now)
 
 
@@ -198,7 +237,7 @@ def put_back_ignores_the_cancel_request(settle: Settle, store: Store, to: Transi
 def ack_after_cancel_request_lost(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
     """Work that was done is thrown away because somebody asked to cancel it."""
     job = holder_of(store, to)
-    if isinstance(to, Ack) and job is not None and job.cancel_requested_at is not None:
+    if isinstance(to, Ack) and job is not None and job.stop_requested_at is not None:
         to = Cancel(id=to.id, token=to.token, keep_until=to.keep_until)
     return settle(store, to, now)
 

@@ -46,13 +46,97 @@ def sql_settled_token_forgotten(sql: str) -> str:
 @mutant((settle, "PUT_BACK"), by="test_D3_a_retry_is_not_handed_out_before_its_time")
 def sql_retry_drops_its_place(sql: str) -> str:
     """A retry carries its delay, and stands in line as if it had none."""
-    return instead(sql, "place = iif(cancel_requested_at IS NULL, ?11, place)", "place = place")
+    return instead(sql, "place = iif(stop_requested_at IS NULL, ?13, place)", "place = place")
 
 
 @mutant((settle, "PUT_BACK"), by="test_T3_a_put_back_after_the_request_lands_in_cancelled[put_back]")
 def sql_put_back_ignores_the_cancel_request(sql: str) -> str:
     """A cancelled job that is put back runs again."""
-    return instead(sql, "state = iif(cancel_requested_at IS NULL, 'ready', 'cancelled')", "state = 'ready'")
+    return sql.replace("stop_requested_at IS NULL", "1")
+
+
+@mutant((settle, "PUT_BACK"), by="test_Q4_a_put_back_after_the_request_is_dead")
+def sql_put_back_ignores_the_dead_letter_request(sql: str) -> str:
+    """A job that was to be dead-lettered ends cancelled, and frees its key."""
+    return sql.replace("stop_reason", "NULL").replace("stop_fingerprint", "NULL")
+
+
+@mutant((dependants, "WITHDRAW"), by="test_Q4_left_behind_after_the_request_it_is_dead")
+def sql_sweep_ignores_the_dead_letter_request(sql: str) -> str:
+    """A job that was to be dead-lettered and whose worker died ends cancelled."""
+    return sql.replace("stop_reason", "NULL").replace("stop_fingerprint", "NULL")
+
+
+@mutant((manage, "REQUEST_CANCEL"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-dead_letter]")
+def sql_cancel_after_a_dead_letter_ignored(sql: str) -> str:
+    """Whoever asked first gets what he wants, also if somebody wants the job cancelled."""
+    return instead(sql, "(stop_requested_at IS NULL OR stop_reason IS NOT NULL)", "stop_requested_at IS NULL")
+
+
+@mutant((manage, "REQUEST_DEAD_LETTER"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-cancel]")
+def sql_dead_letter_after_a_cancel_counts(sql: str) -> str:
+    """Whoever asked last gets what he wants."""
+    return instead(sql, " AND stop_requested_at IS NULL")
+
+
+@mutant((manage, "DEAD_LETTER"), by="test_Q4_a_kept_job_is_kept")
+def sql_dead_letter_ignores_kept(sql: str) -> str:
+    """A task that was to stay until it is deleted is forgotten after a while."""
+    return instead(sql, "iif(kept, ?6, ?5)", "iif(?6, ?5, ?5)")
+
+
+@mutant((dependants, "WITHDRAW"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
+def sql_withdraw_ignores_kept(sql: str) -> str:
+    """A cancelled task is forgotten, and its key is free for another."""
+    return sql.replace("kept", "0")
+
+
+@mutant((settle, "CANCEL"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[cancel]")
+def sql_cancel_ignores_kept(sql: str) -> str:
+    """A task whose holder heard of the cancel is forgotten."""
+    return sql.replace("kept", "0")
+
+
+@mutant((settle, "PUT_BACK"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[put_back]")
+def sql_put_back_ignores_kept(sql: str) -> str:
+    """A task that is put back after a cancel is forgotten."""
+    return sql.replace("kept", "0")
+
+
+@mutant((settle, "PUT_BACK"), by="test_D8_repeating_a_settle_is_replayed[put_back]")
+def sql_settled_kind_not_stored(sql: str) -> str:
+    """Nobody remembers how a job was settled."""
+    return instead(sql, "settled_kind = 'put_back'", "settled_kind = NULL")
+
+
+@mutant((settle, "settle_verdict"), by="test_D8_another_kind_under_the_settled_token_is_refused[ack]")
+def sql_settled_kind_not_compared(verdict: Any, job: Any, to: Any, now: Any) -> Any:
+    """Whoever fails what is done is told that it has failed."""
+    return "replayed" if job is not None and job.settled_token == to.token else verdict(job, to, now)
+
+
+@mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start")
+def sql_start_not_stored(sql: str) -> str:
+    """Nobody knows how long a short run took."""
+    return instead(sql, "started_at = run.value", "started_at = started_at")
+
+
+@mutant((settle, "FAIL"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-fail]")
+def sql_failed_by_nobody(sql: str) -> str:
+    """Of a dead job nobody knows who ran it."""
+    return instead(sql, "token = NULL,", "token = NULL, worker = NULL,")
+
+
+@mutant((inspection, "COUNTS"), by="test_T2_lapsed_jobs_are_counted_as_due[False]")
+def sql_lapsed_not_counted(sql: str) -> str:
+    """Jobs of a dead worker are counted as running for ever."""
+    return sql.replace("lease_expires_at <= ?1", "0")
+
+
+@mutant((inspection, "QUERY"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
+def sql_lapsed_not_shown(sql: str) -> str:
+    """Jobs of a dead worker are listed as running for ever."""
+    return instead(sql, "lease_expires_at <= ?1", "0")
 
 
 @mutant((reserve, "EXTEND"), by="test_D6_an_expired_lease_is_not_revived")
@@ -133,7 +217,25 @@ def sql_sweep_ends_running_jobs(sql: str) -> str:
     return instead(sql, " AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)")
 
 
-@mutant((enqueue, "LIVING_KEY"), by="test_I2_a_key_is_alive_before_its_expiry_and_free_at_it[ready]")
+@mutant((enqueue, "LIVING_KEY"), by="test_I2_a_key_lives_until_its_job_has_ended[scheduled]")
+def sql_key_freed_by_its_ttl_alone(sql: str) -> str:
+    """A job that waits for longer than its ttl is enqueued a second time."""
+    return instead(sql, "id = keys.owner AND completed_at IS NULL", "id = keys.owner AND 0")
+
+
+@mutant((enqueue, "LIVING_KEY"), by="test_I2_the_key_of_a_flow_lives_until_its_last_job_has_ended")
+def sql_key_of_a_flow_freed_by_its_ttl_alone(sql: str) -> str:
+    """A flow that runs for longer than its ttl is enqueued a second time."""
+    return instead(sql, "workflow_id = keys.owner AND keep_until IS NULL", "workflow_id = keys.owner AND 0")
+
+
+@mutant((manage, "OWNS_KEY"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
+def sql_replay_believes_in_its_key(sql: str) -> str:
+    """Two jobs believe that they own one key."""
+    return instead(sql, "owner = ?2", "?2 = ?2")
+
+
+@mutant((enqueue, "LIVING_KEY"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[ack]")
 def sql_key_for_ever(sql: str) -> str:
     """A key never runs out."""
     return instead(sql, "expires_at > ?2", "?2 = ?2")
@@ -244,7 +346,7 @@ def sql_parents_by_id(sql: str) -> str:
 @mutant((settle, "FAIL"), by="test_Q1_a_dead_job_keeps_its_fingerprint")
 def sql_fingerprint_not_stored(sql: str) -> str:
     """Dead jobs cannot be told apart by what they died of."""
-    return instead(sql, "fingerprint = ?12", "fingerprint = nullif(?12, ?12)")
+    return instead(sql, "fingerprint = ?13", "fingerprint = nullif(?13, ?13)")
 
 
 @mutant((manage, "REPLAY"), by="test_Q1_only_the_dead_have_a_fingerprint")

@@ -122,9 +122,11 @@ def retried_beyond_the_last_attempt(is_spent: Any, job: JobRecord) -> bool:
 
 
 @mutant((rules, "succeed"), by="ended_tasks_are_kept")
-def completed_tasks_have_a_retention(succeed: Any, job: JobRecord, token: str, outcome: Any, until: datetime) -> Any:
+def completed_tasks_have_a_retention(
+    succeed: Any, job: JobRecord, token: str, outcome: Any, until: datetime, *rest: Any
+) -> Any:
     """A completed task is pruned some day."""
-    return succeed(job, token, outcome, job.created_at + timedelta(days=365))
+    return succeed(job, token, outcome, job.created_at + timedelta(days=365), *rest)
 
 
 @mutant((rules, "decide"), by="ended_tasks_are_kept")
@@ -158,13 +160,6 @@ def claim_forgotten_before_its_end_is_known(of: Any, holding: Holding, id: str, 
     if job is not None:
         holding.forget(id, token_of(job))
     return job
-
-
-@mutant((Desk, "settle"), by="an_outsiders_retry_ends_the_claim")
-async def replayed_taken_for_done(settle: Any, desk: Desk, to: Any) -> Any:
-    """Whatever was settled under a token is taken for what is settled now."""
-    verdict = await settle(desk, to)
-    return "ok" if verdict == "replayed" else verdict
 
 
 @mutant((Desk, "_get"), by="an_ordinary_job_is_no_task")

@@ -146,7 +146,7 @@ async def test_what_is_not_dead_cannot_be_replayed() -> None:
     assert await world.harbor.admin.jobs.afind("k") is None
     assert await world.dlq.areplay("nobody") == "missing"
     assert await world.dlq.areplay("nobody", arguments={}) == "missing"
-    assert await world.dlq.areplay_ids([done.id, "nobody", dead.id, dead.id]) == [dead.id]
+    assert (await world.dlq.areplay_ids([done.id, "nobody", dead.id, dead.id])).replayed == [dead.id]
 
 
 @virtual
@@ -264,7 +264,7 @@ async def test_one_id_may_come_alone() -> None:
     first, second = await world.dead("a", "b")
     waiting = await world.die.using(delay=60).aenqueue("x")
     jobs = world.harbor.admin.jobs
-    assert await world.dlq.areplay_ids(first.id) == [first.id]
+    assert (await world.dlq.areplay_ids(first.id)).replayed == [first.id]
     assert (await world.dlq.apurge_ids(second.id)).deleted == [second.id]
     assert await jobs.adelete(waiting.id) == ["live"]
     assert await jobs.acancel(waiting.id) == ["cancelled"]
@@ -281,13 +281,13 @@ async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.
     await world.harbor.aenqueue_many(world.die.step(f"cause {number}") for number in range(10))
     await world.drain()
     [odd] = await world.dead("something else")
-    assert len(await world.dlq.areplay_all(dry_run=True)) == 11
+    assert len((await world.dlq.areplay_all(dry_run=True)).replayed) == 11
     assert not world.log.calls("replay")
     [group, _] = await world.dlq.agroups()
     words = f"group:{group.fingerprint}"
-    assert len(await world.dlq.areplay_all(words, limit=5)) == 5
+    assert len((await world.dlq.areplay_all(words, limit=5)).replayed) == 5
     assert [len(call["replays"]) for call in world.log.calls("replay")] == [3, 2]
-    assert len(await world.dlq.areplay_all(words)) == 5
+    assert len((await world.dlq.areplay_all(words)).replayed) == 5
     assert ids(await world.dlq.alist()) == [odd.id]
     for limit in (0, -1, 10_001):
         with pytest.raises(InvalidJob, match="from 1 to 10,000"):
@@ -377,8 +377,8 @@ def test_the_blocking_twins_do_the_same() -> None:
     assert dlq.get(jobs[0].id).dlq_reason == "max_attempts"
     assert [group.count for group in dlq.groups()] == [3]
     assert dlq.replay(jobs[0].id, arguments={"number": 1}) == "replayed"
-    assert len(dlq.replay_all(dry_run=True)) == 2
-    assert dlq.replay_ids([jobs[1].id]) == [jobs[1].id]
+    assert len(dlq.replay_all(dry_run=True).replayed) == 2
+    assert dlq.replay_ids([jobs[1].id]).replayed == [jobs[1].id]
     assert dlq.purge().deleted == [jobs[2].id]
     assert dlq.purge_ids([jobs[1].id]).deleted == []
     asyncio.run(harbor.adrain())

@@ -173,7 +173,7 @@ async def test_a_running_job_hears_of_its_cancellation_with_the_heartbeat() -> N
     async with world.worker() as worker:
         await asyncio.sleep(12)
         assert await job.acancel()
-        assert (await world.record(job)).cancel_requested_at is not None
+        assert (await world.record(job)).stop_requested_at is not None
         with pytest.raises(JobCancelled):
             await job.aresult()
         assert worker.busy == 0

@@ -176,7 +176,7 @@ async def test_a_large_result_is_read_without_looking_at_all_of_it_again_and_aga
     run = await group(w.number.step(n) for n in range(members)).aenqueue()
     result = asyncio.create_task(run.aresult())
     jobs = await w.memory.reserve(["default"], w.clock(), timedelta(hours=1), members, "w")
-    ends = {job.id: succeed(job, token_of(job), Succeeded(b"%d" % n), w.clock()) for n, job in enumerate(jobs)}
+    ends = {job.id: succeed(job, token_of(job), Succeeded(b"%d" % n), w.clock(), None) for n, job in enumerate(jobs)}
     line = list(order(list(ends)))
     for place in range(0, members, at_once):
         await asyncio.sleep(0.01)

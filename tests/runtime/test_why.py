@@ -137,7 +137,7 @@ async def test_leases_that_ran_out() -> None:
             "lapsed", "the lease of web-1 ran out 21 s ago; it waits for its turn; 1 worker on queue mail"
         )
     await job.acancel()
-    assert "it was asked to stop: a worker's upkeep cancels it" in (await world.why(job)).text
+    assert "it was asked to stop: a worker's upkeep ends it" in (await world.why(job)).text
 
 
 @virtual

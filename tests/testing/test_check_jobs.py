@@ -226,19 +226,21 @@ def test_two_at_the_same_time_are_no_excuse() -> None:
 
 
 def test_a_key_may_be_used_again_when_it_has_run_out_by_any_clock() -> None:
-    tale = Tale()
-    asked(tale, "a", "a", True, now=0, until=50)
-    asked(tale, "b", "b", True, now=50, until=90)
-    assert check(tale.events).fine
-    tale = Tale()
-    asked(tale, "a", "a", True, now=0, until=50)
-    tale.call("prune", [], Said("0"), now=60)
-    asked(tale, "b", "b", True, now=49)
-    assert check(tale.events).fine
-    tale = Tale()
-    asked(tale, "a", "a", True, now=0, until=50)
-    asked(tale, "b", "b", True, now=49)
-    assert check(tale.events).names == {"H8"}
+    def used(until: int, now: int, *, ended: bool = True, pruned: bool = False) -> Report:
+        tale = Tale()
+        asked(tale, "a", "a", True, now=0, until=until)
+        if ended:
+            tale.settle(tale.claim("a"))
+        if pruned:
+            tale.call("prune", [], Said("0"), now=60)
+        asked(tale, "b", "b", True, now=now, until=90)
+        return check(tale.events)
+
+    assert used(50, 50).fine
+    assert used(50, 49, pruned=True).fine
+    assert used(50, 49).names == {"H8"}
+    assert used(50, 50, ended=False).names == {"H8"}
+    assert used(50, 49, ended=False, pruned=True).names == {"H8"}
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete", "replay"])
@@ -299,11 +301,15 @@ def test_a_known_key_names_the_right_one() -> None:
     assert check(tale.events).names == {"H8"}
 
 
-def test_a_key_that_has_run_out_names_nobody() -> None:
-    tale = Tale()
-    asked(tale, "a", "a", True, now=0, until=50)
-    asked(tale, "b", "a", False, now=50)
-    assert check(tale.events).names == {"H8"}
+def test_a_key_that_has_run_out_names_nobody_once_its_job_has_ended() -> None:
+    """I2: until then it does, whatever its time."""
+    for ended, names in ((True, {"H8"}), (False, set[str]())):
+        tale = Tale()
+        asked(tale, "a", "a", True, now=0, until=50)
+        if ended:
+            tale.settle(tale.claim("a"))
+        asked(tale, "b", "a", False, now=50)
+        assert check(tale.events).names == names
 
 
 def test_what_a_key_makes_has_the_id_that_was_asked_for() -> None:
@@ -339,7 +345,8 @@ def test_the_key_of_a_flow_makes_one_workflow_while_it_lives() -> None:
     for until in (50, None):
         assert flow_twice(until).names == {"H8"}
         assert flow_twice(until, known=True).fine
-    assert flow_twice(50, now=50).fine
+    assert flow_twice(50, now=50).names == {"H8"}
+    assert flow_twice(50, now=50, between="cancel", word="cancelled").fine
     assert flow_twice(None, between="cancel", word="cancelled").names == {"H8"}
     assert flow_twice(None, between="delete", word="deleted").fine
     assert flow_twice(None, between="free_workflow_key", word="a").fine

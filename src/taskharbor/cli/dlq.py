@@ -156,13 +156,14 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
     harbor = here().store()
 
     async def look(harbor: Harbor) -> list[str]:
-        return await harbor.admin.dlq.areplay_all(await whole_words(harbor, words), limit=limit, dry_run=True)
+        whole = await whole_words(harbor, words)
+        return (await harbor.admin.dlq.areplay_all(whole, limit=limit, dry_run=True)).replayed
 
     ids = ask(harbor, look)
     replayed = ids
     if ids and not dry_run:
         _confirm(harbor, "replay", ids, yes)
-        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids))
+        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids)).replayed
     if as_json:
         output.print_json({"matched": len(ids), "replayed": [] if dry_run else replayed, "dry_run": dry_run})
         return

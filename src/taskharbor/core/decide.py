@@ -6,14 +6,15 @@ run at all. Attempts count recorded failures, crashes count lapsed leases since 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from taskharbor.core.evolve import DeadLetter
 from taskharbor.core.fingerprint import fingerprint
-from taskharbor.core.job import KEPT_FAILURES, Failure, JobRecord
+from taskharbor.core.job import KEPT_FAILURES, LAST_MOMENT, Failure, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
     Deferred,
@@ -30,8 +31,8 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
 UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the dice say
 MAX_UNKNOWN_PUT_BACKS = 30
+BY_HAND = "DeadLettered"  # the kind of error that dead letters by hand share
 SUSPICIOUS_CRASHES = 2  # one may be the host's
-LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)  # room for any time zone
 
 
 class Retention(Struct, frozen=True):
@@ -74,7 +75,7 @@ def decide(
     """The transition that an outcome calls for."""
     match outcome:
         case Succeeded():
-            return succeed(job, token_of(job), outcome, later(now, retention.done))
+            return succeed(job, token_of(job), outcome, later(now, retention.done), job.started_at)
         case Failed():
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
@@ -91,6 +92,7 @@ def decide(
                 id=job.id,
                 token=token_of(job),
                 keep_until=later(now, retention.done),
+                started_at=job.started_at,
                 attempts=job.attempts,
                 last_error=job.last_error,
                 failed_at=job.failed_at,
@@ -100,18 +102,29 @@ def decide(
             assert_never(outcome)
 
 
-def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime) -> Ack:
+def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime, started_at: datetime | None) -> Ack:
     """The transition of a success; a worker makes thousands a second, so what they share comes in."""
     return Ack(
         id=job.id,
         token=token,
         keep_until=keep_until if job.key_expires_at is None else _keep(job, keep_until),
+        started_at=started_at,
         attempts=job.attempts,
         last_error=job.last_error,
         failed_at=job.failed_at,
         failures=job.failures,
         result=outcome.result,
         new_jobs=outcome.new_jobs,
+    )
+
+
+def dead_letter(job: JobRecord, reason: str, retention: Retention, now: datetime) -> DeadLetter:
+    """A dead letter by hand, at somebody's word (Q4)."""
+    return DeadLetter(
+        id=job.id,
+        reason=reason,
+        fingerprint=fingerprint(job.type, BY_HAND, reason),
+        keep_until=_keep(job, later(now, retention.dead)),
     )
 
 
@@ -134,6 +147,7 @@ def _after_failure(
         id=job.id,
         token=token_of(job),
         keep_until=later(now, retention.done),
+        started_at=job.started_at,
         attempts=attempts,
         last_error=_summary(entry),
         failed_at=now,
@@ -159,6 +173,7 @@ def _put_back(
         id=job.id,
         token=token_of(job),
         keep_until=later(now, retention.done),
+        started_at=job.started_at,
         attempts=job.attempts,
         crashes=crashes,
         unknown_put_backs=unknown,
@@ -174,6 +189,7 @@ def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now
         id=job.id,
         token=token_of(job),
         keep_until=_keep(job, later(now, retention.dead)),
+        started_at=job.started_at,
         attempts=entry.attempt,
         crashes=job.crashes,
         unknown_put_backs=job.unknown_put_backs,

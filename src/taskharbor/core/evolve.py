@@ -12,21 +12,30 @@ from typing import Any, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.core.job import JobRecord, Lease, NewJob, Progress
+from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, check
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 
 _RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # once per job, as the states
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """A dead or cancelled job to be run again (Q2). `None` keeps the payload, and the job's own key while it lives."""
+    """A dead or cancelled job to be run again (Q2). `None` keeps the payload, and the key unless it is taken by now."""
 
     id: str
     payload: bytes | None = None
     idempotency_key: str | None = None
     key_expires_at: datetime | None = None
     run_at: datetime | None = None
+
+
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """A job to be dead-lettered by hand (Q4): why, the cause it shares with others, and how long to keep it."""
+
+    id: str
+    reason: str
+    fingerprint: str
+    keep_until: datetime
 
 
 def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
@@ -48,6 +57,7 @@ def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
         headers=job.headers,
         tags=job.tags,
         workflow_id=job.workflow_id,
+        kept=job.kept,
         state=state,
         created_at=now,
         due_at=job.run_at or now,
@@ -66,6 +76,8 @@ def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, wor
         state=INFLIGHT,
         version=version,
         lease=Lease(token, version, expires_at, worker, now),
+        worker=worker,
+        claimed_at=now,
         started_at=None,
         progress=None,
         crashes=job.crashes + reclaim,
@@ -86,7 +98,7 @@ def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, 
 
 def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
     """The record after a settle that was found in order."""
-    noted = _noted(to)
+    noted = _noted(to, now)
     match to:
         case Ack():
             check(_ACK, job.state, DONE)
@@ -95,23 +107,26 @@ def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
             check(Move.FAIL, job.state, DLQ)
             died = {"dlq_reason": to.reason, "fingerprint": to.fingerprint}
             return replace(job, **noted, **died, state=DLQ, completed_at=now, keep_until=to.keep_until)
-        case PutBack() if job.cancel_requested_at is None:
+        case PutBack() if job.stop_requested_at is None:
             check(Move.PUT_BACK, job.state, READY)
-            return replace(
-                job, **noted, state=READY, run_at=to.run_at, due_at=to.run_at, started_at=None, progress=None
-            )
-        case PutBack() | Cancel():
-            check(Move.PUT_BACK if isinstance(to, PutBack) else Move.CANCEL, job.state, CANCELLED)
+            return replace(job, **noted, state=READY, run_at=to.run_at, due_at=to.run_at, progress=None)
+        case PutBack():
+            return _stopped(replace(job, **noted), Move.PUT_BACK, now, to.keep_until)
+        case Cancel():
+            check(Move.CANCEL, job.state, CANCELLED)
             return _cancelled(replace(job, **noted), now, to.keep_until)
         case _:
             assert_never(to)
 
 
-def _noted(to: Transition) -> dict[str, Any]:
+def _noted(to: Transition, now: datetime) -> dict[str, Any]:
     """What every settle writes."""
     return {
         "lease": None,
         "settled_token": to.token,
+        "settled_kind": settle_kind(to),
+        "settled_at": now,
+        "started_at": to.started_at,
         "attempts": to.attempts,
         "crashes": to.crashes,
         "unknown_put_backs": to.unknown_put_backs,
@@ -121,22 +136,55 @@ def _noted(to: Transition) -> dict[str, Any]:
     }
 
 
+def asked_to_cancel(job: JobRecord, now: datetime) -> JobRecord:
+    """A cancel asked for while somebody runs the job; it goes before a dead letter that was asked for (T3)."""
+    if job.stop_requested_at is not None and job.stop_reason is None:
+        return job
+    return replace(job, stop_requested_at=now, stop_reason=None, stop_fingerprint=None, stop_keep_until=None)
+
+
+def asked_to_die(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord:
+    """A dead letter asked for while somebody runs the job; the first request counts, whatever it asked for (T3, Q4)."""
+    if job.stop_requested_at is not None:
+        return job
+    asked = {"stop_reason": death.reason, "stop_fingerprint": death.fingerprint, "stop_keep_until": death.keep_until}
+    return replace(job, stop_requested_at=now, **asked)
+
+
 def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
-    """A job cancelled while nobody runs it: waiting in line, or left behind under a lapsed lease (T1)."""
-    move = Move.LAPSE if job.state is INFLIGHT else Move.WITHDRAW
-    check(move, job.state, CANCELLED)
-    return _cancelled(replace(job, lease=None), now, keep_until)
+    """A job cancelled in line (T1)."""
+    check(Move.WITHDRAW, job.state, CANCELLED)
+    return _cancelled(job, now, keep_until)
+
+
+def dead_lettered(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord:
+    """A job dead-lettered by hand in line (Q4)."""
+    check(Move.DEAD_LETTER, job.state, DLQ)
+    return _dead(job, death.reason, death.fingerprint, now, death.keep_until)
+
+
+def lapsed(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
+    """A job left behind under a lapsed lease, which expired or was asked to stop (T1)."""
+    return _stopped(replace(job, lease=None), Move.LAPSE, now, keep_until)
+
+
+def _stopped(job: JobRecord, move: Move, now: datetime, keep_until: datetime) -> JobRecord:
+    """A job that ends as its stop request wants it."""
+    if job.stop_reason is None:
+        check(move, job.state, CANCELLED)
+        return _cancelled(job, now, keep_until)
+    check(move, job.state, DLQ)
+    return _dead(job, job.stop_reason, job.stop_fingerprint, now, job.stop_keep_until or keep_until)
+
+
+def _dead(job: JobRecord, reason: str, fingerprint: str | None, now: datetime, keep_until: datetime) -> JobRecord:
+    until = LAST_MOMENT if job.kept else keep_until
+    return replace(job, state=DLQ, dlq_reason=reason, fingerprint=fingerprint, completed_at=now, keep_until=until)
 
 
 def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
-    return replace(
-        job,
-        state=CANCELLED,
-        completed_at=now,
-        keep_until=keep_until,
-        idempotency_key=None,
-        key_expires_at=None,
-    )
+    ended = replace(job, state=CANCELLED, completed_at=now, keep_until=LAST_MOMENT if job.kept else keep_until)
+    return ended if job.kept else replace(ended, idempotency_key=None, key_expires_at=None)
 
 
 def released(job: JobRecord, now: datetime) -> JobRecord:
@@ -161,9 +209,11 @@ def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
         attempts=0,
         crashes=0,
         unknown_put_backs=0,
-        started_at=None,
         progress=None,
-        cancel_requested_at=None,
+        stop_requested_at=None,
+        stop_reason=None,
+        stop_fingerprint=None,
+        stop_keep_until=None,
         completed_at=None,
         result=None,
         dlq_reason=None,

@@ -7,7 +7,7 @@ durations are seconds. `Asked` is what the client asked for and never changes; t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from taskharbor.core.arguments import arguments_of
 from taskharbor.core.states import State
 
 KEPT_FAILURES = 20
+LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - timedelta(days=2)  # room for any time zone
 
 
 class Dependency(Struct, frozen=True, gc=False):
@@ -55,7 +56,10 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Asked(Struct, frozen=True, gc=False, kw_only=True):
-    """What the client asked for, with every option resolved."""
+    """What the client asked for, with every option resolved.
+
+    A `kept` record stays until it is deleted, whatever the retention, and a cancel leaves it its key (M1).
+    """
 
     id: str
     type: str
@@ -71,6 +75,7 @@ class Asked(Struct, frozen=True, gc=False, kw_only=True):
     headers: Mapping[str, str] = {}
     tags: tuple[str, ...] = ()
     workflow_id: str | None = None
+    kept: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -86,7 +91,12 @@ class NewJob(Asked, frozen=True, gc=False, kw_only=True):
 
 
 class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
-    """A stored job. `due_at` is its place in line (D11); `version` counts its claims."""
+    """A stored job. `due_at` is its place in line (D11); `version` counts its claims.
+
+    `worker`, `claimed_at` and `started_at` tell of the last claim, also when it is over; `settled_token`,
+    `settled_kind` and `settled_at` of the last settle. A stop request without a reason is a cancel, one with a reason a
+    dead letter by hand, which ends with that reason, fingerprint and `keep_until` (T3, Q4).
+    """
 
     state: State
     created_at: datetime
@@ -100,9 +110,14 @@ class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
     failures: tuple[Failure, ...] = ()
     version: int = 0
     lease: Lease | None = None
+    worker: str | None = None
+    claimed_at: datetime | None = None
     started_at: datetime | None = None
     progress: Progress | None = None
-    cancel_requested_at: datetime | None = None
+    stop_requested_at: datetime | None = None
+    stop_reason: str | None = None
+    stop_fingerprint: str | None = None
+    stop_keep_until: datetime | None = None
     completed_at: datetime | None = None
     result: bytes | None = None
     dlq_reason: str | None = None
@@ -111,4 +126,6 @@ class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
     original_id: str | None = None
     replays: int = 0
     settled_token: str | None = None
+    settled_kind: str | None = None
+    settled_at: datetime | None = None
     keep_until: datetime | None = None

@@ -13,16 +13,19 @@ from taskharbor.core.job import NewJob
 
 
 class KeyRecord(Struct, frozen=True):
-    """A key and the id of the job or workflow it stands for; `expires_at=None` means as long as that is kept."""
+    """A key and the id of the job or workflow it stands for; `expires_at=None` means as long as that is kept.
+
+    It holds its place until it expires, and at least until its owner has ended (I2): the store knows whether it has.
+    """
 
     key: str
     owner: str
     digest: bytes
     expires_at: datetime | None
 
-    def alive(self, now: datetime) -> bool:
+    def alive(self, now: datetime, owner_ended: bool) -> bool:
         """Whether the key still holds its place."""
-        return self.expires_at is None or self.expires_at > now
+        return not owner_ended or self.expires_at is None or self.expires_at > now
 
 
 def digest(asked: Iterable[tuple[str, bytes]]) -> bytes:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import INFLIGHT
+from taskharbor.core.transition import Transition, settle_kind
 from taskharbor.errors import InvalidLeaseDuration, JobNotInflight, LeaseError, LeaseExpired, LeaseMismatch
 
 Verdict = Literal["ok", "replayed"] | LeaseError
@@ -23,11 +24,14 @@ def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> Le
     return None
 
 
-def settle_verdict(job: JobRecord | None, job_id: str, token: str, now: datetime) -> Verdict:
-    """What a settle by `token` at `now` gets: a repeat of the last settle is `replayed` before any refusal."""
-    if job is not None and job.settled_token == token:
+def settle_verdict(job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
+    """The answer to a settle at `now`: a repeat of the last settle, of the same kind, is `replayed` before any refusal.
+
+    Another kind under the same token is refused: nobody may believe that a Fail happened where an Ack did.
+    """
+    if job is not None and job.settled_token == to.token and job.settled_kind == settle_kind(to):
         return "replayed"
-    return refusal(job, job_id, token, now) or "ok"
+    return refusal(job, to.id, to.token, now) or "ok"
 
 
 def check_duration(lease_for: timedelta) -> None:

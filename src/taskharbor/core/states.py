@@ -48,6 +48,7 @@ class Move(StrEnum):
     CANCEL = "cancel"
     LAPSE = "lapse"
     WITHDRAW = "withdraw"
+    DEAD_LETTER = "dead_letter"
     REPLAY = "replay"
     DELETE = "delete"
 
@@ -62,11 +63,12 @@ MOVES: dict[Move, tuple[frozenset[State | None], frozenset[State | None]]] = {
     Move.RESERVE: (frozenset({READY}), frozenset({INFLIGHT})),
     Move.RECLAIM: (frozenset({INFLIGHT}), frozenset({INFLIGHT})),
     Move.ACK: (frozenset({INFLIGHT}), frozenset({DONE})),
-    Move.PUT_BACK: (frozenset({INFLIGHT}), frozenset({READY, CANCELLED})),
+    Move.PUT_BACK: (frozenset({INFLIGHT}), frozenset({READY, CANCELLED, DLQ})),
     Move.FAIL: (frozenset({INFLIGHT}), frozenset({DLQ})),
     Move.CANCEL: (frozenset({INFLIGHT}), frozenset({CANCELLED})),
-    Move.LAPSE: (frozenset({INFLIGHT}), frozenset({CANCELLED})),
+    Move.LAPSE: (frozenset({INFLIGHT}), frozenset({CANCELLED, DLQ})),
     Move.WITHDRAW: (frozenset({READY, WAITING}), frozenset({CANCELLED})),
+    Move.DEAD_LETTER: (frozenset({READY, WAITING}), frozenset({DLQ})),
     Move.REPLAY: (frozenset({DLQ, CANCELLED}), frozenset({READY, WAITING})),
     Move.DELETE: (frozenset({DONE, DLQ, CANCELLED}), frozenset({None})),
 }
@@ -96,15 +98,30 @@ class Shown(StrEnum):
     WAITING = "waiting"
     CLAIMED = "claimed"
     RUNNING = "running"
+    LAPSED = "lapsed"
     DONE = "done"
     DLQ = "dlq"
     CANCELLED = "cancelled"
 
 
 def shown(job: JobRecord, now: datetime) -> Shown:
-    """The state to show: `scheduled` while not due, `running` once the handler has started (T2)."""
+    """The state to show: `scheduled` while not due, `running` once the handler has started (T2), `lapsed` once the
+    lease has run out, until the next claim."""
     if job.state is State.READY:
         return Shown.SCHEDULED if job.due_at > now else Shown.READY
     if job.state is State.INFLIGHT:
+        if job.lease is not None and job.lease.expires_at <= now:
+            return Shown.LAPSED
         return Shown.CLAIMED if job.started_at is None else Shown.RUNNING
     return Shown(job.state)
+
+
+def due_since(job: JobRecord, now: datetime) -> datetime | None:
+    """Since when somebody should run the job: a ready one since its time, a lapsed one since its lease ran out."""
+    match shown(job, now):
+        case Shown.READY:
+            return job.due_at
+        case Shown.LAPSED:
+            return None if job.lease is None else job.lease.expires_at
+        case _:
+            return None

@@ -17,6 +17,7 @@ class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
     id: str
     token: str
     keep_until: datetime
+    started_at: datetime | None = None
     attempts: int = 0
     crashes: int = 0
     unknown_put_backs: int = 0
@@ -33,7 +34,7 @@ class Ack(_Settlement, frozen=True, gc=False, kw_only=True, tag="ack"):
 
 
 class PutBack(_Settlement, frozen=True, gc=False, kw_only=True, tag="put_back"):
-    """The job waits in line again until `run_at`, or ends cancelled if that was asked for (T3)."""
+    """The job waits in line again until `run_at`, or ends as a stop request wants it: cancelled or dead (T3)."""
 
     run_at: datetime
 
@@ -50,3 +51,10 @@ class Cancel(_Settlement, frozen=True, gc=False, kw_only=True, tag="cancel"):
 
 
 Transition = Ack | PutBack | Fail | Cancel
+
+_KINDS: dict[type[Transition], str] = {Ack: "ack", PutBack: "put_back", Fail: "fail", Cancel: "cancel"}
+
+
+def settle_kind(to: Transition) -> str:
+    """The kind of settle that is asked for, whatever state it leads to (D8)."""
+    return _KINDS[type(to)]

@@ -11,8 +11,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from taskharbor.core.decide import LAST_MOMENT, Retention, decide, succeed, token_of
-from taskharbor.core.job import JobRecord
+from taskharbor.core.decide import Retention, decide, succeed, token_of
+from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.outcome import Failed, Interrupted, Succeeded
 from taskharbor.core.retry import Retry
 from taskharbor.core.text import kind_of, message_of
@@ -35,7 +35,7 @@ NO_CHANCE = Random(0)  # nothing is drawn: whoever fails may be claimed again at
 
 def completed(job: JobRecord, result: bytes | None) -> Ack:
     """The end of a claimed task that went well."""
-    return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT)
+    return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT, job.started_at)
 
 
 def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:

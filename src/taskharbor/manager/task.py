@@ -47,10 +47,10 @@ class Task(Struct, frozen=True, kw_only=True):
 
 # The jobs among which tasks of a status are found: whether a claim has lapsed is up to the clock.
 STATES: dict[TaskStatus, tuple[Shown, ...]] = {
-    TaskStatus.PENDING: (Shown.SCHEDULED, Shown.READY, Shown.CLAIMED, Shown.RUNNING),
+    TaskStatus.PENDING: (Shown.SCHEDULED, Shown.READY, Shown.LAPSED, Shown.CLAIMED, Shown.RUNNING),
     TaskStatus.CLAIMED: (Shown.CLAIMED, Shown.RUNNING),
     TaskStatus.COMPLETED: (Shown.DONE,),
-    TaskStatus.FAILED: (Shown.DLQ, Shown.CANCELLED, Shown.CLAIMED, Shown.RUNNING),
+    TaskStatus.FAILED: (Shown.DLQ, Shown.CANCELLED, Shown.LAPSED, Shown.CLAIMED, Shown.RUNNING),
 }
 
 
@@ -70,7 +70,7 @@ def is_held(job: JobRecord, now: datetime) -> bool:
 
 def is_stopping(job: JobRecord, now: datetime) -> bool:
     """Whether an operator cancelled a claimed task whose holder let it lapse: upkeep will call it cancelled."""
-    return job.state is INFLIGHT and job.cancel_requested_at is not None and not is_held(job, now)
+    return job.state is INFLIGHT and job.stop_requested_at is not None and not is_held(job, now)
 
 
 def is_spent(job: JobRecord) -> bool:
@@ -97,7 +97,7 @@ def task_of(job: JobRecord, now: datetime) -> Task:
         result=job.result,
         error=_error(job, status, now),
         progress=job.progress if lease else None,
-        cancel_requested=lease is not None and job.cancel_requested_at is not None,
+        cancel_requested=lease is not None and job.stop_requested_at is not None,
     )
 
 

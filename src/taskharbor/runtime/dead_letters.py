@@ -39,6 +39,13 @@ class Purged(Struct, frozen=True):
     needed: list[str]
 
 
+class Replayed(Struct, frozen=True):
+    """What a replay did: the ids of the jobs that run again, and of those among them whose key another job has now."""
+
+    replayed: list[str]
+    without_key: list[str]
+
+
 class DeadLetters(Part):
     """Jobs in the dead-letter queue."""
 
@@ -77,8 +84,8 @@ class DeadLetters(Part):
         """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
 
         The arguments take the place of the old ones for good; where the task is registered, they must fit it.
-        Says `replayed`, or `missing` if there is no such job. `IllegalMove` if it is neither dead nor cancelled, or a
-        TaskManager's task. A key that another job has taken meanwhile is dropped.
+        Says `replayed`, or `missing` if there is no such job; `replayed_without_key` if another job has the key by now.
+        `IllegalMove` if it is neither dead nor cancelled, or a TaskManager's task.
         """
         key = _key(idempotency_key, idempotency_ttl)
         async with self._client.store() as driver:
@@ -118,17 +125,17 @@ class DeadLetters(Part):
             f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
         )
 
-    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> list[str]:
-        """Run all matching dead jobs again, at most `limit`; returns their ids. `dry_run` only looks.
+    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Replayed:
+        """Run all matching dead jobs again, at most `limit`. `dry_run` only looks.
 
         Tasks of a TaskManager are left out.
         """
         ids = await self._ids(words, limit, tasks=False)
         # The first ones first: those behind them in a workflow wait for them.
-        return ids if dry_run else await self._replay(ids[::-1])
+        return Replayed(ids, []) if dry_run else await self._replay(ids[::-1])
 
-    async def areplay_ids(self, ids: Ids) -> list[str]:
-        """Run these dead or cancelled jobs again, but no tasks of a TaskManager; returns the ids of those that were."""
+    async def areplay_ids(self, ids: Ids) -> Replayed:
+        """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
         found: list[str] = []
         for bite in _bites(each(ids)):
             async with self._client.store() as driver:
@@ -136,13 +143,17 @@ class DeadLetters(Part):
             found += [job.id for job in jobs if job is not None and job.queue != TASKS]
         return await self._replay(found)
 
-    async def _replay(self, ids: Sequence[str]) -> list[str]:
-        replayed: list[str] = []
+    async def _replay(self, ids: Sequence[str]) -> Replayed:
+        found = Replayed([], [])
         for bite in _bites(ids):
             async with self._client.store() as driver:
                 answers = await capability(driver, Inspect).replay([Replay(id=id) for id in bite], self._now())
-            replayed += [id for id, answer in zip(bite, answers, strict=True) if answer == "replayed"]
-        return replayed
+            for id, answer in zip(bite, answers, strict=True):
+                if answer in ("replayed", "replayed_without_key"):
+                    found.replayed.append(id)
+                if answer == "replayed_without_key":
+                    found.without_key.append(id)
+        return found
 
     async def apurge(
         self, words: Words = "", *, older_than: Duration | None = None, limit: int = BULK_LIMIT, dry_run: bool = False

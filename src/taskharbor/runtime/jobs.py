@@ -6,12 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Literal
 
+from taskharbor.core.decide import dead_letter
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import INFLIGHT, READY, WAITING, shown
-from taskharbor.driver import Cancellation, Deletion, Inspect, Registry, Replaying, Reschedule, capability, offered
+from taskharbor.core.text import bounded
+from taskharbor.driver import (
+    Cancellation,
+    DeadLettering,
+    Deletion,
+    Inspect,
+    Registry,
+    Replaying,
+    Reschedule,
+    capability,
+    offered,
+)
+from taskharbor.errors import InvalidJob
 from taskharbor.runtime.bulk import Act, Bulk, Progress, applicable, by_answer, in_bites, matching, preview
 from taskharbor.runtime.endings import resolve
 from taskharbor.runtime.options import checked, moment
@@ -79,6 +92,25 @@ class Jobs(Part):
         `progress` is called with the number of jobs done so far.
         """
         return await in_bites(each(ids), self._client.cancel, progress)
+
+    async def adead_letter(self, ids: Ids, *, reason: str, progress: Progress | None = None) -> list[DeadLettering]:
+        """Dead-letter jobs by hand (Q4): `dead`, `requested` (running), `finished` or `missing` for each.
+
+        A running job hears of it as of a cancel; if it finishes first, it is done.
+        """
+        if not isinstance(reason, str) or not reason.strip():
+            raise InvalidJob("a dead letter needs a reason: the text that people will find it by")
+        said, retention = bounded(reason.strip()), self._client.session.settings.retention
+
+        async def bury(bite: Sequence[str]) -> list[DeadLettering]:
+            async with self._client.store() as driver:
+                inspect, now = capability(driver, Inspect), self._now()
+                jobs = {job.id: job for job in await inspect.get(bite) if job is not None}
+                deaths = [dead_letter(jobs[id], said, retention, now) for id in bite if id in jobs]
+                answers = iter(await inspect.dead_letter(deaths, now))
+            return [next(answers) if id in jobs else "missing" for id in bite]
+
+        return await in_bites(each(ids), bury, progress)
 
     async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
         """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
@@ -164,6 +196,7 @@ class Jobs(Part):
     find = blocking(afind)
     cancel = blocking(acancel)
     cancel_all = blocking(acancel_all)
+    dead_letter = blocking(adead_letter)
     delete = blocking(adelete)
     delete_all = blocking(adelete_all)
     replay = blocking(areplay)

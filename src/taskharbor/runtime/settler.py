@@ -110,7 +110,7 @@ class Settler:
             if held.stop == "lost" or held.deadline <= time:
                 self._give_up(held)
             elif isinstance(outcome, Succeeded):
-                batch.append((held, succeed(held.job, held.token, outcome, keep_until)))
+                batch.append((held, succeed(held.job, held.token, outcome, keep_until, held.started_at)))
             else:
                 batch.append((held, outcome))
         return batch

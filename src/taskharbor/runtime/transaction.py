@@ -141,7 +141,7 @@ def _begin_to_settle(held: Held) -> Ack:
     held.settling = True
     held.keeper.drop(held)
     keep_until = later(session.now(), session.settings.retention.done)
-    return succeed(held.job, held.token, Succeeded(held.result, held.new_jobs), keep_until)
+    return succeed(held.job, held.token, Succeeded(held.result, held.new_jobs), keep_until, held.started_at)
 
 
 def _go_on(held: Held) -> None:

@@ -65,7 +65,7 @@ def _inflight(facts: Facts) -> Why:
 
 
 def _asked_to_stop(job: JobRecord) -> str:
-    return "" if job.cancel_requested_at is None else ", and was asked to stop"
+    return "" if job.stop_requested_at is None else ", and was asked to stop"
 
 
 def _lapsed(facts: Facts) -> Why:
@@ -73,8 +73,8 @@ def _lapsed(facts: Facts) -> Why:
     holder = "its worker" if job.lease is None else job.lease.worker
     when = "" if job.lease is None else f" {ago(job.lease.expires_at, facts.now)}"
     lost = f"the lease of {holder} ran out{when}"
-    if job.cancel_requested_at is not None:
-        return Why("lapsed", f"{lost}, and it was asked to stop: a worker's upkeep cancels it")
+    if job.stop_requested_at is not None:
+        return Why("lapsed", f"{lost}, and it was asked to stop: a worker's upkeep ends it")
     reason = _in_line(facts)
     code = "lapsed" if reason.code in ("in_line", "busy") else reason.code
     return Why(code, f"{lost}; {reason.text}", reason.fix)
@@ -86,7 +86,7 @@ def _in_line(facts: Facts) -> Why:
     if facts.paused:
         return Why("paused", f"queue {job.queue} is paused", f"taskharbor queues resume {job.queue}")
     if job.expires_at is not None and job.expires_at <= facts.now:
-        return Why("expired", f"it expired {ago(job.expires_at, facts.now)}: a worker's upkeep cancels it")
+        return Why("expired", f"it expired {ago(job.expires_at, facts.now)}: a worker's upkeep ends it")
     if job.queue == TASKS:
         return Why("task", "a TaskManager's task: it waits until an agent claims it by its id")
     listeners = [worker for worker in facts.workers if job.queue in worker.queues]

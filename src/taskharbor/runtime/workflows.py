@@ -143,7 +143,7 @@ class Workflows(Part):
         for some in (left[at : at + PAGE] for at in range(0, len(left), PAGE)):
             async with self._client.store() as driver:
                 answers = await capability(driver, Inspect).replay([Replay(id=each) for each in some], self._now())
-            replayed += [each for each, answer in zip(some, answers, strict=True) if answer == "replayed"]
+            replayed += [each for each, answer in zip(some, answers, strict=True) if answer.startswith("replayed")]
         return replayed
 
     async def _edges(self, jobs: Sequence[JobRecord]) -> Sequence[Sequence[Parent]]:

@@ -78,7 +78,7 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
 
 
 class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
-    """A job or a flow that a cancel, delete, replay, reschedule or freed key is about."""
+    """A job or a flow that a cancel, dead letter, delete, replay, reschedule or freed key is about."""
 
     id: str
     run_at: int | None = None

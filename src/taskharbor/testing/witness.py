@@ -176,6 +176,10 @@ def _replay(given: dict[str, Any]) -> Iterable[Asked]:
     return [Named(replay.id, micros(replay.run_at)) for replay in given["replays"]]
 
 
+def _deaths(given: dict[str, Any]) -> Iterable[Asked]:
+    return [Named(death.id) for death in given["deaths"]]
+
+
 def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
     return [Named(change.id, micros(change.run_at), change.priority) for change in given["changes"]]
 
@@ -207,6 +211,7 @@ _ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
     "extend_lease": _extend,
     "settle": _settle,
     "cancel": _ids,
+    "dead_letter": _deaths,
     "delete": _ids,
     "free_workflow_key": _flow,
     "replay": _replay,

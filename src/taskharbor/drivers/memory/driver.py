@@ -13,17 +13,18 @@ from random import Random, SystemRandom
 
 from msgspec.structs import replace
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
 from taskharbor.core.reserved import is_news
 from taskharbor.core.schedule import Schedule
-from taskharbor.core.states import Shown, shown
+from taskharbor.core.states import due_since, shown
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
     DeadGroup,
+    DeadLettering,
     Deletion,
     Extended,
     Group,
@@ -122,8 +123,7 @@ class MemoryDriver:
 
     async def find_key(self, key: str, now: datetime) -> str | None:
         with self._step() as store:
-            known = store.keys.get(key)
-            return known.owner if known is not None and known.alive(now) else None
+            return store.find_key(key, now)
 
     async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
         with self._step() as store:
@@ -139,8 +139,8 @@ class MemoryDriver:
                 counts = found.get(job.queue) or QueueCounts(queue=job.queue)
                 state = shown(job, now)
                 changes: dict[str, object] = {state: getattr(counts, state) + 1}
-                if state is Shown.READY:
-                    changes["oldest_due"] = min(counts.oldest_due or job.due_at, job.due_at)
+                if (due := due_since(job, now)) is not None:
+                    changes["oldest_due"] = min(counts.oldest_due or due, due)
                 found[job.queue] = replace(counts, **changes)
             return [found[queue] for queue in sorted(found)]
 
@@ -161,6 +161,13 @@ class MemoryDriver:
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:
             results = store.cancel(ids, now, keep_until)
+        self._work.ring()
+        self._ends.ring()
+        return results
+
+    async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+        with self._step() as store:
+            results = store.dead_letter(deaths, now)
         self._work.ring()
         self._ends.ring()
         return results

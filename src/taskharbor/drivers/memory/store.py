@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from taskharbor.core import evolve
 from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.keys import KeyRecord, digest, group_digest
 from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
@@ -25,6 +25,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     PRUNE_AGAIN,
     Cancellation,
+    DeadLettering,
     Deletion,
     Enqueued,
     Extended,
@@ -116,7 +117,17 @@ class Store:
 
     def _living_key(self, key: str, now: datetime) -> KeyRecord | None:
         known = self.keys.get(key)
-        return known if known is not None and known.alive(now) else None
+        return known if known is not None and known.alive(now, self._has_ended(known.owner)) else None
+
+    def _has_ended(self, owner: str) -> bool:
+        """Whether a job, or every job of a workflow, has ended (I2)."""
+        ids = self._members.get(owner, (owner,))
+        return all(id not in self.jobs or self.jobs[id].state in TERMINAL for id in ids)
+
+    def find_key(self, key: str, now: datetime) -> str | None:
+        """The id that a living key stands for (I3)."""
+        known = self._living_key(key, now)
+        return None if known is None else known.owner
 
     def reserve(
         self,
@@ -176,12 +187,13 @@ class Store:
             return refused or LeaseError(report.id)
         job = self._write(evolve.extended(job, now + lease_for, report.started_at, report.progress))
         assert job.lease is not None
-        return Extended(job.lease.expires_at, job.cancel_requested_at is not None)
+        asked, dies = job.stop_requested_at is not None, job.stop_reason is not None
+        return Extended(job.lease.expires_at, asked and not dies, asked and dies)
 
     def settle(self, to: Transition, now: datetime) -> Verdict:
         """Write one outcome, with its new jobs and its effect on dependants, if the token may (D7-D9)."""
         job = self.jobs.get(to.id)
-        verdict = settle_verdict(job, to.id, to.token, now)
+        verdict = settle_verdict(job, to, now)
         if job is None or verdict != "ok":
             return verdict
         self._write(evolve.settled(job, to, now))
@@ -192,12 +204,12 @@ class Store:
                     fresh.setdefault(new.id, new)
             self._store(list(fresh.values()), now)
         if to.id in self.children:
-            self._tell_children(to.id, now, to.keep_until)
+            self._tell_children(to.id, now)
         return verdict
 
-    def _tell_children(self, id: str, now: datetime, keep_until: datetime) -> None:
-        """Carry a terminal move on to the dependants, and from cancelled ones to theirs (K2, K4)."""
-        ended = [id]
+    def _tell_children(self, id: str, now: datetime) -> None:
+        """Carry a terminal move on to the dependants, and from cancelled ones, kept as long, to theirs (K2, K4)."""
+        ended, keep_until = [id], self.jobs[id].keep_until
         while ended:
             parent = self.jobs[ended.pop()]
             for edge in self.children.get(parent.id, ()):
@@ -208,8 +220,8 @@ class Store:
                     child = self._write(replace(child, unmet=child.unmet - 1))
                     if child.unmet == 0 and child.state is WAITING:
                         self._write(evolve.released(child, now))
-                elif outcome is Effect.CANCEL and child.state is WAITING:
-                    self._withdraw(child, now, keep_until)
+                elif outcome is Effect.CANCEL and child.state is WAITING and keep_until is not None:
+                    self._write(evolve.withdrawn(child, now, keep_until))
                     ended.append(child.id)
 
     def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
@@ -217,7 +229,7 @@ class Store:
         answers: list[Cancellation] = [self._cancel(id, now, keep_until) for id in ids]
         for id, answer in zip(ids, answers, strict=True):
             if answer == "cancelled":
-                self._tell_children(id, now, keep_until)
+                self._tell_children(id, now)
         return answers
 
     def _cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
@@ -227,15 +239,32 @@ class Store:
         if job.state in TERMINAL:
             return "finished"
         if job.state is INFLIGHT:
-            if job.cancel_requested_at is None:
-                self._write(replace(job, cancel_requested_at=now))
+            self._write(evolve.asked_to_cancel(job, now))
             self._stopping[id] = None
             return "requested"
-        self._withdraw(job, now, keep_until)
+        self._write(evolve.withdrawn(job, now, keep_until))
         return "cancelled"
 
-    def _withdraw(self, job: JobRecord, now: datetime, keep_until: datetime) -> None:
-        self._write(evolve.withdrawn(job, now, keep_until))
+    def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+        """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
+        answers: list[DeadLettering] = [self._dead_letter(death, now) for death in deaths]
+        for death, answer in zip(deaths, answers, strict=True):
+            if answer == "dead":
+                self._tell_children(death.id, now)
+        return answers
+
+    def _dead_letter(self, death: DeadLetter, now: datetime) -> DeadLettering:
+        job = self.jobs.get(death.id)
+        if job is None:
+            return "missing"
+        if job.state in TERMINAL:
+            return "finished"
+        if job.state is INFLIGHT:
+            self._write(evolve.asked_to_die(job, death, now))
+            self._stopping[job.id] = None
+            return "requested"
+        self._write(evolve.dead_lettered(job, death, now))
+        return "dead"
 
     def delete(self, id: str) -> Deletion:
         """Remove one terminal job that nobody needs."""
@@ -301,22 +330,25 @@ class Store:
             return "missing"
         if job.state not in (DLQ, CANCELLED):
             return "not_dead"
-        key, expires_at = self._key_after(replay, job, now)
-        self._write(evolve.replayed(job, replace(replay, idempotency_key=key, key_expires_at=expires_at), now))
-        return "replayed"
+        if replay.idempotency_key is not None:
+            self._free_key(job)
+            wanted = replay
+        else:
+            wanted = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+        kept = self._take_key(wanted, job, now)
+        self._write(evolve.replayed(job, wanted if kept else _without_key(wanted), now))
+        return "replayed" if kept else "replayed_without_key"
 
-    def _key_after(self, replay: Replay, job: JobRecord, now: datetime) -> tuple[str | None, datetime | None]:
-        """The key of a replayed job: the new one if that is free, or its own while it lives."""
+    def _take_key(self, replay: Replay, job: JobRecord, now: datetime) -> bool:
+        """Let a replayed job have its key; False if another job or workflow holds it."""
         key = replay.idempotency_key
-        if key is None:
-            own = self._living_key(job.idempotency_key or "", now)
-            return (own.key, own.expires_at) if own is not None and own.owner == job.id else (None, None)
-        self._free_key(job)
+        if key is None or self._owns_key(replace(job, idempotency_key=key)):
+            return True
         if self._living_key(key, now) is not None:
-            return None, None
+            return False
         payload = job.payload if replay.payload is None else replay.payload
         self.keys[key] = KeyRecord(key, job.id, digest([(job.type, payload)]), replay.key_expires_at)
-        return key, replay.key_expires_at
+        return True
 
     def reschedule(self, change: Reschedule) -> bool:
         """Move a ready job."""
@@ -338,7 +370,7 @@ class Store:
         ]
 
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
-        """Cancel what expired and what was left behind after a request to stop (T1, N1)."""
+        """End what expired and what was left behind after a request to stop (T1, N1)."""
         while self._expiring and self._expiring[0][0] <= now:
             self._stopping[heappop(self._expiring)[1]] = None
         swept = 0
@@ -352,8 +384,9 @@ class Store:
                     heappush(self._expiring, (job.expires_at, id))
             elif swept < limit and not _is_held(job, now):
                 del self._stopping[id]
-                self._withdraw(job, now, keep_until)
-                self._tell_children(id, now, keep_until)
+                end = evolve.lapsed if job.state is INFLIGHT else evolve.withdrawn
+                self._write(end(job, now, keep_until))
+                self._tell_children(id, now)
                 swept += 1
         return swept
 
@@ -377,7 +410,6 @@ class Store:
             self._remove(job)
         for entry in kept:
             heappush(self._ended, entry)
-        self.keys = {key: known for key, known in self.keys.items() if known.alive(now)}
         return len(over)
 
     def _last_members(self, workflow: str, limit: int) -> dict[str, JobRecord]:
@@ -426,9 +458,13 @@ class Store:
                 self._leases.put((lease.expires_at, id, lease.token))
         elif job.keep_until is not None:
             heappush(self._ended, (job.keep_until, self._seq[id], id))
-            if state is CANCELLED and before is not None:
+            if state is CANCELLED and job.idempotency_key is None and before is not None:
                 self._free_key(before)
         return job
+
+
+def _without_key(replay: Replay) -> Replay:
+    return replace(replay, idempotency_key=None, key_expires_at=None)
 
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
@@ -441,4 +477,4 @@ def _is_held(job: JobRecord, now: datetime) -> bool:
 
 
 def _is_unwanted(job: JobRecord, now: datetime) -> bool:
-    return job.cancel_requested_at is not None or (job.expires_at is not None and job.expires_at <= now)
+    return job.stop_requested_at is not None or (job.expires_at is not None and job.expires_at <= now)

@@ -1,4 +1,4 @@
-"""What the end of a job means for those that wait for it (K2, K4), and how a job that nobody runs is cancelled."""
+"""What the end of a job means for those that wait for it (K2, K4), and how a job that nobody runs ends."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from datetime import datetime
 from itertools import groupby
 
 from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.states import CANCELLED, State
 from taskharbor.drivers.postgres.db import Db, Row
+from taskharbor.drivers.postgres.rows import STATES
 from taskharbor.errors import StoreCorrupt
 
 # A look into `live` and then into `ended` misses a row that moves between the two. The next look finds it, unless it
 # has moved again.
 LOOKS = 10
 
-# A job that has ended: its id, the state it came to, and until when those are kept that it takes along.
+# What a job came to, and until when those are kept that it takes along; and a job that has ended, with its id.
+Came = tuple[State, datetime]
 Ended = tuple[str, State, datetime]
 
 
@@ -48,7 +51,7 @@ async def tell(db: Db, ended: Sequence[Ended], edges: Sequence[Row], now: dateti
         if not lost:
             return released
         keep_until, children = lost.pop()
-        gone = await _withdraw(db, children, ("waiting",), now, keep_until)
+        gone = [id for id, *_ in await _withdraw(db, children, ("waiting",), now, keep_until)]
         ended = [(id, CANCELLED, keep_until) for id in gone]
         edges = await dependants(db, gone)
 
@@ -99,17 +102,31 @@ def nowhere(id: str) -> StoreCorrupt:
     return StoreCorrupt(f"job {id} is stored, but nothing says in what state: delete its row of the table `job`")
 
 
-async def withdraw(db: Db, ids: Iterable[str], states: Sequence[str], now: datetime, keep_until: datetime) -> list[str]:
-    """Cancel jobs that are in one of these states, which nobody runs, and tell their dependants; which ones it were."""
-    gone = await _withdraw(db, ids, states, now, keep_until)
-    await tell(db, [(id, CANCELLED, keep_until) for id in gone], await dependants(db, gone), now)
+async def withdraw(
+    db: Db, ids: Collection[str], states: Sequence[str], now: datetime, keep_until: datetime
+) -> list[str]:
+    """End jobs that are in one of these states, which nobody runs, and tell their dependants; which ones it were."""
+    return await told(db, ids, await _withdraw(db, ids, states, now, keep_until), now)
+
+
+async def told(db: Db, ids: Iterable[str], ended: Sequence[Ended], now: datetime) -> list[str]:
+    """Tell the dependants of jobs that ended in one step, in the order of `ids`; which ones it were."""
+    by_id = {it[0]: it for it in ended}
+    gone = [id for id in ids if id in by_id]
+    await tell(db, [by_id[id] for id in gone], await dependants(db, gone), now)
     return gone
 
 
 async def _withdraw(
     db: Db, ids: Iterable[str], states: Sequence[str], now: datetime, keep_until: datetime
-) -> list[str]:
-    gone = [row[0] for row in await db.rows("withdraw", sorted(ids), list(states), now, keep_until)]
-    if gone:
-        await db.rows("key_free", gone)
-    return gone
+) -> list[Ended]:
+    rows = await db.rows("withdraw", sorted(ids), list(states), now, keep_until, LAST_MOMENT)
+    ended = [(id, STATES[state], until) for id, state, until in rows]
+    await free_keys(db, [id for id, state, _ in ended if state is CANCELLED])
+    return ended
+
+
+async def free_keys(db: Db, cancelled: Sequence[str]) -> None:
+    """Let cancelled jobs give their keys up, but for those that are kept (T3, M1)."""
+    if cancelled:
+        await db.rows("key_free", sorted(cancelled), False)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from weakref import WeakSet
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
@@ -20,6 +20,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
     DeadGroup,
+    DeadLettering,
     Deletion,
     Extended,
     Group,
@@ -219,6 +220,11 @@ class PostgresDriver:
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         results = await self._told(lambda db: manage.cancel(db, ids, now, keep_until))
+        self._ends.ring()
+        return results
+
+    async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+        results = await self._told(lambda db: manage.dead_letter(db, deaths, now))
         self._ends.ring()
         return results
 

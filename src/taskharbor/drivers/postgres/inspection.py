@@ -86,8 +86,8 @@ async def counts(db: Db, now: datetime) -> list[QueueCounts]:
     for queue, shown, number, first in await db.rows("counts", now):
         fields = found.setdefault(queue, {})
         fields[shown] = number
-        if shown == "ready":
-            fields["oldest_due"] = first
+        if shown in (Shown.READY, Shown.LAPSED):
+            fields["oldest_due"] = min(fields.get("oldest_due", first), first)
     return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
 
 

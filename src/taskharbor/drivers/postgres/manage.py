@@ -1,4 +1,4 @@
-"""What people and upkeep do to jobs, inside a transaction: cancel, delete, replay, reschedule, pause, sweep, prune."""
+"""What people and upkeep do to jobs, inside a transaction: cancel, dead-letter, delete, replay, and so on."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from taskharbor.core.evolve import Replay
-from taskharbor.core.job import JobRecord
+from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.line import SINCE_EVER
 from taskharbor.core.states import TERMINAL, State
-from taskharbor.driver import PRUNE_AGAIN, Cancellation, Deletion, Replaying, Reschedule
+from taskharbor.driver import PRUNE_AGAIN, Cancellation, DeadLettering, Deletion, Replaying, Reschedule
 from taskharbor.drivers.postgres.db import Db, Row
-from taskharbor.drivers.postgres.dependants import LOOKS, nowhere, withdraw
-from taskharbor.drivers.postgres.enqueue import living_keys
+from taskharbor.drivers.postgres.dependants import LOOKS, nowhere, told, withdraw
 from taskharbor.drivers.postgres.inspection import get
-from taskharbor.drivers.postgres.rows import STATES
+from taskharbor.drivers.postgres.rows import STATES, text_or_none
 
 UNFINISHED = ("ready", "waiting", "inflight")
-# Keys cost little to forget, but a step stays bounded.
-KEYS_PER_PRUNE = 10_000
 
 
 async def cancel(db: Db, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
     """Withdraw jobs in line, and ask the holders of inflight ones to stop (T3)."""
     states = await _held_states(db, ids, "hold")
-    asked = [id for id, state in states.items() if state is State.INFLIGHT]
-    line = [id for id, state in states.items() if state in (State.READY, State.WAITING)]
+    asked, line = _running_and_in_line(ids, states)
     if asked:
         await db.rows("cancel_request", asked, now)
     if line:
@@ -37,6 +33,40 @@ async def cancel(db: Db, ids: Sequence[str], now: datetime, keep_until: datetime
     }  # fmt: skip
     repeated: dict[str, Cancellation] = {**answers, **dict.fromkeys(line, "finished")}
     return [answers.pop(id, repeated.get(id, "missing")) for id in ids]
+
+
+def _running_and_in_line(ids: Sequence[str], states: Mapping[str, State]) -> tuple[list[str], list[str]]:
+    """Which of these jobs somebody runs or ran, and which are in line; in their order."""
+    once = [id for id in dict.fromkeys(ids) if id in states]
+    in_line = [id for id in once if states[id] in (State.READY, State.WAITING)]
+    return [id for id in once if states[id] is State.INFLIGHT], in_line
+
+
+async def dead_letter(db: Db, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+    """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
+    ids = [death.id for death in deaths]
+    states = await _held_states(db, ids, "hold")
+    asked, line = _running_and_in_line(ids, states)
+    first = {death.id: death for death in reversed(deaths)}
+    if asked:
+        await db.rows("dead_letter_request", *_columns([first[id] for id in asked]), now)
+    if line:
+        rows = await db.rows("dead_letter", *_columns([first[id] for id in line]), now, LAST_MOMENT)
+        await told(db, line, [(id, STATES[state], until) for id, state, until in rows], now)
+    answers: dict[str, DeadLettering] = {
+        **dict.fromkeys(states, "finished"), **dict.fromkeys(asked, "requested"), **dict.fromkeys(line, "dead")
+    }  # fmt: skip
+    repeated: dict[str, DeadLettering] = {**answers, **dict.fromkeys(line, "finished")}
+    return [answers.pop(id, repeated.get(id, "missing")) for id in ids]
+
+
+def _columns(deaths: Sequence[DeadLetter]) -> tuple[list[object], ...]:
+    return (
+        [death.id for death in deaths],
+        [text_or_none(death.reason) for death in deaths],
+        [text_or_none(death.fingerprint) for death in deaths],
+        [death.keep_until for death in deaths],
+    )
 
 
 async def _held_states(db: Db, ids: Sequence[str], name: str) -> dict[str, State]:
@@ -59,6 +89,8 @@ async def _held_states(db: Db, ids: Sequence[str], name: str) -> dict[str, State
 async def delete(db: Db, ids: Sequence[str]) -> list[Deletion]:
     """Remove terminal jobs that nobody needs."""
     states = await _held_states(db, ids, "hold_ended")
+    if len(ids) > 1:
+        await db.rows("delete_hold", list(ids))
     return [await _delete(db, id, states) for id in ids]
 
 
@@ -96,8 +128,14 @@ async def replay(db: Db, replays: Sequence[Replay], now: datetime) -> list[Repla
     await db.rows("replay_parents", ids)
     states = await _held_states(db, ids, "hold_ended")
     jobs = {job.id: job for job in await get(db, ids) if job is not None}
+    own = [job.idempotency_key for job in jobs.values()]
+    keys = [key for key in (*own, *(it.idempotency_key for it in replays)) if key is not None]
+    if keys:
+        await db.rows("key_hold", list(dict.fromkeys(keys)))
     answers: list[Replaying] = [await _replay(db, it, jobs, states, now) for it in replays]
-    again = [id for id, answer in zip(ids, answers, strict=True) if answer == "replayed"]
+    if keys:
+        await db.rows("key_leave", keys)
+    again = [id for id, answer in zip(ids, answers, strict=True) if answer.startswith("replayed")]
     reopened = Counter(row[0] for row in await db.rows("replay_reopen", again)) if again else None
     if reopened:
         await db.rows("replay_wait", list(reopened), list(reopened.values()))
@@ -113,22 +151,25 @@ async def _replay(
     if state not in (State.DLQ, State.CANCELLED):
         return "not_dead"
     job = jobs[replay.id]
-    key, expires_at = await _key_after(db, replay, job, now)
-    await db.rows("replay", job.id, replay.payload, key, expires_at, replay.run_at, replay.run_at or now)
-    states[replay.id] = State.READY
-    return "replayed"
-
-
-async def _key_after(db: Db, replay: Replay, job: JobRecord, now: datetime) -> tuple[str | None, datetime | None]:
-    """The key of a replayed job: the new one if that is free, or its own while it lives."""
-    key, own = replay.idempotency_key, job.idempotency_key
+    key, expires_at = replay.idempotency_key, replay.key_expires_at
     if key is None:
-        kept = own is not None and (await living_keys(db, [own], now)).get(own, ("",))[0] == job.id
-        return (own, job.key_expires_at) if kept else (None, None)
-    await db.rows("key_free", [job.id])
-    payload = job.payload if replay.payload is None else replay.payload
-    values = [key], [job.id], [digest([(job.type, payload)])], [replay.key_expires_at]
-    return (key, replay.key_expires_at) if await db.rows("key_put", *values, now) else (None, None)
+        key, expires_at = job.idempotency_key, job.key_expires_at
+    elif job.idempotency_key is not None:
+        await db.rows("key_free", [job.id], True)
+    has_key = key is None or await _take_key(db, key, expires_at, job, replay.payload, now)
+    own = (key, expires_at) if has_key else (None, None)
+    await db.rows("replay", job.id, replay.payload, *own, replay.run_at, replay.run_at or now)
+    states[replay.id] = State.READY
+    return "replayed" if has_key else "replayed_without_key"
+
+
+async def _take_key(
+    db: Db, key: str, expires_at: datetime | None, job: JobRecord, payload: bytes | None, now: datetime
+) -> bool:
+    """Let a replayed job have its key, which this step holds; False if another job or workflow has it."""
+    content = digest([(job.type, job.payload if payload is None else payload)])
+    values = [key], [job.id], [content], [expires_at]
+    return bool(await db.rows("key_touch", key, job.id) or await db.rows("key_put", *values, now))
 
 
 async def reschedule(db: Db, changes: Sequence[Reschedule]) -> list[bool]:
@@ -142,10 +183,10 @@ async def pause(db: Db, queue: str, paused: bool) -> None:
 
 
 async def sweep(db: Db, now: datetime, keep_until: datetime, limit: int) -> int:
-    """Cancel what expired and what was left behind after a request to stop (T1, N1)."""
+    """End what expired and what was left behind after a request to stop (T1, N1)."""
     swept = 0
     for candidates in ("sweep_stopping", "sweep_expired"):
-        # One that ends takes waiting dependants along, so there may be fewer to cancel than were found.
+        # One that ends takes waiting dependants along, so there may be fewer to end than were found.
         while swept < limit:
             found = [row[0] for row in await db.rows(candidates, now, limit - swept)]
             gone = await withdraw(db, found, UNFINISHED, now, keep_until) if found else []
@@ -156,7 +197,7 @@ async def sweep(db: Db, now: datetime, keep_until: datetime, limit: int) -> int:
 
 
 async def prune(db: Db, now: datetime, limit: int) -> int:
-    """Forget what was kept long enough (X8), and keys that ran out."""
+    """Forget what was kept long enough, with its keys (X8, I2)."""
     removed: list[Row] = []
     place: Row = (SINCE_EVER, 0)
     while len(removed) < limit:
@@ -167,7 +208,6 @@ async def prune(db: Db, now: datetime, limit: int) -> int:
         going = await _going(db, [row for row in rows if row[1] not in kept], limit - len(removed))
         removed += await _remove(db, going, now)
         place = rows[-1][2:]
-    await db.rows("key_prune", now, KEYS_PER_PRUNE)
     return len(removed)
 
 

@@ -103,7 +103,7 @@ async def _extend(db: Db, reports: Sequence[Report], now: datetime, until: datet
         until,
     )
     ids = {part[1]: report.id for part, report in fitting}
-    return {ids[row[0]]: Extended(row[1], row[2]) for row in rows}
+    return {ids[row[0]]: Extended(row[1], row[2], row[3]) for row in rows}
 
 
 async def _refused(db: Db, report: Report, now: datetime) -> LeaseError:

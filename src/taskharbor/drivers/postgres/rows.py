@@ -84,6 +84,8 @@ def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: 
         due_at=due_at,
         version=version,
         lease=Lease(f"{tokens}{seq} {id}", version, expires_at, worker, now),
+        worker=worker,
+        claimed_at=now,
         run_at=run_at,
         workflow_id=workflow_id,
         **({} if rest is None else _rest(rest, seq, id)),
@@ -131,6 +133,8 @@ def record(row: Row) -> JobRecord:
         due_at=due_at,
         version=version,
         lease=None if token is None else Lease(token_of(token, seq, id), version, lease_expires_at, worker, claimed_at),
+        worker=worker,
+        claimed_at=claimed_at,
         **{name: read(value) for (name, read), value in zip(_REST, rest[:-2], strict=True) if value is not None},
         settled_token=None if rest[-2] is None else token_of(rest[-2], seq, id),
         keep_until=rest[-1],
@@ -158,6 +162,7 @@ _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
         "headers",
         "tags",
         "workflow_id",
+        "kept",
         "attempts",
         "crashes",
         "unknown_put_backs",
@@ -166,7 +171,10 @@ _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
         "failures",
         "started_at",
         "progress",
-        "cancel_requested_at",
+        "stop_requested_at",
+        "stop_reason",
+        "stop_fingerprint",
+        "stop_keep_until",
         "completed_at",
         "result",
         "dlq_reason",
@@ -174,6 +182,8 @@ _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
         "unmet",
         "original_id",
         "replays",
+        "settled_kind",
+        "settled_at",
     ]
 )
 
@@ -185,15 +195,17 @@ _CLAIMED_NAMES = (
     "key_expires_at",
     "headers",
     "tags",
+    "kept",
     "attempts",
     "crashes",
     "unknown_put_backs",
     "last_error",
     "failed_at",
     "failures",
-    "cancel_requested_at",
     "original_id",
     "replays",
+    "settled_kind",
+    "settled_at",
 )
 _CLAIMED_REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
     (name, _JSON.get(name, _same)) for name in _CLAIMED_NAMES
@@ -216,6 +228,7 @@ NEW_COLUMNS = [
     "headers",
     "tags",
     "workflow_id",
+    "kept",
 ]
 RARE = len(NEW_COLUMNS) - NEW_COLUMNS.index("run_at")  # the last ones, which most jobs have no use for
 
@@ -238,4 +251,5 @@ def new_row(job: NewJob) -> Row:
         _encode(dict(job.headers)).decode() if job.headers else None,
         _encode(job.tags).decode() if job.tags else None,
         job.workflow_id,
+        job.kept or None,
     )

@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from operator import itemgetter
 
+from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.dependants import LOOKS, dependants, hold, tell
+from taskharbor.drivers.postgres.dependants import LOOKS, Came, dependants, free_keys, hold, tell
 from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
-from taskharbor.drivers.postgres.rows import json_or_none, split_token, text_or_none
+from taskharbor.drivers.postgres.rows import STATES, json_or_none, split_token, text_or_none
 from taskharbor.errors import StoreCorrupt
 
 Given = tuple[int, str, Transition]
@@ -63,7 +64,7 @@ async def _settle_or_refuse(
         verdicts.update((id, "ok") for id in done)
         left = [to for to in left if to.id not in done]
         jobs = await get(db, [to.id for to in left]) if left else []
-        verdicts.update((to.id, settle_verdict(job, to.id, to.token, now)) for to, job in zip(left, jobs, strict=True))
+        verdicts.update((to.id, settle_verdict(job, to, now)) for to, job in zip(left, jobs, strict=True))
         left = [to for to in left if verdicts[to.id] == "ok"]
         if not left:
             return verdicts
@@ -112,44 +113,44 @@ def _given(transitions: Sequence[Transition]) -> list[Given]:
     return sorted(found, key=itemgetter(0))
 
 
-async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: bool) -> dict[str, State]:
+async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: bool) -> dict[str, Came]:
     """Write plain successes by one statement; without `whole`, only those of jobs that nobody can wait for."""
     given = _given(acks)
     if not given:
         return {}
     seqs, tokens, outcomes = zip(*given, strict=True)
     kept = [to.keep_until for to in outcomes]
-    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, now, whole)}
-    return {to.id: DONE for seq, _, to in given if seq in ended}
+    started = [to.started_at for to in outcomes]
+    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, started, now, whole)}
+    return {to.id: (DONE, to.keep_until) for seq, _, to in given if seq in ended}
 
 
-async def _move(db: Db, transitions: Sequence[Transition], now: datetime) -> dict[str, State]:
+async def _move(db: Db, transitions: Sequence[Transition], now: datetime) -> dict[str, Came]:
     """Write outcomes of any kind; what each job came to."""
     given = _given(transitions)
     back = [it for it in given if isinstance(it[2], PutBack)]
     if back:  # by another statement than those that end
         await hold(db, [it[2].id for it in given])
     came_to = await _put_back(db, back, now)
-    ends = [it for it in given if it[2].id not in came_to]  # put-backs that were asked to cancel are among them
+    ends = [it for it in given if it[2].id not in came_to]  # put-backs that were asked to stop are among them
     return came_to | await _end(db, ends, now)
 
 
 async def _carry_on(
-    db: Db, written: Sequence[Transition], came_to: dict[str, State], now: datetime, stir: Callable[[], object]
+    db: Db, written: Sequence[Transition], came_to: dict[str, Came], now: datetime, stir: Callable[[], object]
 ) -> bool:
     """Store the new jobs of outcomes that were written, and tell dependants; whether there were any."""
     await add(db, [job for to in written for job in to.new_jobs], now)
-    ended = {id: state for id, state in came_to.items() if state is not State.READY}
-    edges = await dependants(db, list(ended))
+    edges = await dependants(db, [id for id, (state, _) in came_to.items() if state is not State.READY])
     needed = {edge[0] for edge in edges}
-    told = [(to.id, ended[to.id], to.keep_until) for to in written if to.id in needed]
+    told = [(to.id, *came_to[to.id]) for to in written if to.id in needed]
     released = await tell(db, told, edges, now)
     if released or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
         stir()
     return bool(edges)
 
 
-async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State]:
+async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, Came]:
     if not given:
         return {}
     outcomes = [it[2] for it in given if isinstance(it[2], PutBack)]
@@ -163,45 +164,46 @@ async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, 
         [text_or_none(to.last_error) for to in outcomes],
         [to.failed_at for to in outcomes],
         [json_or_none(to.failures) for to in outcomes],
+        [to.started_at for to in outcomes],
         [to.run_at for to in outcomes],
         now,
     )
     back = {row[0] for row in rows}
-    return {to.id: State.READY for seq, _, to in given if seq in back}
+    return {to.id: (State.READY, to.keep_until) for seq, _, to in given if seq in back}
 
 
-async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State]:
+async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, Came]:
     if not given:
         return {}
     outcomes = [it[2] for it in given]
-    states = [_end_of(to) for to in outcomes]
     rows = await db.rows(
         "settle_ended",
         [it[0] for it in given],
         [it[1] for it in given],
-        [state.value for state in states],
+        [_end_of(to).value for to in outcomes],
         [to.attempts for to in outcomes],
         [to.crashes for to in outcomes],
         [to.unknown_put_backs for to in outcomes],
         [text_or_none(to.last_error) for to in outcomes],
         [to.failed_at for to in outcomes],
         [json_or_none(to.failures) for to in outcomes],
+        [to.started_at for to in outcomes],
         [to.keep_until for to in outcomes],
         [to.result if isinstance(to, Ack) else None for to in outcomes],
         [to.reason if isinstance(to, Fail) else None for to in outcomes],
-        [isinstance(to, PutBack) for to in outcomes],
-        now,
         [to.fingerprint if isinstance(to, Fail) else None for to in outcomes],
+        [None if isinstance(to, Ack) else settle_kind(to) for to in outcomes],
+        now,
+        LAST_MOMENT,
     )
-    ended = {row[0] for row in rows}
-    came_to = {to.id: state for (seq, _, to), state in zip(given, states, strict=True) if seq in ended}
-    cancelled = sorted(id for id, state in came_to.items() if state is CANCELLED)
-    if cancelled:
-        await db.rows("key_free", cancelled)
+    ended = {row[0]: (STATES[row[1]], row[2]) for row in rows}
+    came_to = {to.id: ended[seq] for seq, _, to in given if seq in ended}
+    await free_keys(db, [id for id, (state, _) in came_to.items() if state is CANCELLED])
     return came_to
 
 
 def _end_of(to: Transition) -> State:
+    """What a job ends as, unless a stop request wants it otherwise."""
     match to:
         case Ack():
             return DONE

@@ -16,7 +16,7 @@ from apsw import Connection
 from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
 from taskharbor.drivers.sqlite.dependants import dependants, tell
-from taskharbor.drivers.sqlite.rows import JSON_DECODERS, MICROSECOND, STATES, Row, moment
+from taskharbor.drivers.sqlite.rows import FOR_EVER, JSON_DECODERS, MICROSECOND, STATES, Row, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
@@ -39,16 +39,21 @@ def _json(decode: Read) -> Read:
 
 
 # The columns of damage.sql after the first, in that order, and how each is read.
-_TEXTS: dict[str, Read] = dict.fromkeys(("id", "type", "queue", "idempotency_key", "workflow_id", "original_id"), _text)
+_TEXTS: dict[str, Read] = dict.fromkeys(
+    ("id", "type", "queue", "idempotency_key", "workflow_id", "original_id", "worker"), _text
+)
 _JSONS: dict[str, Read] = {name: _json(JSON_DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
 _TIMES: dict[str, Read] = dict.fromkeys(
-    ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "started_at", "cancel_requested_at"), moment
+    ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "claimed_at", "started_at", "stop_requested_at"),
+    moment,
 )
 _KEPT = _TEXTS | _JSONS | _TIMES
 _REPLACED: dict[str, Read] = {
     "state": lambda stored: STATES[stored.decode()],
-    **dict.fromkeys(("token", "worker", "settled_token", "last_error", "dlq_reason", "fingerprint"), _text),
-    **dict.fromkeys(("lease_expires_at", "claimed_at", "failed_at", "completed_at", "keep_until", "place"), moment),
+    **dict.fromkeys(("token", "settled_token", "settled_kind", "stop_reason", "stop_fingerprint"), _text),
+    **dict.fromkeys(("last_error", "dlq_reason", "fingerprint"), _text),
+    **dict.fromkeys(("lease_expires_at", "settled_at", "stop_keep_until", "failed_at", "completed_at"), moment),
+    **dict.fromkeys(("keep_until", "place"), moment),
 }
 _COLUMNS = _KEPT | _REPLACED
 
@@ -60,9 +65,10 @@ def bury(db: Connection, seq: int, now: int, error: Exception) -> None:
     what = _listed(wrong) or str(error)
     kept = [_mended(name, stored, name in wrong, now) for name, stored in zip(_KEPT, row[1:], strict=False)]
     said = f"the stored job is damaged: {what}"
-    db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, fingerprint(str(kept[1]), REASON, said), *kept))
+    cause = fingerprint(str(kept[1]), REASON, said)
+    until: int = db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, cause, FOR_EVER, *kept)).get
     id = str(kept[0])
-    tell(db, [(id, State.DLQ, now + KEPT_FOR)], dependants(db, [id]), now)
+    tell(db, [(id, State.DLQ, until)], dependants(db, [id]), now)
 
 
 def corrupt(db: Connection, last: int, error: Exception) -> Exception:

@@ -1,4 +1,4 @@
-"""What the end of a job means for those that wait for it (K2, K4), and how a job that nobody runs is cancelled."""
+"""What the end of a job means for those that wait for it (K2, K4), and how a job that nobody runs comes to its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
-from taskharbor.drivers.sqlite.rows import Row
+from taskharbor.drivers.sqlite.rows import FOR_EVER, STATES, Row
 from taskharbor.drivers.sqlite.sql import load
 
 ANY, DEPENDANTS = load("dependants_any"), load("dependants")
@@ -52,7 +52,7 @@ def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None
                 outcome = effect(policy, came_to)
                 if outcome is Effect.SATISFY:
                     met.append((child, position))
-                elif outcome is Effect.CANCEL and _withdraw(db, WITHDRAW_WAITING, child, now, keep_until):
+                elif outcome is Effect.CANCEL and _withdraw(db, WITHDRAW_WAITING, child, now, keep_until) is not None:
                     left.append((State.CANCELLED, dependants(db, [child]).get(child, [])))
     db.executemany(SATISFY, met)
     _count_off(db, (child for child, _ in met), now)
@@ -70,18 +70,22 @@ def _count_off(db: Connection, children: Iterable[str], now: int) -> None:
 
 
 def withdraw(db: Connection, ids: Iterable[str], now: int, keep_until: int) -> int:
-    """Cancel unfinished jobs that nobody runs, and then tell their dependants; how many had not ended."""
-    gone = [id for id in ids if _withdraw(db, WITHDRAW, id, now, keep_until)]
-    tell(db, [(id, State.CANCELLED, keep_until) for id in gone], dependants(db, gone), now)
+    """End unfinished jobs that nobody runs, and then tell their dependants; how many had not ended."""
+    gone = [ended for id in ids if (ended := _withdraw(db, WITHDRAW, id, now, keep_until)) is not None]
+    tell(db, gone, dependants(db, [id for id, _, _ in gone]), now)
     return len(gone)
 
 
-def _withdraw(db: Connection, statement: str, id: str, now: int, keep_until: int) -> bool:
-    keys: list[Row] = db.execute(statement, (id, now, keep_until)).fetchall()
-    for (key,) in keys:
-        if key is not None:
-            free_key(db, id, key)
-    return bool(keys)
+def _withdraw(db: Connection, statement: str, id: str, now: int, keep_until: int) -> Ended | None:
+    found: tuple[str, int, str | None] | None = db.execute(statement, (id, now, keep_until, FOR_EVER)).get
+    return None if found is None else came_to(db, id, *found)
+
+
+def came_to(db: Connection, id: str, state: str, keep_until: int, freed: str | None) -> Ended:
+    """The end of a job as a statement wrote it, which names the key that goes with it."""
+    if freed is not None:
+        free_key(db, id, freed)
+    return id, STATES[state], keep_until
 
 
 def free_key(db: Connection, id: str, key: str) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from apsw import Connection
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
@@ -21,6 +21,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
     DeadGroup,
+    DeadLettering,
     Deletion,
     Extended,
     Group,
@@ -164,6 +165,9 @@ class SqliteDriver:
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         work = partial(manage.cancel, ids=ids, now=now, keep_until=keep_until)
         return await self._write(work, tells_work=True, tells_end=True)
+
+    async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+        return await self._write(lambda db: manage.dead_letter(db, deaths, now), tells_work=True, tells_end=True)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._write(lambda db: manage.delete(db, ids))

@@ -15,10 +15,11 @@ from taskharbor.core.reserved import in_line
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
+from taskharbor.drivers.sqlite.enqueue import living_key
 from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
-GET, FIND_KEY, PARENTS = load("get"), load("find_key"), load("parents")
+GET, PARENTS = load("get"), load("parents")
 QUERY, QUERY_DEAD, QUERY_WORKFLOW = load("query"), load("query_dead"), load("query_workflow")
 AFTER = load("query_after")
 LINE, COUNTS, PAUSED = load("counts_line"), load("counts"), load("paused")
@@ -43,8 +44,8 @@ def get(db: Connection, ids: Sequence[str]) -> list[JobRecord | None]:
 
 def find_key(db: Connection, key: str, now: datetime) -> str | None:
     """The id that a living key stands for."""
-    owner: str | None = db.execute(FIND_KEY, (key, micros(now))).get
-    return owner
+    known = living_key(db, key, micros(now))
+    return None if known is None else known[0]
 
 
 def query(db: Connection, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
@@ -106,9 +107,11 @@ def _counts(db: Connection, now: datetime) -> list[QueueCounts]:
     for queue, lined, due, first in db.execute(LINE, (micros(now),)):
         fields = found.setdefault(queue, {})
         fields |= {"scheduled": lined - due, "ready": due, "oldest_due": moment(first) if due else None}
-    for queue, shown, number in db.execute(COUNTS):
+    for queue, shown, number, since in db.execute(COUNTS, (micros(now),)):
         fields = found.setdefault(queue, {})
         fields[shown] = fields.get(shown, 0) + number
+        if since is not None:
+            fields["oldest_due"] = min(fields.get("oldest_due") or moment(since), moment(since))
     return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
 
 

@@ -8,33 +8,31 @@ from datetime import datetime
 
 import msgspec
 from apsw import Connection
+from msgspec.structs import replace
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.states import TERMINAL, State
-from taskharbor.driver import PRUNE_AGAIN, Cancellation, Deletion, Replaying, Reschedule
-from taskharbor.drivers.sqlite.dependants import withdraw
+from taskharbor.driver import PRUNE_AGAIN, Cancellation, DeadLettering, Deletion, Replaying, Reschedule
+from taskharbor.drivers.sqlite.dependants import Ended, dependants, tell, withdraw
 from taskharbor.drivers.sqlite.enqueue import living_key
 from taskharbor.drivers.sqlite.inspection import BEYOND_ALL, get_one
-from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none
+from taskharbor.drivers.sqlite.rows import FOR_EVER, STATES, Row, micros, micros_or_none
 from taskharbor.drivers.sqlite.sql import load
 
 STATE, REQUEST_CANCEL = load("state"), load("cancel_request")
+DEAD_LETTER, REQUEST_DEAD_LETTER = load("dead_letter"), load("dead_letter_request")
 DELETE, NEEDED = load("delete"), load("delete_needed")
 DELETE_EDGES = load("delete_edges")
 OWNS_KEY, FREE_KEY, FREE_WORKFLOW_KEY = load("key_owner"), load("key_free"), load("key_free_workflow")
-PUT_KEY, PRUNE_KEYS = load("key_put"), load("key_prune")
-FREE_OWNER = load("key_free_owner")
+PUT_KEY, FREE_OWNER = load("key_put"), load("key_free_owner")
 REPLAY, REOPEN, WAIT = load("replay"), load("replay_reopen"), load("replay_wait")
 RESCHEDULE = load("reschedule")
 PAUSE, UNPAUSE = load("pause"), load("pause_end")
 STOPPING, EXPIRED = load("sweep_stopping"), load("sweep_expired")
 PRUNE, PRUNE_DELETE = load("prune"), load("prune_delete")
 PRUNE_KEPT, PRUNE_KEEP, PRUNE_MEMBERS = load("prune_kept"), load("prune_keep"), load("prune_members")
-
-# Keys cost little to forget, but a step that holds the write lock stays bounded.
-KEYS_PER_PRUNE = 10_000
 
 
 def cancel(db: Connection, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
@@ -57,6 +55,28 @@ def _asked(db: Connection, id: str, now: int) -> Cancellation:
         db.execute(REQUEST_CANCEL, (id, now))
         return "requested"
     return "cancelled"
+
+
+def dead_letter(db: Connection, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
+    """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
+    ended: list[Ended] = []
+    answers: list[DeadLettering] = [_dead_letter(db, death, micros(now), ended) for death in deaths]
+    tell(db, ended, dependants(db, [id for id, _, _ in ended]), micros(now))
+    return answers
+
+
+def _dead_letter(db: Connection, death: DeadLetter, now: int, ended: list[Ended]) -> DeadLettering:
+    state: str | None = db.execute(STATE, (death.id,)).get
+    if state is None:
+        return "missing"
+    if STATES[state] in TERMINAL:
+        return "finished"
+    asked = death.id, now, death.reason, death.fingerprint, micros(death.keep_until)
+    if state == State.INFLIGHT:
+        db.execute(REQUEST_DEAD_LETTER, asked)
+        return "requested"
+    ended.append((death.id, State.DLQ, db.execute(DEAD_LETTER, (*asked, FOR_EVER)).get))
+    return "dead"
 
 
 def delete(db: Connection, ids: Sequence[str]) -> list[Deletion]:
@@ -92,7 +112,7 @@ def free_workflow_key(db: Connection, workflow_id: str) -> bool:
 def replay(db: Connection, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
     """Put dead or cancelled jobs back in line (Q2), each behind those of its parents that run again too (Q3)."""
     answers: list[Replaying] = [_replay(db, it, micros(now)) for it in replays]
-    again = [it.id for it, answer in zip(replays, answers, strict=True) if answer == "replayed"]
+    again = [it.id for it, answer in zip(replays, answers, strict=True) if answer.startswith("replayed")]
     reopened = Counter(child for (child,) in db.execute(REOPEN, (msgspec.json.encode(again).decode(),)))
     db.executemany(WAIT, list(reopened.items()))
     return answers
@@ -104,26 +124,34 @@ def _replay(db: Connection, replay: Replay, now: int) -> Replaying:
         return "missing"
     if job.state not in (State.DLQ, State.CANCELLED):
         return "not_dead"
-    key, expires_at = _key_after(db, replay, job, now)
+    if replay.idempotency_key is not None:
+        _free_key(db, job)
+        wanted = replay
+    else:
+        wanted = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+    kept = _take_key(db, wanted, job, now)
+    key = (wanted.idempotency_key, micros_or_none(wanted.key_expires_at)) if kept else (None, None)
     run_at = micros_or_none(replay.run_at)
     due_at = now if run_at is None else run_at
-    db.execute(REPLAY, (job.id, replay.payload, key, micros_or_none(expires_at), run_at, due_at))
-    return "replayed"
+    db.execute(REPLAY, (job.id, replay.payload, *key, run_at, due_at))
+    return "replayed" if kept else "replayed_without_key"
 
 
-def _key_after(db: Connection, replay: Replay, job: JobRecord, now: int) -> tuple[str | None, datetime | None]:
-    """The key of a replayed job: the new one if that is free, or its own while it lives."""
-    key, own = replay.idempotency_key, job.idempotency_key
-    if key is None:
-        kept = own is not None and db.execute(OWNS_KEY, (own, job.id, now)).get is not None
-        return (own, job.key_expires_at) if kept else (None, None)
-    if own is not None:
-        db.execute(FREE_KEY, (own, job.id))
+def _free_key(db: Connection, job: JobRecord) -> None:
+    if job.idempotency_key is not None:
+        db.execute(FREE_KEY, (job.idempotency_key, job.id))
+
+
+def _take_key(db: Connection, replay: Replay, job: JobRecord, now: int) -> bool:
+    """Let a replayed job have its key; False if another job or workflow holds it."""
+    key = replay.idempotency_key
+    if key is None or db.execute(OWNS_KEY, (key, job.id)).get is not None:
+        return True
     if living_key(db, key, now) is not None:
-        return None, None
+        return False
     payload = job.payload if replay.payload is None else replay.payload
     db.execute(PUT_KEY, (key, job.id, digest([(job.type, payload)]), micros_or_none(replay.key_expires_at)))
-    return key, replay.key_expires_at
+    return True
 
 
 def reschedule(db: Connection, changes: Sequence[Reschedule]) -> list[bool]:
@@ -140,10 +168,10 @@ def pause(db: Connection, queue: str, paused: bool) -> None:
 
 
 def sweep(db: Connection, now: datetime, keep_until: datetime, limit: int) -> int:
-    """Cancel what expired and what was left behind after a request to stop (T1, N1)."""
+    """End what expired and what was left behind after a request to stop (T1, N1)."""
     at, until, swept = micros(now), micros(keep_until), 0
     for candidates in (STOPPING, EXPIRED):
-        # One that ends takes waiting dependants along, so there may be fewer to cancel than were found.
+        # One that ends takes waiting dependants along, so there may be fewer to end than were found.
         while swept < limit:
             found: list[Row] = db.execute(candidates, (at, limit - swept)).fetchall()
             if not found:
@@ -153,7 +181,7 @@ def sweep(db: Connection, now: datetime, keep_until: datetime, limit: int) -> in
 
 
 def prune(db: Connection, now: datetime, limit: int) -> int:
-    """Forget what was kept long enough (X8), and keys that ran out."""
+    """Forget what was kept long enough, with its keys (X8)."""
     removed: list[Row] = []
     place: Row = (-BEYOND_ALL, 0)
     while len(removed) < limit:
@@ -165,7 +193,6 @@ def prune(db: Connection, now: datetime, limit: int) -> int:
         _forget(db, gone)
         removed += gone
         place = (rows[-1][2], rows[-1][0])
-    db.execute(PRUNE_KEYS, (micros(now), KEYS_PER_PRUNE))
     return len(removed)
 
 

@@ -194,8 +194,10 @@ def extend(
 
 def _extend(db: Connection, report: Report, now: datetime, at: int, until: int) -> Extended | LeaseError:
     news = micros_or_none(report.started_at), json_or_none(report.progress)
-    found: tuple[int, int] | None = db.execute(EXTEND, (report.id, report.token, at, until, *news)).get
-    return _refused(db, report, now) if found is None else Extended(moment(found[0]), bool(found[1]))
+    found: tuple[int, int, int] | None = db.execute(EXTEND, (report.id, report.token, at, until, *news)).get
+    if found is None:
+        return _refused(db, report, now)
+    return Extended(moment(found[0]), bool(found[1]), bool(found[2]))
 
 
 def _refused(db: Connection, report: Report, now: datetime) -> LeaseError:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from taskharbor.core.job import Failure, JobRecord, Lease, NewJob, Progress
+from taskharbor.core.job import LAST_MOMENT, Failure, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import State
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,8 +24,8 @@ STATES: dict[str, State] = {state.value: state for state in State}
 Row = tuple[Any, ...]
 
 COMMON = 16
-WIDTH = 41
-AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 10, 0, None, 0, None, None)
+WIDTH = 47
+AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 10, 0, None, 0, None, None, 0, *(None,) * 5)
 
 _encode = msgspec.json.Encoder().encode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
@@ -43,6 +43,10 @@ JSON_DECODERS: dict[str, Callable[[str], object]] = {
 def micros(time: datetime) -> int:
     """A time as stored."""
     return (time - EPOCH) // MICROSECOND
+
+
+# Until when a `kept` record stays.
+FOR_EVER = micros(LAST_MOMENT)
 
 
 def micros_or_none(time: datetime | None) -> int | None:
@@ -88,12 +92,13 @@ def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
         json_or_none(job.tags) if job.tags else None,
         job.workflow_id,
         unmet,
+        job.kept,
     )
 
 
 def record(row: Row) -> JobRecord:
     """The record of a row."""
-    token, version = row[11], row[10]
+    version, token, worker, claimed_at = row[10], row[11], row[13], moment_or_none(row[14])
     return JobRecord(
         id=row[0],
         type=row[1],
@@ -106,7 +111,11 @@ def record(row: Row) -> JobRecord:
         created_at=moment(row[8]),
         due_at=moment(row[9]),
         version=version,
-        lease=None if token is None else Lease(token, version, moment(row[12]), row[13], moment(row[14])),
+        lease=None
+        if token is None or claimed_at is None
+        else Lease(token, version, moment(row[12]), worker, claimed_at),
+        worker=worker,
+        claimed_at=claimed_at,
         run_at=moment_or_none(row[15]),
         **({} if row[COMMON:WIDTH] == AS_NEW else _rare(row)),
     )
@@ -141,6 +150,8 @@ def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, wo
         due_at=created if due_at == created_at else moment(due_at),
         version=1,
         lease=Lease(f"{tokens}{seq} {id}", 1, expires_at, worker, now),
+        worker=worker,
+        claimed_at=now,
         run_at=None if run_at is None else moment(run_at),
         workflow_id=workflow_id,
     )
@@ -163,7 +174,7 @@ def _rare(row: Row) -> dict[str, Any]:
         "failures": _failures(row[28]) if row[28] else (),
         "started_at": moment_or_none(row[29]),
         "progress": _progress(row[30]) if row[30] else None,
-        "cancel_requested_at": moment_or_none(row[31]),
+        "stop_requested_at": moment_or_none(row[31]),
         "completed_at": moment_or_none(row[32]),
         "result": row[33],
         "dlq_reason": row[34],
@@ -173,4 +184,10 @@ def _rare(row: Row) -> dict[str, Any]:
         "replays": row[38],
         "settled_token": row[39],
         "keep_until": moment_or_none(row[40]),
+        "kept": bool(row[41]),
+        "stop_reason": row[42],
+        "stop_fingerprint": row[43],
+        "stop_keep_until": moment_or_none(row[44]),
+        "settled_kind": row[45],
+        "settled_at": moment_or_none(row[46]),
     }

@@ -11,10 +11,10 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell, tell_done
+from taskharbor.drivers.sqlite.dependants import Ended, came_to, dependants, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, json_or_none, micros, split_token
+from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, json_or_none, micros, micros_or_none, split_token
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
@@ -35,8 +35,8 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
     verdicts: list[Verdict] = []
     ended: list[Ended] = []
     for to in transitions:
-        came_to = State.DONE if to.id in finished else _write(cursor, to, at)
-        if came_to is None:
+        end = _end(to, State.DONE) if to.id in finished else _write(cursor, to, at)
+        if end is None:
             verdicts.append(_refused(db, to, now))
             continue
         if to.new_jobs:
@@ -45,8 +45,8 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
             _add(db, to.new_jobs, at)
             # A new job may depend on this one or on another of the batch.
             edges |= dependants(db, {edge.parent for new in to.new_jobs for edge in new.depends_on})
-        if to.id in edges and came_to is not State.READY:
-            ended.append((to.id, came_to, micros(to.keep_until)))
+        if to.id in edges and end[1] is not State.READY:
+            ended.append(end)
         verdicts.append("ok")
     tell(db, ended, edges, at)
     return verdicts
@@ -56,7 +56,8 @@ def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -
     """The ids of those that could be written together, before the others: successes that bring nothing along."""
     ids = {to.id for to in transitions}
     plain = [to for to in transitions if _is_plain(to)]
-    if any(new.depends_on for to in transitions for new in to.new_jobs):  # on one that has not ended yet, perhaps
+    # New jobs may depend on one that has not ended yet, or have a key that is free only once its job has.
+    if any(new.depends_on or new.idempotency_key is not None for to in transitions for new in to.new_jobs):
         return set()
     if not plain or len(ids) < len(transitions) or not _finish(db, plain, now):
         return set()
@@ -77,17 +78,17 @@ def _is_plain(to: Transition) -> bool:
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
     """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
     claims: dict[tuple[str, datetime], list[str]] = {}
-    tokens, keep_until, seqs = "", None, list[str]()
+    tokens, keep_until, runs = "", None, list[str]()
     for to in acks:
         begin, seq, id = split_token(to.token)
         if id != to.id or not _is_number(seq):
             return False
         if begin != tokens or to.keep_until is not keep_until:
             tokens, keep_until = begin, to.keep_until
-            seqs = claims.setdefault((tokens, keep_until), [])
-        seqs.append(seq)
+            runs = claims.setdefault((tokens, keep_until), [])
+        runs.append(f'"{seq}":{"null" if to.started_at is None else micros(to.started_at)}')
     db.execute("SAVEPOINT finish")
-    complete = all(_finish_claim(db, seqs, tokens, now, until) for (tokens, until), seqs in claims.items())
+    complete = all(_finish_claim(db, runs, tokens, now, until) for (tokens, until), runs in claims.items())
     if not complete:
         db.execute("ROLLBACK TO finish")
     db.execute("RELEASE finish")
@@ -98,13 +99,14 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and text[0] != "0"
 
 
-def _finish_claim(db: Connection, seqs: list[str], tokens: str, now: int, keep_until: datetime) -> bool:
-    numbers = f"[{','.join(seqs)}]"
-    return db.execute(DONE, (numbers, tokens, now, micros(keep_until))).connection.changes() == len(seqs)
+def _finish_claim(db: Connection, runs: list[str], tokens: str, now: int, keep_until: datetime) -> bool:
+    """`runs` are the members of a JSON object: the number of each job, and when it was started."""
+    started = f"{{{','.join(runs)}}}"
+    return db.execute(DONE, (started, tokens, now, micros(keep_until))).connection.changes() == len(runs)
 
 
-def _write(cursor: Cursor, to: Transition, now: int) -> State | None:
-    """The state that the job came to, or None if the token may not settle it."""
+def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:
+    """What the job came to, or None if the token may not settle it."""
     common = (
         to.id,
         to.token,
@@ -116,32 +118,30 @@ def _write(cursor: Cursor, to: Transition, now: int) -> State | None:
         None if to.failed_at is None else micros(to.failed_at),
         json_or_none(to.failures),
         micros(to.keep_until),
+        micros_or_none(to.started_at),
     )
     match to:
         case Ack():
-            return State.DONE if _changed(cursor, ACK, (*common, to.result)) else None
+            return _end(to, State.DONE) if _changed(cursor, ACK, (*common, to.result)) else None
         case Fail():
-            return State.DLQ if _changed(cursor, FAIL, (*common, to.reason, to.fingerprint)) else None
+            return _end(to, State.DLQ) if _changed(cursor, FAIL, (*common, to.reason, to.fingerprint)) else None
         case PutBack():
-            return _back_or_gone(cursor, to.id, PUT_BACK, (*common, micros(to.run_at)))
+            return _back_or_gone(cursor, to.id, PUT_BACK, (*common, FOR_EVER, micros(to.run_at)))
         case Cancel():
-            return _back_or_gone(cursor, to.id, CANCEL, common)
+            return _back_or_gone(cursor, to.id, CANCEL, (*common, FOR_EVER))
+
+
+def _end(to: Transition, state: State) -> Ended:
+    return to.id, state, micros(to.keep_until)
 
 
 def _changed(cursor: Cursor, statement: str, parameters: Row) -> bool:
     return cursor.execute(statement, parameters).connection.changes() > 0
 
 
-def _back_or_gone(cursor: Cursor, id: str, statement: str, parameters: Row) -> State | None:
-    found: tuple[str, str | None] | None = cursor.execute(statement, parameters).get
-    if found is None:
-        return None
-    state, key = found
-    if state == State.READY:
-        return State.READY
-    if key is not None:
-        free_key(cursor.connection, id, key)
-    return State.CANCELLED
+def _back_or_gone(cursor: Cursor, id: str, statement: str, parameters: Row) -> Ended | None:
+    found: tuple[str, int, str | None] | None = cursor.execute(statement, parameters).get
+    return None if found is None else came_to(cursor.connection, id, *found)
 
 
 def _add(db: Connection, jobs: Sequence[NewJob], now: int) -> None:
@@ -154,7 +154,7 @@ def _add(db: Connection, jobs: Sequence[NewJob], now: int) -> None:
 
 
 def _refused(db: Connection, to: Transition, now: datetime) -> Verdict:
-    verdict = settle_verdict(get_one(db, to.id), to.id, to.token, now)
+    verdict = settle_verdict(get_one(db, to.id), to, now)
     if verdict == "ok":
         raise StoreCorrupt(f"the lease on job {to.id} is in order, but it could not be settled")
     return verdict

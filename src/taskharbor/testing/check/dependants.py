@@ -111,7 +111,7 @@ def _own_end(story: Story) -> int:
     if any(step.job.expires_at is not None for step in story.creations):
         return -1
     settles = [step.start for step in story.settles if step.settle.to != "put_back"]
-    return min([*settles, *(step.start for step in story.cancels)], default=NEVER)
+    return min([*settles, *(step.start for step in (*story.cancels, *story.deaths))], default=NEVER)
 
 
 def _violation(story: Story, message: str, *claims: Claiming) -> Violation:

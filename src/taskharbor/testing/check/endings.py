@@ -29,7 +29,7 @@ class End(Struct, gc=False):
 
 def check_endings(story: Story) -> Iterator[Violation]:
     """All of H5 for one job."""
-    ends = _ends(story)
+    ends = ends_of(story)
     if len(ends) > 1:
         yield from _once(story, ends)
     yield from _nothing_after(story, ends)
@@ -39,7 +39,8 @@ def check_endings(story: Story) -> Iterator[Violation]:
         yield from _last(story, story.last, ends)
 
 
-def _ends(story: Story) -> list[End]:
+def ends_of(story: Story) -> list[End]:
+    """The terminal moves that are known to have happened, in order."""
     ends: list[End] = []
     for place, lease in enumerate(story.leases):
         end = _end_of(lease)
@@ -48,6 +49,8 @@ def _ends(story: Story) -> list[End]:
             ends.append(end)
     if story.cancels:
         ends += [End(step, step.start, step.end, "cancelled") for step in story.cancels if step.word == "cancelled"]
+    if story.deaths:
+        ends += [End(step, step.start, step.end, "dlq") for step in story.deaths if step.word == "dead"]
     if len(ends) > 1:
         ends.sort(key=lambda end: end.start)
     return ends
@@ -58,13 +61,12 @@ def _end_of(lease: Lease) -> End | None:
     if lease.settled is not None:
         state = STATES.get(lease.settled.settle.to)
         return End(lease.settled, lease.settled.start, lease.settled.end, state) if state else None
-    settles = lease.attempted
-    states = {STATES.get(step.settle.to) for step in settles}
-    state = states.pop() if len(states) == 1 else None
-    if state is None or not lease.repeats:
+    kind = lease.repeats[0].settle.to if lease.repeats else ""
+    settles = [step for step in lease.attempted if step.settle.to == kind]
+    if kind not in STATES or not settles:
         return None
     first = min(settles, key=lambda step: step.start)
-    return End(first, first.start, min(step.end for step in lease.repeats), state)
+    return End(first, first.start, min(step.end for step in lease.repeats), STATES[kind])
 
 
 def _once(story: Story, ends: list[End]) -> Iterator[Violation]:
@@ -78,7 +80,7 @@ def _nothing_after(story: Story, ends: list[End]) -> Iterator[Violation]:
         claim = end.following.claim if end.following is not None else None
         if claim is not None and not story.replayed_between(end.start, claim.end):
             yield _violation(story, f"was claimed after it had ended as {end.state}", end.step, claim)
-    marks = [step for step in (*story.cancels, *story.deletes) if step.sure]
+    marks = [step for step in (*story.cancels, *story.deaths, *story.deletes) if step.sure]
     if marks and story.claims:
         claims = _Claims(story.claims)
         for mark in marks:
@@ -115,17 +117,17 @@ def _done_stays_done(story: Story, ends: list[End]) -> Iterator[Violation]:
 
 
 def _repeats(story: Story) -> Iterator[Violation]:
-    """A settle is only `replayed` if one under the same token came before."""
+    """A settle is only `replayed` if one of its kind under the same token came before (D8)."""
     repeats = [step for step in story.settles if step.repeat]
     if not repeats:
         return
-    first: dict[str, int] = {}
+    first: dict[tuple[str, str], int] = {}
     for step in story.settles:
         if not step.repeat:
-            token = step.settle.token
-            first[token] = min(first.get(token, NEVER), step.start)
+            which = step.settle.token, step.settle.to
+            first[which] = min(first.get(which, NEVER), step.start)
     for step in repeats:
-        if first.get(step.settle.token, NEVER) > step.end:
+        if first.get((step.settle.token, step.settle.to), NEVER) > step.end:
             yield _violation(story, "was said to be settled before, but nobody had", step)
 
 
@@ -146,7 +148,7 @@ def _unexplained(story: Story, last: Last) -> str | None:
     if last.state == "done":
         return None if "ack" in asked else "is done, but nobody has finished it"
     if last.state == "dlq":
-        return None if "fail" in asked else "is dead, but nobody has buried it"
+        return None if "fail" in asked or story.deaths else "is dead, but nobody has buried it"
     if last.state == "cancelled":
         explained = "cancel" in asked or story.cancels or any(_may_fade(step.job) for step in story.creations)
         return None if explained else "is cancelled, but nobody has asked for that"

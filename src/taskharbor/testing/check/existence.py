@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
 from taskharbor.testing.check.steps import Creation, Step, Story, reference
 from taskharbor.testing.check.stories import Stories
@@ -47,9 +48,15 @@ def evidence(story: Story) -> Sequence[Step]:
 
 def may_have_ended(story: Story) -> bool:
     """Whether the job may have come to a terminal state."""
-    if story.cancels or any(step.settle.to != "put_back" for step in story.settles):
-        return True
-    return any(step.job.expires_at is not None or step.job.after for step in story.creations)
+    return may_have_ended_from(story) < NEVER
+
+
+def may_have_ended_from(story: Story) -> int:
+    """The earliest moment at which the job may have come to a terminal state."""
+    if any(step.job.expires_at is not None or step.job.after for step in story.creations):
+        return -1
+    settles = (step for step in story.settles if step.settle.to != "put_back")
+    return min((step.start for step in (*settles, *story.cancels, *story.deaths)), default=NEVER)
 
 
 def may_be_gone(story: Story, stories: Stories) -> bool:

@@ -34,11 +34,12 @@ class _Filing:
             "extend_lease": self._extend,
             "settle": self._settle,
             "cancel": self._by_hand(lambda story: story.cancels, {"cancelled", "requested", "finished"}),
+            "dead_letter": self._by_hand(lambda story: story.deaths, {"dead", "requested", "finished"}),
             "delete": self._by_hand(lambda story: story.deletes, {"deleted"}),
             "free_workflow_key": self._free,
-            "replay": self._by_hand(lambda story: story.replays, {"replayed"}),
+            "replay": self._by_hand(lambda story: story.replays, {"replayed", "replayed_without_key"}),
             "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
-            "sweep": lambda op: None,  # what it may have cancelled had expired, or was asked to stop
+            "sweep": lambda op: None,  # what it may have ended had expired, or was asked to stop
             "prune": self._prunes.add,
             "swap_schedules": self._swap,
         }

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from taskharbor.testing.check.existence import may_have_ended
+from taskharbor.testing.check.endings import ends_of
+from taskharbor.testing.check.existence import may_have_ended, may_have_ended_from
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
 from taskharbor.testing.check.steps import Creation, Story, reference
@@ -41,15 +42,21 @@ class _Lifetimes:
         self._freed: dict[str, int] = {}
 
     def may_be_over(self, maker: Creation, by: Creation) -> bool:
-        """Whether the key of one job may have been free again when the other was asked for."""
-        return self._has_run_out(maker, by) or self._free_from(self._stories.by_id[maker.job.id]) <= by.end
+        """Whether the key of one job may have been free again when the other was asked for.
+
+        Its time alone does not free it while its job has not ended (I2).
+        """
+        story = self._stories.by_id[maker.job.id]
+        over = may_have_ended_from(story) <= by.end and self._has_run_out(maker, by)
+        return over or self._free_from(story) <= by.end
 
     def flow_may_be_over(self, maker: Creation, by: Creation) -> bool:
         """The same for the key of a group, which goes with the last of its jobs, or is freed."""
         stories = [self._stories.by_id[job.id] for job in maker.mates]
         freed = self._stories.freed_flows.get(maker.job.flow or "", NEVER)
+        ended = all(may_have_ended_from(story) <= by.end for story in stories)
         return (
-            self._has_run_out(maker, by)
+            (ended and self._has_run_out(maker, by))
             or freed <= by.end
             or all(self._gone_from(story) <= by.end for story in stories)
         )
@@ -89,6 +96,10 @@ def _freeing(story: Story) -> list[int]:
         return [-1]
     steps = (*story.cancels, *story.deletes, *story.replays)
     return [step.start for step in (*steps, *(each for each in story.settles if each.settle.to == "cancel"))]
+
+
+def _has_ended(story: Story, by: int) -> bool:
+    return any(end.end <= by for end in ends_of(story))
 
 
 class _Owner:
@@ -138,7 +149,7 @@ class _Key:
             return  # perhaps with this as its new key
         if owner is None or owner.start > step.end:
             yield self._violation(f"was said to stand for {id}, which was never asked for with it", step)
-        elif owner.until <= step.now:
+        elif owner.until <= step.now and story is not None and _has_ended(story, step.start):
             yield self._violation(f"was said to stand for {id}, but it had run out", step)
         place = bisect_left(self._ends, step.start)
         maker = self._by_end[place - 1] if place else None

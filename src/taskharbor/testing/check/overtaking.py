@@ -57,7 +57,8 @@ def _lines(stories: Stories) -> dict[tuple[str, int], Line]:
             if claim.crashes == 0 and not _by_name(claiming):
                 line = lines.setdefault((claim.queue, claim.priority), Line())
                 line.claims.append((claiming.start, claiming.end, claim.due_at))
-        if story.creations and not (story.reborn or story.reschedules or story.replays or story.cancels):
+        by_hand = story.reschedules or story.replays or story.cancels or story.deaths
+        if story.creations and not (story.reborn or by_hand):
             job = story.creations[0].job
             lines.setdefault((job.queue, job.priority), Line()).waits += _waits(story)
     return lines

@@ -59,7 +59,7 @@ class Settling(Step, gc=False):
 
 
 class ByHand(Step, gc=False):
-    """A cancel, delete, replay or reschedule; `word` is the answer."""
+    """A cancel, dead letter, delete, replay or reschedule; `word` is the answer."""
 
     named: Named
     word: str | None = None
@@ -104,6 +104,7 @@ class Story(Struct, gc=False):
     extends: list[Extending] = []
     settles: list[Settling] = []
     cancels: list[ByHand] = []
+    deaths: list[ByHand] = []
     deletes: list[ByHand] = []
     replays: list[ByHand] = []
     reschedules: list[ByHand] = []

@@ -24,13 +24,14 @@ except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
 _MODULES = (
-    "beside flows groups keys leases looking order overview parallel records recurring replay reserve results scene "
-    "settle states upkeep within"
+    "beside deaths flows groups keys leases looking order overview parallel records recurring replay reserve results "
+    "scene settle states traces upkeep within"
 )
 # Failing asserts of the kit shall show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
 from taskharbor.testing.kit.beside import Closing, Hints, Numbers  # noqa: E402
+from taskharbor.testing.kit.deaths import Deaths  # noqa: E402
 from taskharbor.testing.kit.flows import Flows  # noqa: E402
 from taskharbor.testing.kit.groups import Groups  # noqa: E402
 from taskharbor.testing.kit.keys import Keys  # noqa: E402
@@ -47,6 +48,7 @@ from taskharbor.testing.kit.results import Results  # noqa: E402
 from taskharbor.testing.kit.scene import Application, Hand, Harness, NewStore, Probe, Scene  # noqa: E402
 from taskharbor.testing.kit.settle import Settle  # noqa: E402
 from taskharbor.testing.kit.states import States  # noqa: E402
+from taskharbor.testing.kit.traces import Traces  # noqa: E402
 from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
 from taskharbor.testing.kit.within import OwnTransactionKit, WithinKit  # noqa: E402
 
@@ -72,6 +74,8 @@ class EphemeralKit(
     Order,
     Leases,
     Settle,
+    Traces,
+    Deaths,
     Flows,
     Results,
     Replays,

@@ -8,7 +8,7 @@ import pytest
 from taskharbor.core.job import NewJob
 from taskharbor.driver import Enqueued, Group
 from taskharbor.errors import JobExists, UnknownDependency
-from taskharbor.testing.kit.scene import Cases, Scene, at, child, group, job
+from taskharbor.testing.kit.scene import Cases, Scene, ack, at, child, group, job
 
 
 class Groups(Cases):
@@ -97,8 +97,9 @@ class Groups(Cases):
         assert answer == Enqueued("w", False, False)
 
     async def test_D1_a_group_key_ends_with_its_time(self, s: Scene) -> None:
-        """D1, I2: a key is alive before its expiry and free at it."""
+        """D1, I2: the key of a flow that has ended is alive before its expiry and free at it."""
         await s.add(job("p", workflow_id="w"), key="k", key_expires_at=at(10), workflow_id="w")
+        await s.end(ack(await s.claim("p")))
         s.tick(9.999999)
         assert (await s.add(job("x", workflow_id="v"), key="k", workflow_id="v"))[0].id == "w"
         s.tick(0.000001)

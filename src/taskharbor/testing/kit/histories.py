@@ -35,7 +35,7 @@ FINGERPRINTS = st.sampled_from([None, "f0", "f1"])
 MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
 MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
 ANOTHER = Schedule(name="", definition=b"other", slot=at(9), paused=True, last_job_id="other", last_slot=at(9))
-ACTIONS = st.sampled_from(["cancel", "replay", "delete", "reschedule", "free"])
+ACTIONS = st.sampled_from(["cancel", "dead_letter", "replay", "delete", "reschedule", "free"])
 FAILURE = Failure(1, "E", "message", "trace", at(1))
 
 
@@ -104,6 +104,7 @@ class JobPlan(NamedTuple):
     ttl: float | None
     edges: list[tuple[int, str]]
     workflow: str | None
+    kept: bool
 
 
 class GroupPlan(NamedTuple):
@@ -124,6 +125,7 @@ class SettlePlan(NamedTuple):
     attempts: int
     crashes: int
     fingerprint: str | None
+    started: bool
     new_jobs: list[JobPlan]
 
 
@@ -142,6 +144,7 @@ def job_plans() -> st.SearchStrategy[JobPlan]:
         ttl=st.sampled_from(TTLS),
         edges=st.one_of(st.just([]), edges),
         workflow=st.sampled_from([None, None, "w0", "w1"]),
+        kept=RARELY,
     )
 
 
@@ -167,6 +170,7 @@ def settles(most: int = 3) -> st.SearchStrategy[list[SettlePlan]]:
         attempts=st.integers(0, 3),
         crashes=st.integers(0, 2),
         fingerprint=FINGERPRINTS,
+        started=FLAGS,
         new_jobs=st.one_of(st.just([]), st.lists(job_plans(), max_size=3)),
     )
     return st.lists(plan, min_size=1, max_size=most)
@@ -202,6 +206,7 @@ def jobs_of(plans: list[JobPlan], now: datetime, name: Callable[[int | None], st
             key_expires_at=None if mine or id in parents or plan.key is None else _after(now, plan.ttl),
             depends_on=mine,
             workflow_id=plan.workflow,
+            kept=plan.kept,
         )
         for id, plan, mine in zip(ids, plans, edges, strict=True)
     )
@@ -219,6 +224,7 @@ def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs
         "id": id,
         "token": token,
         "keep_until": now + timedelta(seconds=plan.keep),
+        "started_at": now - timedelta(seconds=plan.attempts) if plan.started else None,
         "attempts": plan.attempts,
         "crashes": plan.crashes,
         "failures": (FAILURE,) * plan.attempts,

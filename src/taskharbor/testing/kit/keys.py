@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from taskharbor.core.job import LAST_MOMENT
 from taskharbor.driver import Enqueued
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, fail, group, job
+from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, Settling, ack, at, child, fail, group, job, put_back
 
 
 class Keys(Cases):
@@ -51,13 +52,12 @@ class Keys(Cases):
         assert await s.add(job("b", idempotency_key="k")) == (Enqueued("a", False, True),)
         assert await s.look.find_key("k", s.now) == "a"
 
-    @pytest.mark.parametrize("state", ["ready", "inflight", "done"])
-    async def test_I2_a_key_is_alive_before_its_expiry_and_free_at_it(self, s: Scene, state: str) -> None:
-        """I2: the boundary is exact, whatever became of the job."""
-        await s.add(job("a", idempotency_key="k", key_expires_at=at(60)))
-        if state != "ready":
-            held = await s.claim("a", lease=9999)
-            await s.end(*([ack(held)] if state == "done" else []))
+    @pytest.mark.parametrize("kind", ["ack", "fail"])
+    async def test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it(
+        self, s: Scene, kind: str
+    ) -> None:
+        """I2: the boundary is exact."""
+        await s.end(SETTLES[kind](await s.held(idempotency_key="k", key_expires_at=at(60))))
         s.tick(59.999999)
         assert await s.look.find_key("k", s.now) == "a"
         assert (await s.add(job("b", idempotency_key="k")))[0].created is False
@@ -66,6 +66,56 @@ class Keys(Cases):
         assert await s.add(job("b", idempotency_key="k", key_expires_at=at(120))) == (Enqueued("b", True),)
         assert await s.look.find_key("k", s.now) == "b"
         assert (await s.add(job("c", idempotency_key="k")))[0] == Enqueued("b", False, True)
+
+    @pytest.mark.parametrize("state", ["scheduled", "ready", "inflight", "lapsed", "put back", "replayed"])
+    async def test_I2_a_key_lives_until_its_job_has_ended(self, s: Scene, state: str) -> None:
+        """I2: delayed, backlogged or retried for longer than the ttl, a job is not enqueued a second time."""
+        run_at = at(9999) if state == "scheduled" else None
+        await s.add(job("a", idempotency_key="k", key_expires_at=at(60), run_at=run_at))
+        if state in ("inflight", "lapsed", "put back", "replayed"):
+            held = await s.claim("a", lease=10 if state == "lapsed" else 9999)
+            ends: dict[str, Settling] = {"put back": put_back, "replayed": fail}
+            await s.end(*([ends[state](held)] if state in ends else []))
+        s.tick(3600)
+        if state == "replayed":
+            assert await s.replay("a") == "replayed"
+        await s.prune()
+        assert await s.look.find_key("k", s.now) == "a"
+        async with s.nothing_changes():
+            assert await s.add(job("b", idempotency_key="k")) == (Enqueued("a", False, True),)
+
+    @pytest.mark.parametrize("kind", ["ack", "fail"])
+    async def test_I2_with_the_end_of_its_job_a_key_past_its_ttl_is_free(self, s: Scene, kind: str) -> None:
+        """I2: in the same step as the end, and not before."""
+        held = await s.held(idempotency_key="k", key_expires_at=at(60), lease=9999)
+        s.tick(3600)
+        assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
+        await s.end(SETTLES[kind](held))
+        assert await s.look.find_key("k", s.now) is None
+        assert await s.add(job("b", idempotency_key="k")) == (Enqueued("b", True),)
+
+    async def test_I2_the_key_of_a_flow_lives_until_its_last_job_has_ended(self, s: Scene) -> None:
+        """I2, D1: whatever its ttl; a second flow of it comes only then."""
+        flow = [job("p", workflow_id="w"), child("c", "p", workflow_id="w")]
+        await s.add(*flow, key="k", key_expires_at=at(60), workflow_id="w")
+        for id in "pc":
+            s.tick(3600)
+            await s.prune()
+            assert await s.look.find_key("k", s.now) == "w"
+            assert (await s.add(job("x", workflow_id="v"), key="k", workflow_id="v"))[0].id == "w"
+            assert (await s.add(job("y", idempotency_key="k")))[0].id == "w"
+            await s.end(ack(await s.claim(id)))
+        assert await s.look.find_key("k", s.now) is None
+        assert (await s.add(job("x", workflow_id="v"), key="k", workflow_id="v"))[0] == Enqueued("x", True)
+        assert await s.look.find_key("k", s.now) == "v"
+
+    async def test_I2_a_new_job_of_a_settle_finds_the_key_of_an_unfinished_one(self, s: Scene) -> None:
+        """I2, D9: past its ttl, but not ended: skipped."""
+        await s.add(job("old", idempotency_key="k", key_expires_at=at(1)))
+        s.tick(60)
+        await s.end(ack(await s.held(), new_jobs=(job("new", idempotency_key="k"),)))
+        assert await s.states("new") == [None]
+        assert await s.look.find_key("k", s.now) == "old"
 
     async def test_I2_a_key_without_end_lives_as_long_as_the_record(self, s: Scene) -> None:
         """I2: `None` holds until the record is gone."""
@@ -118,18 +168,44 @@ class Keys(Cases):
 
     async def test_I2_an_old_owner_cannot_free_the_key_of_a_new_one(self, s: Scene) -> None:
         """I2: cancelling or deleting a job whose key ran out leaves the key to whoever has it now."""
-        for number, state in enumerate(("ready", "dlq")):
+        for number, kind in enumerate(("ack", "fail", "replayed")):
             key = f"k{number}"
             old = job(f"old{number}", idempotency_key=key, key_expires_at=s.now)
             await s.add(old)
-            if state == "dlq":
-                await s.end(fail(await s.claim(old.id)))
+            await s.end(SETTLES["ack" if kind == "ack" else "fail"](await s.claim(old.id)))
             [answer] = await s.add(job(f"new{number}", idempotency_key=key))
             assert answer.created
-            if state == "ready":
+            if kind == "replayed":
+                assert await s.replay(old.id) == "replayed_without_key"
                 await s.withdraw(old.id)
             assert await s.look.delete([old.id]) == ["deleted"]
             assert await s.look.find_key(key, s.now) == f"new{number}"
+
+    @pytest.mark.parametrize("how", ["ready", "put_back", "cancel", "left behind"])
+    async def test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled(self, s: Scene, how: str) -> None:
+        """T3, I2, M1: a TaskManager's task stays to be read by its key until it is deleted."""
+        await s.add(job("a", idempotency_key="k", kept=True))
+        if how == "ready":
+            await s.withdraw("a")
+        else:
+            held = await s.claim("a", lease=5)
+            await s.withdraw("a")
+            if how == "left behind":
+                s.tick(5)
+                await s.sweep()
+            else:
+                await s.end(SETTLES[how](held))
+        record = await s.get()
+        assert (record.state, record.idempotency_key, record.keep_until) == ("cancelled", "k", LAST_MOMENT)
+        s.tick(100 * 365 * 86400)
+        assert await s.prune() == 0
+        assert await s.look.find_key("k", s.now) == "a"
+        assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
+        assert await s.replay("a") == "replayed"
+        assert (await s.get()).idempotency_key == "k"
+        await s.withdraw("a")
+        assert await s.look.delete(["a"]) == ["deleted"]
+        assert await s.look.find_key("k", s.now) is None
 
     async def test_I3_look_up_by_key_finds_the_job_and_its_result(self, s: Scene) -> None:
         """I3: as long as the key lives."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from msgspec.structs import replace
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.line import effective_due, shares
@@ -261,10 +261,12 @@ class Lockstep(RuleBasedStateMachine):
         run_at = None if hand.delay is None else self.now + timedelta(seconds=hand.delay)
         until = self.now + timedelta(seconds=hand.keep)
         replays = [Replay(id=id, payload=hand.payload, idempotency_key=hand.key, run_at=run_at) for id in ids]
+        deaths = [DeadLetter(id=id, reason=f"by hand {id}", fingerprint="f0", keep_until=until) for id in ids]
         changes = [Reschedule(id=id, run_at=run_at, priority=hand.priority) for id in ids]
         workflow = next((each.workflow_id for each in self.records() if each.id == ids[0]), None) or "w0"
         acts: dict[str, Callable[[Whole], Coroutine[Any, Any, object]]] = {
             "cancel": lambda side: side.cancel(ids, self.now, until),
+            "dead_letter": lambda side: side.dead_letter(deaths, self.now),
             "delete": lambda side: side.delete(ids),
             "replay": lambda side: side.replay(replays, self.now),
             "reschedule": lambda side: side.reschedule(changes, self.now),
@@ -326,7 +328,7 @@ def _answers(got: object) -> object:
 
 
 def _claimable(record: JobRecord, now: datetime) -> bool:
-    if record.cancel_requested_at is not None or (record.expires_at is not None and record.expires_at <= now):
+    if record.stop_requested_at is not None or (record.expires_at is not None and record.expires_at <= now):
         return False
     if record.state is State.INFLIGHT:
         return record.lease is not None and record.lease.expires_at <= now
@@ -334,7 +336,7 @@ def _claimable(record: JobRecord, now: datetime) -> bool:
 
 
 def _wakes(record: JobRecord) -> datetime | None:
-    if record.cancel_requested_at is not None:
+    if record.stop_requested_at is not None:
         return None
     if record.state is State.READY:
         return record.due_at

@@ -40,7 +40,7 @@ class Replays(Cases):
 
     @dead
     async def test_Q2_what_belonged_to_the_end_is_cleared(self, s: Scene, kind: str) -> None:
-        """Q2: no trace of completion, cancellation, progress or an old deadline keeps it from running."""
+        """Q2: no trace of completion, a stop request, progress or an old deadline keeps it from running."""
         held = await s.held(expires_at=at(60))
         await s.withdraw("a")
         await s.end(SETTLES[kind](held))
@@ -48,7 +48,8 @@ class Replays(Cases):
         await s.replay("a")
         record = await s.get()
         assert (record.completed_at, record.keep_until, record.dlq_reason, record.result) == (None,) * 4
-        assert (record.cancel_requested_at, record.started_at, record.progress, record.lease) == (None,) * 4
+        assert (record.stop_requested_at, record.stop_reason, record.progress, record.lease) == (None,) * 4
+        assert (record.stop_fingerprint, record.stop_keep_until) == (None, None)
         assert record.expires_at is None
         await s.sweep()
         assert await s.order() == ["a"]
@@ -60,6 +61,19 @@ class Replays(Cases):
         record = await s.get()
         assert record.failures == (FAILURE,)
         assert (record.last_error, record.failed_at) == ("x", at(1))
+
+    async def test_R1_a_replay_leaves_the_trace_of_the_last_run(self, s: Scene) -> None:
+        """R1, Q2: who ran it last, from when to when, until somebody claims it again."""
+        held = await s.held()
+        s.tick(2)
+        await s.end(fail(held, started_at=at(1)))
+        before = await s.get()
+        s.tick(60)
+        await s.replay("a")
+        after = await s.get()
+        for name in ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", "settled_at", "version"):
+            assert getattr(after, name) == getattr(before, name)
+        assert (after.worker, after.claimed_at, after.started_at, after.settled_at) == ("w", at(0), at(1), at(2))
 
     async def test_Q2_lineage_is_kept(self, s: Scene) -> None:
         """Q2: the original id and how often."""
@@ -100,24 +114,40 @@ class Replays(Cases):
         assert (record.idempotency_key, record.key_expires_at) == ("k", at(3600))
         assert await s.look.find_key("k", s.now) == "a"
 
-    @pytest.mark.parametrize("pruned", [False, True])
-    async def test_Q2_a_key_that_has_run_out_is_given_up(self, s: Scene, pruned: bool) -> None:
-        """Q2, I2: whether or not it was pruned meanwhile."""
+    async def test_Q2_a_key_past_its_ttl_lives_again(self, s: Scene) -> None:
+        """Q2, I2: a job that runs again is not enqueued beside itself."""
         await bury(s, idempotency_key="k", key_expires_at=at(60))
-        s.tick(60)
-        if pruned:
-            await s.look.prune(s.now, 9)
-        await s.replay("a")
-        assert (await s.get()).idempotency_key is None
+        s.tick(3600)
+        await s.prune()
+        assert await s.look.find_key("k", s.now) is None
+        assert await s.replay("a") == "replayed"
+        record = await s.get()
+        assert (record.idempotency_key, record.key_expires_at) == ("k", at(60))
+        assert await s.look.find_key("k", s.now) == "a"
+        assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
+        await s.end(ack(await s.claim("a")))
+        assert await s.look.find_key("k", s.now) is None
 
-    async def test_Q2_a_key_meanwhile_taken_is_dropped(self, s: Scene) -> None:
+    async def test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so(self, s: Scene) -> None:
         """Q2: the new owner keeps it."""
         await bury(s, idempotency_key="k", key_expires_at=at(60))
         s.tick(60)
         await s.add(job("b", idempotency_key="k"))
-        assert await s.replay("a") == "replayed"
-        assert (await s.get()).idempotency_key is None
+        assert await s.replay("a") == "replayed_without_key"
+        record = await s.get()
+        assert (record.state, record.idempotency_key, record.key_expires_at) == ("ready", None, None)
         assert await s.look.find_key("k", s.now) == "b"
+
+    async def test_Q2_of_two_that_had_one_key_the_first_replayed_has_it(self, s: Scene) -> None:
+        """Q2: in one call as in two; the second one's answer says so."""
+        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        s.tick(60)
+        await s.end(fail(await s.held("b", idempotency_key="k", key_expires_at=at(61))))
+        s.tick(60)
+        replays = [Replay(id=id) for id in "ab"]
+        assert await s.look.replay(replays, s.now) == ["replayed", "replayed_without_key"]
+        assert [(await s.get(id)).idempotency_key for id in "ab"] == ["k", None]
+        assert await s.look.find_key("k", s.now) == "a"
 
     async def test_Q2_a_new_key_can_be_given(self, s: Scene) -> None:
         """Q2: and is taken from then on; the old one is free."""
@@ -132,7 +162,7 @@ class Replays(Cases):
         """Q2: the replay happens, without a key."""
         await bury(s)
         await s.add(job("b", idempotency_key="k"))
-        assert await s.replay("a", idempotency_key="k") == "replayed"
+        assert await s.replay("a", idempotency_key="k") == "replayed_without_key"
         assert (await s.get()).idempotency_key is None
         assert await s.look.find_key("k", s.now) == "b"
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.lease import Verdict
@@ -312,6 +312,11 @@ class Scene:
     async def withdraw(self, *ids: str) -> list[Any]:
         """Cancel by hand."""
         return list(await self.look.cancel(ids, self.now, KEEP))
+
+    async def dead_letter(self, *ids: str, reason: str = "by hand", keep_until: datetime = KEEP) -> list[Any]:
+        """Dead-letter by hand."""
+        deaths = [DeadLetter(id=id, reason=reason, fingerprint="f0", keep_until=keep_until) for id in ids]
+        return list(await self.look.dead_letter(deaths, self.now))
 
     async def sweep(self, limit: int = ALL) -> int:
         """Cancel what expired."""

@@ -34,6 +34,7 @@ FIELDS: dict[str, Any] = {
     "last_error": "ValueError: no",
     "failed_at": at(1.5),
     "failures": (FAILURE,),
+    "started_at": at(0.500003),
     "keep_until": at(86400.000009),
 }
 
@@ -41,9 +42,10 @@ FIELDS: dict[str, Any] = {
 def expected(held: JobRecord, kind: str, now: Any) -> JobRecord:
     """The record that a settle must leave, spelled out here and not by the core."""
     common = {name: value for name, value in FIELDS.items() if name != "keep_until"}
-    record = replace(held, lease=None, settled_token=token_of(held), state=AFTER[kind], **common)
+    settled = {"settled_token": token_of(held), "settled_kind": kind, "settled_at": now}
+    record = replace(held, lease=None, state=AFTER[kind], **settled, **common)
     if kind == "put_back":
-        return replace(record, run_at=at(77), due_at=at(77), started_at=None, progress=None)
+        return replace(record, run_at=at(77), due_at=at(77), progress=None)
     record = replace(record, completed_at=now, keep_until=FIELDS["keep_until"])
     ends: dict[str, dict[str, Any]] = {
         "ack": {"result": b"42"},
@@ -79,7 +81,7 @@ class Settle(Cases):
         await s.end(SETTLES[kind](await s.claim("a")))
         record = await s.get()
         assert (record.attempts, record.crashes, record.unknown_put_backs) == (0, 0, 0)
-        assert (record.last_error, record.failed_at, record.failures) == (None, None, ())
+        assert (record.last_error, record.failed_at, record.failures, record.started_at) == (None, None, (), None)
 
     @every_settle
     async def test_D7_a_settle_in_time_is_ok_to_the_last_microsecond(self, s: Scene, kind: str) -> None:
@@ -140,9 +142,10 @@ class Settle(Cases):
         assert states == [(AFTER[kinds[n % 4]], n) for n in range(500)]
 
     async def test_D7_two_settles_of_one_job_in_a_batch(self, s: Scene) -> None:
-        """D7, D8: the first counts; the second is its repeat and changes nothing."""
+        """D7, D8: the first counts; a second of its kind is its repeat, another kind is refused."""
         held = await s.held()
-        assert await s.settle(ack(held, result=b"1"), fail(held)) == ["ok", "replayed"]
+        first, repeat, other = await s.settle(ack(held, result=b"1"), ack(held, result=b"2"), fail(held))
+        assert (first, repeat, type(other).__name__) == ("ok", "replayed", "JobNotInflight")
         record = await s.get()
         assert (record.state, record.result) == ("done", b"1")
 
@@ -157,7 +160,8 @@ class Settle(Cases):
             ack(held["d"]),
             ack(held["b"]),
         )
-        assert verdicts == ["ok", "ok", "replayed", "ok", "ok", "replayed"]
+        assert type(verdicts.pop(2)).__name__ == "JobNotInflight"
+        assert verdicts == ["ok", "ok", "ok", "ok", "replayed"]
         assert await s.states("a", "b", "c", "d") == ["ready", "done", "done", "done"]
 
     async def test_D7_plain_successes_and_others_of_one_claim(self, s: Scene) -> None:
@@ -187,7 +191,45 @@ class Settle(Cases):
         await s.end(settle)
         async with s.nothing_changes():
             assert await s.settle(settle) == ["replayed"]
-            assert await s.settle(*(other(held, attempts=9) for other in SETTLES.values())) == ["replayed"] * 4
+            assert await s.settle(SETTLES[kind](held, attempts=9)) == ["replayed"]
+
+    @every_settle
+    async def test_D8_another_kind_under_the_settled_token_is_refused(self, s: Scene, kind: str) -> None:
+        """D8: nobody may believe that a Fail happened where an Ack did; in a batch with the repeat as alone."""
+        held = await s.held()
+        await s.end(SETTLES[kind](held))
+        others = [settle(held) for other, settle in SETTLES.items() if other != kind]
+        async with s.nothing_changes():
+            verdicts = await s.settle(*others, SETTLES[kind](held), *others)
+        assert verdicts.pop(3) == "replayed"
+        assert {type(verdict).__name__ for verdict in verdicts} == {"JobNotInflight"}
+
+    async def test_D8_it_is_refused_too_while_somebody_else_holds_the_job(self, s: Scene) -> None:
+        """D8: under a valid lease by LeaseMismatch, under a lapsed one by LeaseExpired."""
+        held = await s.held()
+        await s.end(put_back(held))
+        new = await s.claim("a", lease=5)
+        async with s.nothing_changes():
+            assert [type(verdict).__name__ for verdict in await s.settle(ack(held), fail(held))] == [
+                "LeaseMismatch"
+            ] * 2
+        s.tick(5)
+        async with s.nothing_changes():
+            assert [type(verdict).__name__ for verdict in await s.settle(ack(held), fail(held))] == ["LeaseExpired"] * 2
+        s.tick(-1)
+        await s.end(ack(new))
+
+    async def test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back(self, s: Scene) -> None:
+        """D8, T3: the kind that was asked for counts, not the state that it led to."""
+        cancelled, dead = await s.held("cancelled"), await s.held("dead")
+        await s.withdraw("cancelled")
+        await s.dead_letter("dead")
+        await s.end(put_back(cancelled), put_back(dead))
+        assert await s.states("cancelled", "dead") == ["cancelled", "dlq"]
+        async with s.nothing_changes():
+            assert await s.settle(put_back(cancelled), put_back(dead)) == ["replayed", "replayed"]
+            refused = await s.settle(cancel(cancelled), fail(dead))
+        assert [type(verdict).__name__ for verdict in refused] == ["JobNotInflight"] * 2
 
     @every_settle
     async def test_D8_it_is_replayed_even_after_the_lease_would_have_expired(self, s: Scene, kind: str) -> None:

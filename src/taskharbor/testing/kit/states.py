@@ -127,6 +127,10 @@ async def _withdraw(s: Scene, token: str) -> Any:
     return (await s.withdraw("a"))[0]
 
 
+async def _dead_letter(s: Scene, token: str) -> Any:
+    return (await s.dead_letter("a"))[0]
+
+
 async def _delete(s: Scene, token: str) -> Any:
     return (await s.look.delete(["a"]))[0]
 
@@ -157,6 +161,7 @@ VERBS: dict[str, Callable[[Scene, str], Awaitable[Any]]] = {
     "fail": _fail,
     "cancel": _cancel,
     "withdraw": _withdraw,
+    "dead_letter": _dead_letter,
     "delete": _delete,
     "replay": _replay,
     "reschedule": _reschedule,
@@ -182,6 +187,17 @@ TABLE: dict[str, tuple[Any, dict[str, tuple[Any, str | None]]]] = {
             "scheduled": ("cancelled", "cancelled"),
             "ready": ("cancelled", "cancelled"),
             "waiting": ("cancelled", "cancelled"),
+            "inflight": ("requested", "inflight"),
+            "lapsed": ("requested", "inflight"),
+        },
+    ),
+    "dead_letter": (
+        "finished",
+        {
+            "missing": ("missing", None),
+            "scheduled": ("dead", "dlq"),
+            "ready": ("dead", "dlq"),
+            "waiting": ("dead", "dlq"),
             "inflight": ("requested", "inflight"),
             "lapsed": ("requested", "inflight"),
         },
@@ -235,6 +251,8 @@ class States(Cases):
         """T1: the counts of all states add up to the jobs there are."""
         for kind in ("ack", "fail", "cancel"):
             await s.end(SETTLES[kind](await s.held(kind)))
+        await s.held("lapsed", lease=1)
+        s.tick(1)
         await s.held("held")
         await s.add(job("scheduled", run_at=at(60)), job("ready"), job("p", queue="elsewhere"), child("waits", "p"))
         [counts] = [found for found in await s.look.counts(s.now) if found.queue == "q"]
@@ -249,14 +267,14 @@ class States(Cases):
         assert await s.look.query(Filter(states=(Shown.CLAIMED,)), s.now, 9) == []
         assert [job.id for job in await s.look.query(Filter(states=(Shown.RUNNING,)), s.now, 9)] == ["a"]
 
-    async def test_T2_a_job_put_back_or_reclaimed_has_not_started(self, s: Scene) -> None:
-        """T2: started_at and progress belong to one run."""
+    async def test_T2_a_job_claimed_again_has_not_started(self, s: Scene) -> None:
+        """T2: started_at and progress belong to one run; a put-back forgets the progress, the next claim the start."""
         for again in ("put back", "reclaimed"):
             held = await s.held(again, lease=10)
             await s.extend(Report(again, token_of(held), at(0), Progress(0.9, "nearly")), lease=10)
             if again == "put back":
-                await s.end(put_back(held))
-                assert (await s.get(again)).started_at is None
+                await s.end(put_back(held, started_at=at(0)))
+                assert ((await s.get(again)).started_at, (await s.get(again)).progress) == (at(0), None)
             else:
                 s.tick(10)
             record = await s.claim(again)
@@ -268,7 +286,7 @@ class States(Cases):
         s.tick(1)
         assert await s.withdraw("a") == ["requested"]
         record = await s.get()
-        assert record.cancel_requested_at == at(1)
+        assert record.stop_requested_at == at(1)
         assert record.lease == held.lease
         assert record.state == "inflight"
         s.tick(1)

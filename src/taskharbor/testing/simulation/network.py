@@ -16,7 +16,9 @@ from taskharbor.testing.simulation.processes import ProcessLoop, outside
 from taskharbor.testing.witness import RECORDED
 
 HINTED = frozenset({"wait_for_work", "wait_for_end"})
-RINGING = frozenset({"enqueue", "settle", "cancel", "replay", "reschedule", "sweep", "pause", "swap_schedules"})
+RINGING = frozenset(
+    {"enqueue", "settle", "cancel", "dead_letter", "replay", "reschedule", "sweep", "pause", "swap_schedules"}
+)
 
 
 class Hints(Wrapper):

@@ -233,8 +233,10 @@ class Visit:
     async def _tamper(self) -> None:
         chance, admin = self._chance, self._app.harbor.admin
         deed = chance.random()
-        if deed < 0.3 and self._jobs:
+        if deed < 0.2 and self._jobs:
             await admin.jobs.acancel([chance.choice(self._jobs).id])
+        elif deed < 0.3 and self._jobs:
+            await admin.jobs.adead_letter([chance.choice(self._jobs).id], reason="by hand")
         elif deed < 0.45 and self._runs:
             await admin.workflows.acancel(chance.choice(self._runs))
         elif deed < 0.6 and self._runs:

@@ -20,10 +20,12 @@ CREATE TABLE harbor.job (
     workflow_id text COLLATE "C",
     original_id text COLLATE "C",
     replays integer NOT NULL DEFAULT 0,
+    -- true, or NULL, which takes no room
+    kept boolean,
     tags text,
     headers text,
     payload bytea NOT NULL,
-    CHECK (priority BETWEEN -100 AND 100 AND replays >= 0)
+    CHECK (priority BETWEEN -100 AND 100 AND replays >= 0 AND kept IS NOT FALSE)
 );
 CREATE INDEX job_workflow ON harbor.job (workflow_id, seq) WHERE workflow_id IS NOT NULL;
 
@@ -43,20 +45,28 @@ CREATE TABLE harbor.live (
     lease_expires_at timestamptz,
     claimed_at timestamptz,
     started_at timestamptz,
-    cancel_requested_at timestamptz,
+    stop_requested_at timestamptz,
+    stop_keep_until timestamptz,
     failed_at timestamptz,
+    settled_at timestamptz,
     state text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
     token text COLLATE "C",
     worker text COLLATE "C",
     settled_token text COLLATE "C",
+    settled_kind text COLLATE "C",
+    stop_reason text COLLATE "C",
+    stop_fingerprint text COLLATE "C",
     progress text,
     last_error text,
     failures text,
     CHECK (
-        CASE state WHEN 'ready' THEN unmet = 0 WHEN 'inflight' THEN unmet = 0 AND version > 0 WHEN 'waiting' THEN unmet > 0
+        CASE state
+            WHEN 'ready' THEN unmet = 0 AND num_nonnulls(token, lease_expires_at, stop_requested_at, stop_reason) = 0
+            WHEN 'inflight' THEN unmet = 0 AND version > 0 AND num_nulls(token, lease_expires_at, worker, claimed_at) = 0
+                AND (stop_reason IS NULL OR num_nulls(stop_requested_at, stop_fingerprint, stop_keep_until) = 0)
+            WHEN 'waiting' THEN unmet > 0 AND num_nonnulls(token, lease_expires_at, stop_requested_at, stop_reason) = 0
             ELSE false END
-        AND num_nulls(token, lease_expires_at, worker, claimed_at) = CASE state WHEN 'inflight' THEN 0 ELSE 4 END
         AND least(version, attempts, crashes, unknown_put_backs) >= 0)
 ) WITH (
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
@@ -64,10 +74,11 @@ CREATE TABLE harbor.live (
 );
 -- Who is next (D11). Reserve walks the priorities of a queue and reads of each only what is due.
 CREATE INDEX live_line ON harbor.live (queue, priority DESC, due_at, seq) WHERE state = 'ready';
--- Leases that may lapse; once lapsed the job is in line, unless a cancel was asked for.
+-- Leases that may lapse; once lapsed the job is in line, unless it was asked to stop.
 CREATE INDEX live_lease ON harbor.live (lease_expires_at) WHERE state = 'inflight';
 CREATE INDEX live_expiring ON harbor.live (expires_at) WHERE expires_at IS NOT NULL;
 
+-- A done job was settled by an Ack when it was completed, so neither is stored twice.
 CREATE TABLE harbor.ended (
     seq bigint PRIMARY KEY,
     version integer NOT NULL,
@@ -80,12 +91,19 @@ CREATE TABLE harbor.ended (
     keep_until timestamptz NOT NULL,
     run_at timestamptz,
     expires_at timestamptz,
+    claimed_at timestamptz,
     started_at timestamptz,
-    cancel_requested_at timestamptz,
+    stop_requested_at timestamptz,
+    stop_keep_until timestamptz,
     failed_at timestamptz,
+    settled_at timestamptz,
     state text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
+    worker text COLLATE "C",
     settled_token text COLLATE "C",
+    settled_kind text COLLATE "C",
+    stop_reason text COLLATE "C",
+    stop_fingerprint text COLLATE "C",
     dlq_reason text COLLATE "C",
     fingerprint text COLLATE "C",
     progress text,
@@ -93,9 +111,9 @@ CREATE TABLE harbor.ended (
     failures text,
     result bytea,
     CHECK (CASE state
-        WHEN 'done' THEN unmet = 0 AND dlq_reason IS NULL AND fingerprint IS NULL
-        WHEN 'dlq' THEN unmet = 0 AND dlq_reason IS NOT NULL AND result IS NULL
-        WHEN 'cancelled' THEN dlq_reason IS NULL AND fingerprint IS NULL AND result IS NULL
+        WHEN 'done' THEN unmet = 0 AND num_nonnulls(dlq_reason, fingerprint, settled_kind, settled_at) = 0
+        WHEN 'dlq' THEN dlq_reason IS NOT NULL AND result IS NULL
+        WHEN 'cancelled' THEN num_nonnulls(dlq_reason, fingerprint, result) = 0
         ELSE false END)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX ended_kept ON harbor.ended (keep_until, seq);
@@ -108,7 +126,6 @@ CREATE TABLE harbor.keys (
     expires_at timestamptz
 );
 CREATE INDEX keys_owner ON harbor.keys (owner);
-CREATE INDEX keys_expiring ON harbor.keys (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE harbor.edge (
     child text COLLATE "C" NOT NULL,
@@ -155,18 +172,20 @@ SELECT
     job.seq, job.id, job.type, job.queue, job.payload, job.priority, job.max_attempts, job.max_crashes, live.state,
     job.created_at, live.due_at, live.version, live.token, live.lease_expires_at, live.worker, live.claimed_at,
     live.run_at, live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
-    job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
-    live.failures, live.started_at, live.progress, live.cancel_requested_at, NULL::timestamptz AS completed_at,
-    NULL::bytea AS result, NULL::text COLLATE "C" AS dlq_reason, NULL::text COLLATE "C" AS fingerprint, live.unmet,
-    job.original_id, job.replays, live.settled_token, NULL::timestamptz AS keep_until
+    job.workflow_id, job.kept, live.attempts, live.crashes, live.unknown_put_backs, live.last_error, live.failed_at,
+    live.failures, live.started_at, live.progress, live.stop_requested_at, live.stop_reason, live.stop_fingerprint,
+    live.stop_keep_until, NULL::timestamptz AS completed_at, NULL::bytea AS result, NULL::text COLLATE "C" AS dlq_reason,
+    NULL::text COLLATE "C" AS fingerprint, live.unmet, job.original_id, job.replays, live.settled_kind, live.settled_at,
+    live.settled_token, NULL::timestamptz AS keep_until
 FROM harbor.live JOIN harbor.job USING (seq)
 UNION ALL
 SELECT
     job.seq, job.id, job.type, job.queue, job.payload, job.priority, job.max_attempts, job.max_crashes, ended.state,
-    job.created_at, ended.due_at, ended.version, NULL, NULL, NULL, NULL,
+    job.created_at, ended.due_at, ended.version, NULL, NULL, ended.worker, ended.claimed_at,
     ended.run_at, ended.expires_at, job.timeout, job.idempotency_key, job.key_expires_at, job.headers, job.tags,
-    job.workflow_id, ended.attempts, ended.crashes, ended.unknown_put_backs, ended.last_error, ended.failed_at,
-    ended.failures, ended.started_at, ended.progress, ended.cancel_requested_at, ended.completed_at,
-    ended.result, ended.dlq_reason, ended.fingerprint, ended.unmet, job.original_id, job.replays,
-    ended.settled_token, ended.keep_until
+    job.workflow_id, job.kept, ended.attempts, ended.crashes, ended.unknown_put_backs, ended.last_error, ended.failed_at,
+    ended.failures, ended.started_at, ended.progress, ended.stop_requested_at, ended.stop_reason, ended.stop_fingerprint,
+    ended.stop_keep_until, ended.completed_at, ended.result, ended.dlq_reason, ended.fingerprint, ended.unmet,
+    job.original_id, job.replays, CASE ended.state WHEN 'done' THEN 'ack' ELSE ended.settled_kind END,
+    CASE ended.state WHEN 'done' THEN ended.completed_at ELSE ended.settled_at END, ended.settled_token, ended.keep_until
 FROM harbor.ended JOIN harbor.job USING (seq);

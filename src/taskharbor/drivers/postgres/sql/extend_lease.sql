@@ -3,4 +3,5 @@ UPDATE harbor.live SET lease_expires_at = greatest(live.lease_expires_at, $6), s
     progress = coalesce(given.progress, live.progress)
 FROM unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::text[]) AS given (seq, token, started_at, progress)
 WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5
-RETURNING live.seq, live.lease_expires_at, live.cancel_requested_at IS NOT NULL
+RETURNING live.seq, live.lease_expires_at, live.stop_requested_at IS NOT NULL AND live.stop_reason IS NULL,
+    live.stop_reason IS NOT NULL

@@ -18,6 +18,6 @@ SELECT least(
             WHERE state = 'ready' AND live.queue = rank.queue AND live.priority = rank.priority ORDER BY due_at LIMIT 1) AS due
         FROM rank WHERE priority IS NOT NULL) AS firsts),
     (SELECT lease_expires_at FROM harbor.live
-        WHERE state = 'inflight' AND cancel_requested_at IS NULL AND queue = ANY (ARRAY(SELECT queue FROM open))
+        WHERE state = 'inflight' AND stop_requested_at IS NULL AND queue = ANY (ARRAY(SELECT queue FROM open))
         ORDER BY lease_expires_at LIMIT 1)
 )

@@ -4,7 +4,11 @@ WITH gone AS (
     WHERE job.id = ANY ($1::text[]) AND ended.seq = job.seq AND ended.keep_until <= $2
     RETURNING ended.seq, job.id, job.idempotency_key
 ),
+held AS MATERIALIZED (
+    SELECT key FROM harbor.keys WHERE key = ANY (ARRAY (SELECT idempotency_key FROM gone)) ORDER BY key FOR UPDATE
+),
 freed AS (
-    DELETE FROM harbor.keys USING gone WHERE keys.key = gone.idempotency_key AND keys.owner = gone.id
+    DELETE FROM harbor.keys USING gone
+    WHERE keys.key = gone.idempotency_key AND keys.owner = gone.id AND keys.key = ANY (ARRAY (SELECT key FROM held))
 )
 DELETE FROM harbor.job USING gone WHERE job.seq = gone.seq RETURNING job.id, job.workflow_id

@@ -7,7 +7,8 @@ WITH found AS (
     WHERE live.seq < $2 AND $6::text IS NULL AND $10::text IS NULL
         AND ($12::text[] IS NULL OR CASE live.state
             WHEN 'ready' THEN CASE WHEN live.due_at > $11 THEN 'scheduled' ELSE 'ready' END
-            WHEN 'inflight' THEN CASE WHEN live.started_at IS NULL THEN 'claimed' ELSE 'running' END
+            WHEN 'inflight' THEN CASE WHEN live.lease_expires_at <= $11 THEN 'lapsed'
+                WHEN live.started_at IS NULL THEN 'claimed' ELSE 'running' END
             ELSE live.state END = ANY ($12))
         AND ($3::text IS NULL OR job.queue LIKE $3)
         AND ($4::text IS NULL OR job.type LIKE $4)

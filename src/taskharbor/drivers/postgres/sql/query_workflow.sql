@@ -5,7 +5,8 @@ SELECT * FROM harbor.record
 WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $13 AND seq < $2))
     AND ($12::text[] IS NULL OR CASE state
         WHEN 'ready' THEN CASE WHEN due_at > $11 THEN 'scheduled' ELSE 'ready' END
-        WHEN 'inflight' THEN CASE WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
+        WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $11 THEN 'lapsed'
+        WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
         ELSE state END = ANY ($12))
     AND ($3::text IS NULL OR queue LIKE $3)
     AND ($4::text IS NULL OR type LIKE $4)

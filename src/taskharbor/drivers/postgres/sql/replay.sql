@@ -8,8 +8,11 @@ gone AS (
     DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq RETURNING ended.*
 )
 INSERT INTO harbor.live (
-    seq, priority, awaited, version, unmet, due_at, run_at, failed_at, state, queue, settled_token, last_error, failures
+    seq, priority, awaited, version, unmet, due_at, run_at, claimed_at, started_at, failed_at, settled_at, state, queue,
+    worker, settled_token, settled_kind, last_error, failures
 )
-SELECT gone.seq, again.priority, EXISTS (SELECT FROM harbor.edge WHERE edge.parent = $1), gone.version, gone.unmet, $6, $5, gone.failed_at,
-    CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END, gone.queue, gone.settled_token, gone.last_error, gone.failures
+SELECT gone.seq, again.priority, EXISTS (SELECT FROM harbor.edge WHERE edge.parent = $1), gone.version, gone.unmet, $6, $5,
+    gone.claimed_at, gone.started_at, gone.failed_at, gone.settled_at,
+    CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END, gone.queue, gone.worker, gone.settled_token,
+    gone.settled_kind, gone.last_error, gone.failures
 FROM gone JOIN again USING (seq)

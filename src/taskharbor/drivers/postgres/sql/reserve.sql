@@ -31,7 +31,7 @@ lapsed AS (
     SELECT open.queue, found.priority, found.due, found.seq
     FROM open CROSS JOIN LATERAL (
         SELECT live.seq, live.priority, CASE WHEN crashes = 0 THEN '-infinity' ELSE lease_expires_at END AS due FROM harbor.live
-        WHERE state = 'inflight' AND live.queue = open.queue AND lease_expires_at <= $1 AND cancel_requested_at IS NULL
+        WHERE state = 'inflight' AND live.queue = open.queue AND lease_expires_at <= $1 AND stop_requested_at IS NULL
             AND (live.expires_at IS NULL OR live.expires_at > $1)
         ORDER BY live.priority DESC, due, live.seq LIMIT $5
         FOR UPDATE SKIP LOCKED

@@ -6,7 +6,7 @@ WITH chosen AS MATERIALIZED (
         SELECT live.seq FROM harbor.live
         WHERE live.seq = (SELECT job.seq FROM harbor.job WHERE job.id = given.id)
             AND (live.state = 'ready' AND live.due_at <= $1 OR live.state = 'inflight' AND live.lease_expires_at <= $1)
-            AND live.cancel_requested_at IS NULL AND (live.expires_at IS NULL OR live.expires_at > $1)
+            AND live.stop_requested_at IS NULL AND (live.expires_at IS NULL OR live.expires_at > $1)
             AND live.queue NOT IN (SELECT queue FROM harbor.paused)
         FOR UPDATE SKIP LOCKED
     ) AS found

@@ -16,10 +16,13 @@ CREATE TABLE job (
     worker TEXT,
     claimed_at INTEGER,
     started_at INTEGER,
-    cancel_requested_at INTEGER,
+    -- a cancel was asked for, or with a reason a dead letter
+    stop_requested_at INTEGER,
     completed_at INTEGER,
     keep_until INTEGER,
     settled_token TEXT,
+    settled_kind TEXT,
+    settled_at INTEGER,
     unmet INTEGER NOT NULL DEFAULT 0,
     type TEXT NOT NULL,
     created_at INTEGER NOT NULL,
@@ -27,6 +30,7 @@ CREATE TABLE job (
     run_at INTEGER,
     expires_at INTEGER,
     timeout REAL,
+    kept INTEGER NOT NULL DEFAULT 0 CHECK (kept IN (0, 1)),
     max_attempts INTEGER,
     max_crashes INTEGER,
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -35,6 +39,9 @@ CREATE TABLE job (
     failed_at INTEGER,
     dlq_reason TEXT,
     fingerprint TEXT,
+    stop_reason TEXT,
+    stop_fingerprint TEXT,
+    stop_keep_until INTEGER,
     idempotency_key TEXT,
     key_expires_at INTEGER,
     workflow_id TEXT,
@@ -51,27 +58,28 @@ CREATE TABLE job (
     -- One CASE, so that a write pays for the rules of one state only.
     CHECK (CASE state
         WHEN 'ready' THEN lined = 1 AND unmet = 0
-            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, fingerprint,
-                result) IS NULL
+            AND coalesce(token, lease_expires_at, completed_at, keep_until, dlq_reason, fingerprint, stop_requested_at,
+                stop_reason, result) IS NULL
         WHEN 'inflight' THEN (lined = 0 OR lined = 2) AND unmet = 0 AND version > 0
             AND token IS NOT NULL AND lease_expires_at IS NOT NULL AND worker IS NOT NULL AND claimed_at IS NOT NULL
             AND coalesce(completed_at, keep_until, dlq_reason, fingerprint, result) IS NULL
+            AND (stop_reason IS NULL OR (stop_requested_at IS NOT NULL AND stop_keep_until IS NOT NULL))
         WHEN 'done' THEN lined = 0 AND unmet = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
-            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason, fingerprint) IS NULL
-        WHEN 'dlq' THEN lined = 0 AND unmet = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
-            AND dlq_reason IS NOT NULL AND coalesce(token, lease_expires_at, worker, claimed_at, result) IS NULL
+            AND settled_kind = 'ack' AND coalesce(token, lease_expires_at, dlq_reason, fingerprint) IS NULL
+        WHEN 'dlq' THEN lined = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
+            AND dlq_reason IS NOT NULL AND coalesce(token, lease_expires_at, result) IS NULL
         WHEN 'cancelled' THEN lined = 0 AND completed_at IS NOT NULL AND keep_until IS NOT NULL
-            AND coalesce(token, lease_expires_at, worker, claimed_at, dlq_reason, fingerprint, result) IS NULL
+            AND coalesce(token, lease_expires_at, dlq_reason, fingerprint, result) IS NULL
         WHEN 'waiting' THEN lined = 0 AND unmet > 0
-            AND coalesce(token, lease_expires_at, worker, claimed_at, completed_at, keep_until, dlq_reason, fingerprint,
-                result) IS NULL
+            AND coalesce(token, lease_expires_at, completed_at, keep_until, dlq_reason, fingerprint, stop_requested_at,
+                stop_reason, result) IS NULL
         ELSE 0 END)
 ) STRICT;
 
 -- Who is next (D11): reserve walks the priorities of a queue and reads of each only what is due.
 CREATE INDEX job_line ON job (queue, priority DESC, place, seq, lined) WHERE lined > 0;
 
--- Leases that may lapse; once lapsed the job is in line, unless a cancel was asked for.
+-- Leases that may lapse; once lapsed the job is in line, unless it was asked to stop.
 CREATE INDEX job_lease ON job (lease_expires_at) WHERE state = 'inflight' AND lined = 0;
 
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND completed_at IS NULL;
@@ -92,7 +100,6 @@ CREATE TABLE keys (
     expires_at INTEGER
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_owner ON keys (owner);
-CREATE INDEX keys_expiring ON keys (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE edge (
     child TEXT NOT NULL,

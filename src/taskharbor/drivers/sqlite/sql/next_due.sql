@@ -14,5 +14,5 @@ SELECT min(due) FROM (
     FROM rank WHERE priority IS NOT NULL
     UNION ALL
     SELECT min(lease_expires_at) FROM job
-    WHERE state = 'inflight' AND lined = 0 AND cancel_requested_at IS NULL AND queue IN (SELECT queue FROM open)
+    WHERE state = 'inflight' AND lined = 0 AND stop_requested_at IS NULL AND queue IN (SELECT queue FROM open)
 )

@@ -5,13 +5,14 @@ SELECT
     id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token || seq || ' ' || id,
     lease_expires_at, worker, claimed_at, run_at, expires_at, timeout, idempotency_key, key_expires_at, headers, tags,
     workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
-    cancel_requested_at, completed_at, result, dlq_reason, fingerprint, unmet, original_id, replays,
-    settled_token || seq || ' ' || id, keep_until
+    stop_requested_at, completed_at, result, dlq_reason, fingerprint, unmet, original_id, replays,
+    settled_token || seq || ' ' || id, keep_until, kept, stop_reason, stop_fingerprint, stop_keep_until, settled_kind,
+    settled_at
 FROM job INDEXED BY job_workflow
 WHERE workflow_id = ?10 AND seq < ?3
     AND (?4 IS NULL OR CASE state
         WHEN 'ready' THEN iif(due_at > ?1, 'scheduled', 'ready')
-        WHEN 'inflight' THEN iif(started_at IS NULL, 'claimed', 'running')
+        WHEN 'inflight' THEN iif(lease_expires_at <= ?1, 'lapsed', iif(started_at IS NULL, 'claimed', 'running'))
         ELSE state END IN (SELECT value FROM json_each(?4)))
     AND (?5 IS NULL OR queue GLOB ?5)
     AND (?6 IS NULL OR type GLOB ?6)

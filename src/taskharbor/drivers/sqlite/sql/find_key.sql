@@ -1,1 +1,0 @@
-SELECT owner FROM keys WHERE key = ?1 AND (expires_at IS NULL OR expires_at > ?2)

@@ -1,0 +1,211 @@
+"""Q4: jobs dead-lettered by hand, at once in line and through the holder under a lease (T1, T3)."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+import pytest
+
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import LAST_MOMENT
+from taskharbor.core.states import Shown
+from taskharbor.driver import Extended, Report
+from taskharbor.testing.kit.scene import (
+    KEEP,
+    SETTLES,
+    Cases,
+    Scene,
+    ack,
+    at,
+    cancel,
+    child,
+    fail,
+    job,
+    put_back,
+    token_of,
+)
+
+LATER = at(9 * 86400)
+REQUEST = ("stop_requested_at", "stop_reason", "stop_fingerprint", "stop_keep_until")
+
+
+class Deaths(Cases):
+    """Q4."""
+
+    @pytest.mark.parametrize("state", ["ready", "scheduled", "put back"])
+    async def test_Q4_a_job_in_line_is_dead_at_once(self, s: Scene, state: str) -> None:
+        """Q4, I2: with the reason given; payload, history and key are kept, and nobody is handed it any more."""
+        run_at = at(3600) if state == "scheduled" else None
+        await s.add(job("a", payload=b"p", idempotency_key="k", run_at=run_at))
+        if state == "put back":
+            await s.end(put_back(await s.claim("a"), attempts=2, last_error="E: old", failed_at=at(0)))
+        before = await s.get()
+        s.tick(3)
+        assert await s.dead_letter("a", keep_until=LATER) == ["dead"]
+        record = await s.get()
+        assert (record.state, record.dlq_reason, record.fingerprint) == ("dlq", "by hand", "f0")
+        assert (record.completed_at, record.keep_until, record.lease) == (at(3), LATER, None)
+        for name in ("payload", "attempts", "last_error", "failed_at", "failures", "version", "worker", *REQUEST):
+            assert getattr(record, name) == getattr(before, name)
+        assert await s.look.find_key("k", s.now) == "a"
+        assert await s.reserve() == []
+        assert [found.id for found in await s.look.query(Filter(states=(Shown.DLQ,)), s.now, 9)] == ["a"]
+        [group] = await s.look.dead_groups(Filter(), s.now, 9)
+        assert (group.fingerprint, group.count) == ("f0", 1)
+
+    async def test_Q4_several_are_answered_one_by_one(self, s: Scene) -> None:
+        """Q4: one call, one answer per id, in order; what was named twice is dead by then."""
+        await s.end(ack(await s.held("done")))
+        await s.held("held")
+        await s.add(job("ready"))
+        answers = await s.dead_letter("ready", "nobody", "held", "done", "ready")
+        assert answers == ["dead", "missing", "requested", "finished", "finished"]
+
+    async def test_Q4_under_a_lease_only_the_request_is_recorded(self, s: Scene) -> None:
+        """Q4, T3: state and lease stay; the first request counts, and the holder hears of it with the heartbeat."""
+        held = await s.held()
+        s.tick(1)
+        assert await s.dead_letter("a", reason="first", keep_until=LATER) == ["requested"]
+        record = await s.get()
+        assert tuple(getattr(record, name) for name in REQUEST) == (at(1), "first", "f0", LATER)
+        assert (record.state, record.lease) == ("inflight", held.lease)
+        s.tick(1)
+        async with s.nothing_changes():
+            assert await s.dead_letter("a", reason="second") == ["requested"]
+        [answer] = await s.extend(Report("a", token_of(held)), lease=60)
+        assert answer == Extended(at(62), False, True)
+
+    async def test_Q4_a_put_back_after_the_request_is_dead(self, s: Scene) -> None:
+        """Q4, T1: with the reason and the retention of the request, and the fields of the transition."""
+        held = await s.held(idempotency_key="k")
+        await s.dead_letter("a", keep_until=LATER)
+        s.tick(3)
+        await s.end(put_back(held, attempts=2, last_error="x", keep_until=at(999)))
+        record = await s.get()
+        assert (record.state, record.dlq_reason, record.fingerprint) == ("dlq", "by hand", "f0")
+        assert (record.attempts, record.last_error, record.settled_kind) == (2, "x", "put_back")
+        assert (record.completed_at, record.keep_until, record.lease) == (at(3), LATER, None)
+        assert await s.look.find_key("k", s.now) == "a"
+        s.tick(9999)
+        assert await s.reserve() == []
+
+    @pytest.mark.parametrize(("kind", "state"), [("ack", "done"), ("fail", "dlq"), ("cancel", "cancelled")])
+    async def test_Q4_what_the_holder_says_wins(self, s: Scene, kind: str, state: str) -> None:
+        """Q4, T3: work that was done is done; a Fail has its own reason."""
+        held = await s.held()
+        await s.dead_letter("a")
+        await s.end(SETTLES[kind](held))
+        record = await s.get()
+        assert (record.state, record.dlq_reason) == (state, "max_attempts" if kind == "fail" else None)
+
+    async def test_Q4_left_behind_after_the_request_it_is_dead(self, s: Scene) -> None:
+        """Q4, T1: once the lease has lapsed, upkeep ends the job; reserve never hands it out."""
+        await s.held(lease=5)
+        await s.dead_letter("a", keep_until=LATER)
+        s.tick(4.999999)
+        assert await s.sweep() == 0
+        s.tick(0.000001)
+        assert await s.reserve() == []
+        assert await s.sweep() == 1
+        record = await s.get()
+        assert (record.state, record.dlq_reason, record.fingerprint) == ("dlq", "by hand", "f0")
+        assert (record.completed_at, record.keep_until, record.lease) == (at(5), LATER, None)
+        assert await s.sweep() == 0
+
+    async def test_Q4_a_lapsed_job_dies_by_the_next_sweep(self, s: Scene) -> None:
+        """Q4, T1: whoever held it is gone, but may not know that."""
+        await s.held(lease=5, expires_at=at(6))
+        s.tick(7)
+        assert await s.dead_letter("a") == ["requested"]
+        await s.sweep()
+        assert (await s.get()).dlq_reason == "by hand"
+
+    @pytest.mark.parametrize("first", ["cancel", "dead_letter"])
+    @pytest.mark.parametrize("end", ["put_back", "left behind"])
+    async def test_T3_if_both_were_asked_for_cancelled_wins(self, s: Scene, first: str, end: str) -> None:
+        """T3: in whichever order, and the holder hears of the cancel."""
+        held = await s.held(lease=5)
+        await (s.withdraw("a") if first == "cancel" else s.dead_letter("a"))
+        s.tick(1)
+        assert await (s.dead_letter("a") if first == "cancel" else s.withdraw("a")) == ["requested"]
+        record = await s.get()
+        assert tuple(getattr(record, name) for name in REQUEST[1:]) == (None, None, None)
+        assert record.stop_requested_at == at(0 if first == "cancel" else 1)
+        [answer] = await s.extend(Report("a", token_of(held)), lease=4)
+        assert answer == Extended(at(5), True, False)
+        if end == "put_back":
+            await s.end(put_back(held))
+        else:
+            s.tick(4)
+            await s.sweep()
+        record = await s.get()
+        assert (record.state, record.dlq_reason, record.keep_until) == ("cancelled", None, KEEP)
+
+    async def test_Q4_a_waiting_job_dies_with_what_it_lacks(self, s: Scene) -> None:
+        """Q4, Q3: parents that end meanwhile count; replayed, it waits for the others only."""
+        await s.add(job("p"), job("q"), child("a", "p", "q"))
+        assert await s.dead_letter("a") == ["dead"]
+        assert ((await s.get()).state, (await s.get()).unmet) == ("dlq", 2)
+        await s.end(ack(await s.claim("p")))
+        assert ((await s.get()).state, (await s.get()).unmet) == ("dlq", 1)
+        assert await s.replay("a") == "replayed"
+        assert await s.states("a") == ["waiting"]
+        await s.end(ack(await s.claim("q")))
+        assert await s.order() == ["a"]
+
+    async def test_Q4_dependants_hear_of_it_as_of_any_failure(self, s: Scene) -> None:
+        """Q4, K2, K4: hold waits, cancel is cancelled with all behind it, collect runs."""
+        flow = [child(policy, "a", policy=policy) for policy in ("hold", "cancel", "collect")]
+        await s.add(job("a"), *flow, child("last", "cancel", policy="cancel"))
+        assert await s.dead_letter("a", keep_until=LATER) == ["dead"]
+        assert await s.states("hold", "cancel", "collect", "last") == ["waiting", "cancelled", "ready", "cancelled"]
+        assert {(await s.get(id)).keep_until for id in ("cancel", "last")} == {LATER}
+        assert await s.replay("a") == "replayed"
+        await s.end(ack(await s.claim("a")))
+        assert await s.states("hold", "collect") == ["ready", "ready"]
+
+    @pytest.mark.parametrize("end", ["put_back", "left behind"])
+    async def test_Q4_dependants_of_a_held_job_hear_of_it_at_its_end(self, s: Scene, end: str) -> None:
+        """Q4, K2: in the same step, and not before."""
+        await s.add(job("a"), child("b", "a", policy="cancel"), child("c", "a", policy="collect"))
+        held = await s.claim("a", lease=5)
+        await s.dead_letter("a", keep_until=LATER)
+        assert await s.states("b", "c") == ["waiting", "waiting"]
+        if end == "put_back":
+            await s.end(put_back(held))
+        else:
+            s.tick(5)
+            await s.sweep()
+        assert await s.states("a", "b", "c") == ["dlq", "cancelled", "ready"]
+        assert (await s.get("b")).keep_until == LATER
+
+    async def test_Q4_parent_and_child_in_one_call(self, s: Scene) -> None:
+        """Q4: dependants hear of it once all of these are dead."""
+        await s.add(job("a"), child("b", "a", policy="collect"), child("c", "b", policy="collect"))
+        assert await s.dead_letter("a", "b") == ["dead", "dead"]
+        assert await s.states("a", "b", "c") == ["dlq", "dlq", "ready"]
+
+    async def test_Q4_a_dead_letter_by_hand_can_be_replayed_and_deleted(self, s: Scene) -> None:
+        """Q2, Q4: as any other."""
+        await s.add(job("a"), job("b"))
+        await s.dead_letter("a", "b")
+        assert await s.replay("a") == "replayed"
+        assert await s.look.delete(["b"]) == ["deleted"]
+        assert await s.order() == ["a"]
+
+    async def test_Q4_a_kept_job_is_kept(self, s: Scene) -> None:
+        """Q4, M1: whatever the retention."""
+        await s.add(job("a", kept=True), job("b", kept=True))
+        held = await s.claim("b")
+        await s.dead_letter("a", "b")
+        await s.end(put_back(held))
+        assert [(await s.get(id)).keep_until for id in "ab"] == [LAST_MOMENT] * 2
+
+    async def test_Q4_a_replay_forgets_the_request(self, s: Scene) -> None:
+        """Q2, Q4: of a job that died otherwise meanwhile."""
+        held = await s.held()
+        await s.dead_letter("a")
+        await s.end(fail(held))
+        await s.replay("a")
+        assert [getattr(await s.get(), name) for name in REQUEST] == [None] * 4
+        await s.end(cancel(await s.claim("a")))
+        assert await s.states("a") == ["cancelled"]

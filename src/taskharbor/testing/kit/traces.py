@@ -1,0 +1,107 @@
+"""R1, T2: who ran a job last, when, and for how long stays readable, and a lapsed lease shows as one."""
+# ruff: noqa: N802 (clause ids are written as in the contract)
+
+from __future__ import annotations
+
+import pytest
+
+from taskharbor.core.filter import Filter
+from taskharbor.core.states import Shown
+from taskharbor.driver import QueueCounts, Report
+from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, every_settle, job, put_back, token_of
+
+TRACE = ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", "settled_at")
+
+
+class Traces(Cases):
+    """R1, T2."""
+
+    @every_settle
+    @pytest.mark.parametrize("reported", [False, True])
+    async def test_R1_every_settle_leaves_the_trace_of_its_run(self, s: Scene, kind: str, reported: bool) -> None:
+        """R1, T2: worker, claim, start and end, also of a run that was over before its first heartbeat."""
+        await s.add(job("a"))
+        s.tick(1)
+        held = await s.claim("a", worker="host:1")
+        assert (held.worker, held.claimed_at, held.started_at) == ("host:1", at(1), None)
+        if reported:
+            await s.extend(Report("a", token_of(held), at(1.25)))
+        s.tick(1)
+        await s.end(SETTLES[kind](held, started_at=at(1.25)))
+        record = await s.get()
+        trace = tuple(getattr(record, name) for name in TRACE)
+        assert trace == ("host:1", at(1), at(1.25), token_of(held), kind, at(2))
+        assert record.lease is None
+
+    async def test_R1_plain_successes_of_one_claim_have_each_its_own_start(self, s: Scene) -> None:
+        """R1, D9: also if a driver writes them all by one statement."""
+        await s.add(*(job(f"j{n}") for n in range(30)))
+        held = await s.reserve(30, lease=99)
+        s.tick(60)
+        starts = [None if n % 7 == 0 else at(n + n / 1000) for n in range(30)]
+        await s.end(*(ack(each, started_at=start) for each, start in zip(held, starts, strict=True)))
+        assert [(await s.get(each.id)).started_at for each in held] == starts
+        assert {(await s.get(each.id)).settled_at for each in held} == {at(60)}
+
+    async def test_R1_the_next_claim_begins_a_new_trace(self, s: Scene) -> None:
+        """R1, T2: who claims is named at once; the start is not known, and the last settle stays remembered."""
+        held = await s.held()
+        await s.end(put_back(held, started_at=at(0)))
+        s.tick(5)
+        await s.claim("a", worker="another")
+        record = await s.get()
+        trace = tuple(getattr(record, name) for name in TRACE)
+        assert trace == ("another", at(5), None, token_of(held), "put_back", at(0))
+
+    async def test_R1_a_reclaim_names_the_new_worker(self, s: Scene) -> None:
+        """R1, D5: the one before left nothing but a crash."""
+        await s.held(lease=5)
+        s.tick(5)
+        record = await s.claim("a", worker="another")
+        assert (record.worker, record.claimed_at, record.crashes) == ("another", at(5), 1)
+
+    @pytest.mark.parametrize("how", ["cancelled", "dead", "lapsed and cancelled", "lapsed and dead"])
+    async def test_R1_the_trace_survives_what_people_do(self, s: Scene, how: str) -> None:
+        """R1: a cancel or a dead letter by hand is no run, and the last run is still to be read."""
+        held = await s.held(lease=5)
+        if "lapsed" not in how:
+            await s.end(put_back(held, started_at=at(0)))
+        before = await s.get()
+        s.tick(1)
+        await (s.withdraw("a") if "cancelled" in how else s.dead_letter("a"))
+        s.tick(10)
+        await s.sweep()
+        record = await s.get()
+        assert record.state == ("cancelled" if "cancelled" in how else "dlq")
+        assert [getattr(record, name) for name in TRACE] == [getattr(before, name) for name in TRACE]
+
+    async def test_T2_a_lapsed_lease_shows_as_lapsed(self, s: Scene) -> None:
+        """T2: from the moment it runs out until somebody takes the job over, whether or not it had started."""
+        await s.held("claimed", lease=5)
+        held = await s.held("running", lease=5)
+        await s.extend(Report("running", token_of(held), at(0)), lease=5)
+        s.tick(4.999999)
+        assert await self._shown(s) == {Shown.CLAIMED: ["claimed"], Shown.RUNNING: ["running"]}
+        s.tick(0.000001)
+        assert await self._shown(s) == {Shown.LAPSED: ["claimed", "running"]}
+        await s.claim("claimed", worker="another")
+        assert await self._shown(s) == {Shown.CLAIMED: ["claimed"], Shown.LAPSED: ["running"]}
+
+    async def _shown(self, s: Scene) -> dict[Shown, list[str]]:
+        found = {state: await s.look.query(Filter(states=(state,)), s.now, 9) for state in Shown}
+        return {state: sorted(job.id for job in jobs) for state, jobs in found.items() if jobs}
+
+    @pytest.mark.parametrize("paused", [False, True])
+    async def test_T2_lapsed_jobs_are_counted_as_due(self, s: Scene, paused: bool) -> None:
+        """T2: since their lease ran out, in a paused queue too; what is looked at is not changed by a reserve."""
+        await s.held("a", lease=5)
+        await s.held("b", lease=9)
+        await s.add(job("c", run_at=at(7)))
+        await s.look.pause("q", paused)
+        s.tick(4)
+        assert await s.look.counts(s.now) == [QueueCounts(queue="q", paused=paused, claimed=2, scheduled=1)]
+        s.tick(6)
+        expected = QueueCounts(queue="q", paused=paused, lapsed=2, ready=1, oldest_due=at(5))
+        assert await s.look.counts(s.now) == [expected]
+        await s.reserve(0)
+        assert await s.look.counts(s.now) == [expected]

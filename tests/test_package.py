@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -81,6 +83,72 @@ def test_extras_that_are_named_exist() -> None:
         for extra in names.split(",")
     }
     assert {"fast", "postgres", "psycopg", "testing"} <= named <= extras.keys()
+
+
+def test_every_extra_has_code_behind_it() -> None:
+    """P: each package of an extra is imported somewhere."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = "\n".join(path.read_text(encoding="utf-8") for path in MODULES)
+    for extra, requirements in project["optional-dependencies"].items():
+        for requirement in requirements:
+            name = re.split(r"\W", requirement, maxsplit=1)[0]
+            imported = rf"^\s*(import|from) {name}\b|import_module\(\"{name}[\".]"
+            assert re.search(imported, source, re.MULTILINE), f"{extra}: nothing imports {name}"
+
+
+def test_the_source_distribution_has_the_docs_and_the_changelog(tmp_path: Path) -> None:
+    """Built without a network, from a copy, as `python -m build --sdist --no-isolation` does it."""
+    root, copy = SOURCE.parents[1], tmp_path / "copy"
+    for name in ("src", "docs", "examples", "tests/typing"):
+        shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for file in (*root.glob("*.md"), root / "pyproject.toml", root / "LICENSE", root / "MANIFEST.in"):
+        shutil.copy(file, copy)
+    program = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (archive,) = (copy / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    wanted = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src/taskharbor/py.typed"}
+    wanted |= {path.relative_to(root).as_posix() for path in (*root.glob("docs/**/*.md"), *root.glob("examples/*.py"))}
+    wanted |= {path.relative_to(root).as_posix() for path in (*MODULES, *SOURCE.rglob("*.sql"))}
+    assert wanted - names == set()
+    assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
+
+
+def test_it_works_where_processes_do_not_fork_and_signals_are_few(tmp_path: Path) -> None:
+    """X6: what Windows lacks is asked for before it is used."""
+    program = """
+import asyncio, os, signal
+del os.fork, os.register_at_fork, signal.SIGHUP
+from taskharbor import Harbor
+from taskharbor.runtime.signals import on_end_signals, stop_signals
+
+class Loop(asyncio.SelectorEventLoop):
+    def add_signal_handler(self, *args):
+        raise NotImplementedError
+
+harbor = Harbor("sqlite:///jobs.db")
+
+@harbor.task(name="add")
+def add(a: int, b: int) -> int:
+    return a + b
+
+async def main():
+    on_end_signals(print)
+    with stop_signals(print):
+        job = await add.aenqueue(1, 2)
+        await harbor.adrain()
+        print(await job.aresult())
+    await harbor.aclose()
+
+with asyncio.Runner(loop_factory=Loop) as runner:
+    runner.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
 
 
 def test_the_version_is_told_once() -> None:

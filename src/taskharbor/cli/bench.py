@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import AsyncGenerator
@@ -20,6 +19,7 @@ from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.place import Place, here, place_options
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option
+from taskharbor.runtime.signals import on_end_signals
 
 if TYPE_CHECKING:
     from taskharbor.cli.bench_run import Figures, Stage
@@ -77,8 +77,7 @@ async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Fi
 
     main = asyncio.current_task()
     assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    on_end_signals(main.cancel)
     async with throwaway(url) as ground, _progress(seconds, quiet) as stage:
         return ground, await run(ground, seconds, stage)
 

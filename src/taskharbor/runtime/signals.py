@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a worker that runs in the foreground (X6)."""
+"""Signals that stop a worker or a command in the foreground (X6); on Windows, a loop takes no handlers of them."""
 
 from __future__ import annotations
 
@@ -27,3 +27,12 @@ def stop_signals(told: Callable[[], None]) -> Generator[None]:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def on_end_signals(told: Callable[[], object]) -> None:
+    """Ctrl-C, a kill or a closed terminal call `told` from now on, as far as this system has such signals."""
+    loop = asyncio.get_running_loop()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if (number := getattr(signal, name, None)) is not None:
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(number, told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from taskharbor.cli.demo.view import view
 from taskharbor.cli.exits import BAD, FINE, complain
 from taskharbor.cli.output import Cell
 from taskharbor.errors import HarborError
+from taskharbor.runtime.signals import on_end_signals
 
 
 def run_demo(*, keep: bool) -> int:
@@ -66,8 +66,7 @@ def _cancel_on_signals() -> None:
     """Ctrl-C, a kill or a closed terminal end the demo by way of its `finally`s."""
     main = asyncio.current_task()
     assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+    on_end_signals(main.cancel)
 
 
 def _show_verdict(promises: Sequence[Promise], story: Story) -> None:

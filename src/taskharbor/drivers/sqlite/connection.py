@@ -22,6 +22,8 @@ CHECKPOINT_PAGES = 4000
 CACHE_KIB = 16384
 WAL_KEPT_BYTES = 64 * 1024 * 1024
 
+O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)  # POSIX only
+
 # Closing any descriptor of a file drops all locks that this process holds on it, so a file is never made (and the
 # descriptor of that closed) while another thread opens it.
 _opening = threading.Lock()
@@ -53,7 +55,7 @@ def open_store(path: Path, synchronous: str) -> apsw.Connection:
 def _open(path: Path) -> apsw.Connection:
     with _opening:
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_CLOEXEC, 0o600))
         except FileExistsError as error:
             if not path.is_file():
                 raise unusable(path, error) from None

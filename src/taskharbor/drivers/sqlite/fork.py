@@ -72,4 +72,5 @@ def _in_child() -> None:
     holders.clear()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # where processes do not fork, nothing is inherited
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

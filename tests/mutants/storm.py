@@ -51,7 +51,7 @@ async def storm(cluster: Cluster) -> None:
     harbor = Harbor("memory://", store_timeout=10, max_crashes=4, retry=Retry(base=1, cap=3))
     steps, flows = _tasks(harbor, chance), Flows(harbor, cluster, chance)
     harbor.recurring(name="beat", every=4, catch_up="all", max_catch_up=3, overlap="allow")(_beat)
-    cluster.workers(harbor, count=2, queues=QUEUES, concurrency=2, lease=LEASE, grace=1.0)
+    cluster.workers(harbor, count=2, queues=QUEUES, concurrency=3, lease=LEASE, grace=1.0)
 
     async def visit() -> None:
         for _ in range(8):

@@ -17,6 +17,7 @@ from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.store import Store
 from taskharbor.drivers.sqlite import inspection as sqlite_inspection
 from taskharbor.drivers.sqlite import reserve as sqlite_reserve
+from taskharbor.errors import LeaseError
 from taskharbor.manager import Task, TaskManager, checks, rules
 from taskharbor.manager import manager as managers
 from taskharbor.manager import task as tasks
@@ -160,6 +161,13 @@ def claim_forgotten_before_its_end_is_known(of: Any, holding: Holding, id: str, 
     if job is not None:
         holding.forget(id, token_of(job))
     return job
+
+
+@mutant((Desk, "settle"), by="an_outsiders_retry_ends_the_claim")
+async def refusal_taken_for_done(settle: Any, desk: Desk, to: Any) -> Any:
+    """A manager whose claim is over is told that it has completed the task."""
+    verdict = await settle(desk, to)
+    return "ok" if isinstance(verdict, LeaseError) else verdict
 
 
 @mutant((Desk, "_get"), by="an_ordinary_job_is_no_task")

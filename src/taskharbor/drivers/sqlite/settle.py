@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 from apsw import Connection, Cursor
 
 from taskharbor.core.job import NewJob
@@ -14,12 +15,26 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.sqlite.dependants import Ended, came_to, dependants, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, json_or_none, micros, micros_or_none, split_token
+from taskharbor.drivers.sqlite.rows import (
+    EPOCH,
+    FOR_EVER,
+    MICROSECOND,
+    Row,
+    json_or_none,
+    micros,
+    micros_or_none,
+    split_token,
+)
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
 ACK, FAIL = load("settle_ack"), load("settle_fail")
 PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
+
+# The numbers of jobs, and when each was started.
+Runs = dict[str, int | None]
+
+_json = msgspec.json.Encoder()
 
 
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
@@ -77,16 +92,18 @@ def _is_plain(to: Transition) -> bool:
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
     """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
-    claims: dict[tuple[str, datetime], list[str]] = {}
-    tokens, keep_until, runs = "", None, list[str]()
+    claims: dict[tuple[str, datetime], Runs] = {}
+    tokens, keep_until, runs = "", None, Runs()
     for to in acks:
         begin, seq, id = split_token(to.token)
         if id != to.id or not _is_number(seq):
             return False
         if begin != tokens or to.keep_until is not keep_until:
             tokens, keep_until = begin, to.keep_until
-            runs = claims.setdefault((tokens, keep_until), [])
-        runs.append(f'"{seq}":{"null" if to.started_at is None else micros(to.started_at)}')
+            runs = claims.setdefault((tokens, keep_until), {})
+        if seq in runs:
+            return False
+        runs[seq] = None if to.started_at is None else (to.started_at - EPOCH) // MICROSECOND
     db.execute("SAVEPOINT finish")
     complete = all(_finish_claim(db, runs, tokens, now, until) for (tokens, until), runs in claims.items())
     if not complete:
@@ -99,9 +116,8 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and text[0] != "0"
 
 
-def _finish_claim(db: Connection, runs: list[str], tokens: str, now: int, keep_until: datetime) -> bool:
-    """`runs` are the members of a JSON object: the number of each job, and when it was started."""
-    started = f"{{{','.join(runs)}}}"
+def _finish_claim(db: Connection, runs: Runs, tokens: str, now: int, keep_until: datetime) -> bool:
+    started = _json.encode(runs).decode()
     return db.execute(DONE, (started, tokens, now, micros(keep_until))).connection.changes() == len(runs)
 
 

@@ -22,6 +22,7 @@ HarborError
 ├── InvalidLeaseDuration       lease_for must be positive
 ├── DriverError
 │   ├── DriverClosed
+│   │   └── StoreGone          its file was deleted or replaced while it was open
 │   ├── DriverForked           the driver was opened before a fork
 │   ├── DriverUnavailable      the store does not answer (retry later)
 │   ├── StoreCorrupt           the store answers, but with damaged data
@@ -144,6 +145,10 @@ class DriverError(HarborError):
 
 class DriverClosed(DriverError):
     """The driver was closed."""
+
+
+class StoreGone(DriverClosed):
+    """The file of the store was deleted, moved or replaced while it was open; the driver has let go of it."""
 
 
 class DriverForked(DriverError):

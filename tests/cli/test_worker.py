@@ -239,3 +239,23 @@ def test_what_reload_looks_at(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert sorted(str(path.relative_to(tmp_path)) for path in sources(tmp_path)) == ["a.py", "src/b.py"]
+
+
+def test_a_file_that_is_gone_ends_it(desk: Desk) -> None:
+    """X9, C: an error within seconds, exit 3."""
+    with desk.process("worker", "shop:harbor") as worker:
+        worker.says("worker.started")
+        (desk.folder / "jobs.db").unlink()
+        assert " ERROR " in worker.says("was deleted or moved while it was open")
+        assert worker.exit_code() == 3
+
+
+def test_a_file_that_is_gone_is_told_while_every_slot_is_taken(desk: Desk) -> None:
+    """X9: by upkeep, which looks every second."""
+    desk.enqueue("shop.hang")
+    with desk.process("worker", "shop:harbor", "--concurrency", "1", "--grace", "0.1") as worker:
+        worker.says("hanging")
+        (desk.folder / "jobs.db").unlink()
+        assert " ERROR " in worker.says("was deleted or moved while it was open")
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0

@@ -435,7 +435,7 @@ def test_a_file_that_is_just_being_made_is_not_taken_for_something_elses(tmp_pat
     def meanwhile(_: apsw.Cursor, sql: str, __: object) -> bool:
         seen.append(sql)
         if len(seen) == statement + 1:
-            open_store(path, "normal").close()
+            open_store(path, "normal")[0].close()
         return True
 
     db.exec_trace = meanwhile

@@ -19,7 +19,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver, Inspect, offered
-from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError
+from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError, StoreGone
 from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held, Keeper
 
@@ -137,6 +137,10 @@ class Settler:
                 verdicts = await driver.settle([transition for _, transition in batch], self._now())
             if len(verdicts) != len(batch):
                 raise DriverError(f"the driver answered {len(verdicts)} of {len(batch)} outcomes")
+        except StoreGone as error:
+            logger.error("store.gone: %d outcomes could not be written: %s", len(batch), error)
+            self._keeper.drop(*[held for held, _ in batch])
+            return []
         except (DriverUnavailable, DriverClosed, TimeoutError, OSError) as error:
             logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
             return batch

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
+from taskharbor.errors import DriverClosed
 from taskharbor.runtime.completeness import vanished
 from taskharbor.runtime.observe import Observer
 from taskharbor.runtime.session import Session
@@ -107,6 +108,7 @@ class Upkeep:
         except Exception as error:
             if name not in self._failing:
                 self._failing.add(name)
-                logger.warning("upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
+                level = logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING  # an outage may end
+                logger.log(level, "upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
         else:
             self._failing.discard(name)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import apsw
 
+from taskharbor.drivers.sqlite.files import Identity, identity_or_none
 from taskharbor.drivers.sqlite.paths import unusable
 from taskharbor.drivers.sqlite.schema import check_identity, migrate
-from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, StoreCorrupt
+from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, StoreCorrupt, StoreGone
 
 PATIENCE = 20.0
 SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
@@ -29,10 +30,10 @@ O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)  # POSIX only
 _opening = threading.Lock()
 
 
-def open_store(path: Path, synchronous: str) -> apsw.Connection:
-    """A connection to a store with the newest schema. Nothing is written to a file that is not ours."""
+def open_store(path: Path, synchronous: str) -> tuple[apsw.Connection, Identity]:
+    """A connection to a store with the newest schema, and its file. Nothing is written to a file that is not ours."""
     try:
-        db = _open(path)
+        db, file = _open(path)
     except apsw.Error as error:
         raise failure(error, path) from error
     try:
@@ -49,10 +50,10 @@ def open_store(path: Path, synchronous: str) -> apsw.Connection:
     except BaseException:
         db.close()
         raise
-    return db
+    return db, file
 
 
-def _open(path: Path) -> apsw.Connection:
+def _open(path: Path) -> tuple[apsw.Connection, Identity]:
     with _opening:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_CLOEXEC, 0o600))
@@ -61,7 +62,12 @@ def _open(path: Path) -> apsw.Connection:
                 raise unusable(path, error) from None
         except OSError as error:
             raise unusable(path, error) from None
-        return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
+        file = identity_or_none(path)
+        db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=256)
+        if file is None or identity_or_none(path) != file:
+            db.close()
+            raise StoreGone(f"{path} was replaced while it was being opened: open it again")
+        return db, file
 
 
 def _use_wal(db: apsw.Connection, path: Path) -> None:

@@ -124,8 +124,8 @@ class SqliteDriver:
     # Within
 
     def within(self, tx: object) -> Transaction:
-        self._thread.check()
-        return guest(tx, self._thread.path)
+        self._thread.check_files()
+        return guest(tx, self._thread.path, self._thread.file)
 
     def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
         raise CapabilityMissing(

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import apsw
 
+from taskharbor.drivers.sqlite.files import Identity, identity
 from taskharbor.errors import DriverForked
 
 FIX = "open the harbor after the fork, or start processes with the spawn method"
@@ -23,7 +24,7 @@ class Holder(Protocol):
     """Whoever owns a connection."""
 
     db: apsw.Connection | None
-    file: tuple[int, int] | None
+    file: Identity | None
     forked: bool
 
     def hold_still(self, timeout: float) -> bool:
@@ -37,19 +38,13 @@ class Holder(Protocol):
 
 holders: set[Holder] = set()
 _still: list[Holder] = []
-_inherited: set[tuple[int, int]] = set()
+_inherited: set[Identity] = set()
 
 
 def refuse_inherited(path: Path) -> None:
     """Refuse to open a file that was open when this process was forked."""
     if _inherited and path.exists() and identity(path) in _inherited:
         raise DriverForked(f"{path} was open when this process was forked: {FIX}")
-
-
-def identity(path: Path) -> tuple[int, int]:
-    """The file itself, whatever it is called."""
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def _before() -> None:

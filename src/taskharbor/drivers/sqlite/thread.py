@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -22,8 +22,9 @@ from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.sqlite import batch, fork
 from taskharbor.drivers.sqlite.batch import Answer, Request
 from taskharbor.drivers.sqlite.connection import open_store
+from taskharbor.drivers.sqlite.files import Files, Identity
 from taskharbor.drivers.sqlite.watch import Lookout
-from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable
+from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, StoreGone
 
 Reply = tuple["asyncio.Future[Any]", Answer]
 
@@ -42,7 +43,7 @@ class BatchThread:
     def __init__(self, path: Path, synchronous: str) -> None:
         self.path = path.absolute()
         self.db: apsw.Connection | None = None
-        self.file: tuple[int, int] | None = None
+        self.file: Identity | None = None
         self.forked = False
         self.work = Bell()
         self.ends = Bell()
@@ -52,6 +53,8 @@ class BatchThread:
         self._in_sqlite = threading.Lock()
         self._closed = False
         self._ended = False
+        self._files: Files | None = None
+        self._gone: str | None = None
         self._farewells: list[asyncio.Future[Any]] = []
         self._listeners = 0
         self._seen = 0
@@ -77,6 +80,14 @@ class BatchThread:
             raise DriverForked(f"this driver was opened before the process was forked: {fork.FIX}")
         if self._closed:
             raise DriverClosed("this sqlite driver was closed")
+        if self._gone is not None:
+            raise StoreGone(self._gone)
+
+    def check_files(self) -> None:
+        """Raise unless the store can be used, and its file is still there at this moment."""
+        self.check()
+        if self._files is not None and (wrong := self._files.wrong()) is not None:
+            raise StoreGone(wrong)
 
     def submit(self, request: Request) -> None:
         """Hand a request over; its future gets the answer."""
@@ -130,14 +141,15 @@ class BatchThread:
     def _run(self) -> None:
         try:
             with self._in_sqlite:
-                db = self.db = open_store(self.path, self._synchronous)
-                self.file = fork.identity(self.path)
+                db, self.file = open_store(self.path, self._synchronous)
+                self.db = db
                 looks = db.cursor()
                 self._seen = _data_version(looks)
-            lookout = Lookout(self.path.with_name(f"{self.path.name}-wal"), lambda: self._queue.put(Call.NEWS))
+                self._files = files = Files(self.path, self.file, db)
+            lookout = Lookout(Path(db.filename_wal), lambda: self._queue.put(Call.NEWS))
             _post([(self._opened, (None, None))])
             try:
-                while self._turn(db, looks, lookout):
+                while self._turn(db, looks, files, lookout):
                     pass
             finally:
                 lookout.close()
@@ -147,21 +159,42 @@ class BatchThread:
         else:
             self._end()
 
-    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, lookout: Lookout) -> bool:
+    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, files: Files, lookout: Lookout) -> bool:
         requests, stop = self._take(lookout)
+        if self._gone is None and (requests or self._listeners):
+            self._mind(files.wrong_now_and_then())
         if requests:
-            with self._in_sqlite:
-                answers = batch.run(db, self.path, requests)
-            if any(it.writes for it in requests):
-                lookout.wrote()
+            answers = self._answered(db, requests, files, lookout)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
             if any(it.tells_work for it in requests):
                 _ring(self.work)
             if any(it.tells_end for it in requests):
                 _ring(self.ends)
-        if self._listeners:
+        if self._listeners and self._gone is None:
             self._look(looks, lookout)
         return not stop
+
+    def _answered(
+        self, db: apsw.Connection, requests: list[Request], files: Files, lookout: Lookout
+    ) -> Sequence[Answer]:
+        """The answers to a batch. Nobody is told that a write is done which nobody else can see."""
+        answers: Sequence[Answer] = ()
+        if self._gone is None:
+            with self._in_sqlite:
+                answers = batch.run(db, self.path, requests)
+            if any(it.writes for it in requests):
+                lookout.wrote()
+                self._mind(files.wrong())
+        gone = self._gone
+        return answers if gone is None else [(None, StoreGone(gone)) for _ in requests]
+
+    def _mind(self, wrong: str | None) -> None:
+        """Let go of a file that was taken away, and tell all who wait: they find out with their next call."""
+        if wrong is not None:
+            with self._in_sqlite:
+                self._let_go()
+            self._gone = wrong
+            _ring(self.work, self.ends)
 
     def _take(self, lookout: Lookout) -> tuple[list[Request], bool]:
         """All requests that wait by now, and whether to stop after them."""
@@ -198,10 +231,7 @@ class BatchThread:
 
     def _end(self) -> None:
         with self._in_sqlite:
-            if self.db is not None:
-                with suppress(apsw.Error):
-                    self.db.close()
-            self.db = self.file = None
+            self._let_go()
             fork.holders.discard(self)
         with self._entry:
             self._closed = self._ended = True
@@ -209,6 +239,16 @@ class BatchThread:
         _ring(self.work, self.ends)
         self._refuse_rest()
         _post((farewell, (None, None)) for farewell in farewells)
+
+    def _let_go(self) -> None:
+        """Close the connection. A file that was moved is complete without its log, which SQLite leaves where it is."""
+        if self.db is not None:
+            with suppress(apsw.Error):
+                if self._files is not None and self._files.is_away():
+                    self.db.wal_checkpoint()
+            with suppress(apsw.Error):
+                self.db.close()
+        self.db = self.file = None
 
     def _refuse_rest(self) -> None:
         """Answer what nobody will do any more: there is something only if this thread broke down."""

@@ -18,7 +18,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.sqlite import enqueue, settle
-from taskharbor.drivers.sqlite.fork import identity
+from taskharbor.drivers.sqlite.files import Identity, identity_or_none
 from taskharbor.errors import InvalidJob
 
 STANDARD_LIBRARY = ("sqlite3", "aiosqlite", "sqlalchemy")
@@ -41,11 +41,11 @@ class Guest:
             return settle.settle(self.handle, transitions, now)
 
 
-def guest(handle: object, path: Path) -> Guest:
+def guest(handle: object, path: Path, file: Identity | None) -> Guest:
     """The transaction of a handle, or why it cannot be had."""
     if not isinstance(handle, apsw.Connection):
         raise InvalidJob(f"tx={type(handle).__module__}.{type(handle).__qualname__} {_why_not(handle)}")
-    if not handle.filename or identity(Path(handle.filename)) != identity(path):
+    if not handle.filename or identity_or_none(Path(handle.filename)) != file:
         raise InvalidJob(
             f"tx= is open on {handle.filename or 'no file'!r}, the jobs are in {str(path)!r}: use that file"
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit.scene import ALL, Cases, Harness, Scene, ack, child, group, job, put_back
+from taskharbor.testing.kit.scene import ALL, Cases, Harness, Scene, ack, at, child, group, job, put_back
 from taskharbor.testing.process import EPOCH, KEEP
 
 THREADS = 8
@@ -165,6 +165,27 @@ class Parallel(Cases):
         answers = [answer for each in together(harness, play) for answer in each]
         assert sum(created for _, created in answers) == 1
         assert len({id for id, _ in answers}) == 1
+
+    def test_I2_the_end_of_the_owner_against_enqueues_makes_one_new_owner(self, harness: Harness) -> None:
+        """I2: past the ttl, each enqueue finds the job that has not ended or the one new owner, from 8 threads."""
+
+        async def play(s: Scene, number: int) -> list[tuple[str, bool]]:
+            s.tick(5)
+            answers: list[tuple[str, bool]] = []
+            for n in range(12):
+                if n == number == 5:
+                    [held] = await s.look.get(["old"])
+                    assert held is not None
+                    assert await s.settle(ack(held)) == ["ok"]
+                [answer] = await s.add(job(f"{number}-{n}", idempotency_key="k", key_expires_at=at(4)))
+                answers.append((answer.id, answer.created))
+            return answers
+
+        got = together(harness, play, before=lambda s: s.held("old", idempotency_key="k", key_expires_at=at(1)))
+        [new] = [id for each in got for id, created in each if created]
+        for each in got:
+            assert [id for id, _ in each] == sorted((id for id, _ in each), key=["old", new].index)
+        assert got[5][-1][0] == new
 
     def test_K2_threads_release_a_child_exactly_once(self, harness: Harness) -> None:
         """K2: 160 parents acked and retried from 8 threads, then one claim of the finalizer."""

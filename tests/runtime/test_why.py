@@ -106,9 +106,7 @@ async def test_jobs_under_a_lease() -> None:
         assert found.text.startswith(f"{worker.id} has been running it for 45 s; its lease lasts until ")
         await job.acancel()
         assert "for 45 s, and was asked to stop; " in (await world.why(job)).text
-        assert await world.why(late) == Why(
-            "overrun", f"past its timeout of 20 s since 25 s: {worker.id} still runs it"
-        )
+        assert await world.why(late) == Why("overrun", f"past its timeout of 20 s for 25 s: {worker.id} still runs it")
 
 
 @virtual
@@ -222,5 +220,9 @@ async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
     found = why(Facts(job=record, now=world.clock(), workers=[listener]))
     assert found.code == "suspect"
     assert "2 crashes in a row" in found.text
+    await asyncio.sleep(25)
+    assert why(Facts(job=record, now=world.clock(), workers=[listener])) == Why(
+        "silent", "the lease of web-1 ran out 35 s ago; the last worker on queue mail was seen 25 s ago"
+    )
     await asyncio.sleep(400)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])).code == "expired"

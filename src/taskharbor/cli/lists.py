@@ -24,7 +24,7 @@ COLUMNS = (
     Column("STATE"),
     Column("FAILURES", right=True, drop=1),
     Column("WHEN", drop=3),
-    Column("ERROR", least=14, drop=4, weight=2),
+    Column("ERROR", least=20, drop=4, weight=2),
 )
 GROUP_COLUMNS = (
     Column("GROUP"),

@@ -17,6 +17,7 @@ from taskharbor.core.overrun import overrun_since, spread_of
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown, State, shown
 from taskharbor.driver import Parent, WorkerRecord
+from taskharbor.runtime.completeness import MISSED
 
 NAMED = 3
 
@@ -53,7 +54,7 @@ def _inflight(facts: Facts) -> Why:
     if (since := overrun_since(job, now)) is not None:
         return Why(
             "overrun",
-            f"past its timeout of {length(job.timeout or 0)} since {_for(since, now)}: {lease.worker} still runs it"
+            f"past its timeout of {length(job.timeout or 0)} for {_for(since, now)}: {lease.worker} still runs it"
             f"{_asked_to_stop(job)}",
         )
     doing = "is about to run it" if job.started_at is None else f"has been running it for {_for(job.started_at, now)}"
@@ -95,6 +96,8 @@ def _in_line(facts: Facts) -> Why:
         return Why(
             "nobody_listens", f"no worker listens to queue {job.queue}{others}", f"taskharbor worker -Q {job.queue}"
         )
+    if (seen := max(worker.seen_at for worker in listeners)) < facts.now - MISSED:
+        return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}")
     if job.unknown_put_backs:
         return _unknown(facts, "it is due for the next try")
     if is_suspect(job):

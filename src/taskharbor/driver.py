@@ -140,6 +140,11 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     oldest_due: datetime | None = None
 
+    @property
+    def due(self) -> int:
+        """How many jobs are due."""
+        return self.ready + self.lapsed
+
 
 class Parent(Struct, frozen=True, gc=False):
     """One dependency of a job, in the order it was given: what the parent came to. `size` is that of its result."""

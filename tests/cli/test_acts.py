@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,86 @@ def test_large_acts_go_in_bites_and_tell_how_far_they_are(desk: Desk) -> None:
     assert "500 of 1,001 jobs" in text
     assert "1,001 of 1,001 jobs" in text
     assert "Cancelled 1,001 jobs." in text
+
+
+def test_dead_letter_by_hand(busy: Desk) -> None:
+    """Q4: with a reason that is kept and groups them; by ids and by words."""
+    assert "--reason" in busy.bad(2, "jobs", "dead-letter", "ready1", "--url", busy.url)
+    assert "a dead letter needs a reason" in busy.bad(
+        2, "jobs", "dead-letter", "ready1", "--reason", " ", "--url", busy.url
+    )
+    by = ("--reason", "wrong customers", "--url", busy.url)
+    assert busy.good("jobs", "dead-letter", "ready1", *by) == "Dead-lettered ready1.\n"
+    assert "it has ended already" in busy.bad(1, "jobs", "dead-letter", "ready1", *by)
+    assert busy.good("jobs", "dead-letter", "tag:vip", *by, "--dry-run").endswith("Would dead-letter 2 jobs.\n")
+    assert busy.good("jobs", "dead-letter", "tag:vip", *by, "--yes") == "Dead-lettered 2 jobs.\n"
+    job = busy.json("jobs", "show", "ready1", "--url", busy.url)
+    assert (job["state"], job["dlq_reason"], job["last_error"]) == ("dlq", "wrong customers", None)
+    assert job["why"]["text"].endswith(" (wrong customers)")
+    groups = busy.json("dlq", "groups", "reason:wrong*", "--url", busy.url)
+    assert [group["count"] for group in groups] == [3]
+
+
+def test_a_running_job_hears_of_a_dead_letter(desk: Desk) -> None:
+    """Q4, T3: the request is shown while it runs."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    hold(desk, "mail", 60)
+    assert desk.good("jobs", "dead-letter", "one", "--reason", "wrong", "--url", desk.url) == (
+        "Asked one to stop: running, dead-lettered then.\n"
+    )
+    text = desk.good("jobs", "show", "one", "--url", desk.url)
+    assert "and is to be dead-lettered (wrong)" in text
+    assert "dead letter asked" in text
+    desk.good("jobs", "cancel", "one", "--url", desk.url)
+    assert "cancel asked" in desk.good("jobs", "show", "one", "--url", desk.url)
+
+
+def test_a_replay_says_when_a_key_was_dropped(desk: Desk) -> None:
+    """Q2: another job has it by then; by id, by words, and for dead letters."""
+    for id in ("one", "two", "three", "four"):
+        desk.enqueue("shop.explode", "text=no", "--id", id, "--key", id, "--key-ttl", "0.001")
+    desk.drain()
+    for id in ("one", "two", "three", "four"):
+        desk.enqueue("shop.welcome", "user_id=1", "--id", f"new-{id}", "--key", id)
+    without = "without the key: another job has it by now.\n"
+    assert desk.good("jobs", "replay", "one", "--url", desk.url) == f"Replayed one {without}"
+    assert desk.good("dlq", "replay", "two", "--url", desk.url) == f"Replayed two {without}"
+    result = desk.run("jobs", "replay", "task:shop.explode", "--limit", "1", "-y", "--url", desk.url)
+    assert result.stdout == f"Replayed 1 job {without}"
+    assert desk.json("dlq", "replay", "--all", "--yes", "--url", desk.url) == {
+        "matched": 1, "replayed": ["three"], "without_key": ["three"], "dry_run": False
+    }  # fmt: skip
+    desk.drain()
+    assert desk.good("dlq", "replay", "--all", "--yes", "--url", desk.url) == "Replayed 4 jobs.\n"
+
+
+def hold(desk: Desk, queue: str, seconds: float) -> None:
+    """Claim a job of the queue as a worker would that is then killed."""
+
+    async def claim() -> None:
+        async with desk.harbor.open() as harbor:
+            driver = await harbor.adriver()
+            await driver.reserve([queue], harbor.admin.now(), timedelta(seconds=seconds), 1, "web-1:42")
+
+    asyncio.run(claim())
+
+
+def test_lapsed_jobs_are_shown_as_due(desk: Desk) -> None:
+    """C, T: a lease that ran out is no running job: it is due, and may be the oldest, in paused queues, too."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    hold(desk, "mail", 0.001)
+    desk.good("queues", "pause", "mail", "--url", desk.url)
+    (job,) = desk.json("jobs", "ls", "state:lapsed", "--url", desk.url)
+    assert (job["id"], job["state"], job["worker"]) == ("one", "lapsed", "web-1:42")
+    assert "lapsed" in desk.good("jobs", "ls", "--url", desk.url)
+    (queue,) = desk.json("queues", "ls", "--url", desk.url)
+    assert (queue["lapsed"], queue["running"], queue["paused"]) == (1, 0, True)
+    assert queue["oldest_due"] == desk.json("jobs", "show", "one", "--url", desk.url)["lease"]["expires_at"]
+    assert desk.json("stats", "--url", desk.url)["queues"][0]["oldest_due"] == queue["oldest_due"]
+    assert "LAPSED" in desk.good("stats", "--url", desk.url)
+    health = json.loads(desk.run("health", "--json", "--url", desk.url).stdout)
+    assert (health["due"], health["lapsed"], health["running"]) == (1, 1, 0)
+    assert health["oldest_due_seconds"] >= 0
+    assert desk.good("queues", "resume", "mail", "--url", desk.url) == "mail goes on with 1 due job.\n"
+    assert "the lease of web-1:42 ran out" in desk.good("jobs", "show", "one", "--url", desk.url)
+    assert desk.good("jobs", "cancel", "state:lapsed", "--yes", "--url", desk.url).startswith("Asked 1 job to stop")

@@ -10,12 +10,13 @@ from .desk import Desk
 
 BRIEF = {
     "id", "task", "queue", "state", "priority", "attempts", "max_attempts", "crashes", "lease_version", "created_at",
-    "due_at", "started_at", "completed_at", "failed_at", "last_error", "dlq_reason", "worker", "tags",
+    "due_at", "started_at", "completed_at", "failed_at", "last_error", "dlq_reason", "worker", "claimed_at", "tags",
     "idempotency_key",
 }  # fmt: skip
 FULL = BRIEF | {
     "arguments", "payload_base64", "result", "run_at", "expires_at", "timeout", "max_crashes", "unknown_put_backs",
-    "lease", "progress", "stop_requested_at", "key_expires_at", "headers", "failures", "workflow_id",
+    "lease", "progress", "stop_requested_at", "stop_reason", "settled_at", "took_seconds", "key_expires_at",
+    "headers", "failures", "workflow_id",
     "unmet_dependencies", "fingerprint", "original_id", "replays", "keep_until", "why",
 }  # fmt: skip
 
@@ -178,3 +179,21 @@ def test_endings_of_ids_are_taken_for_the_whole(busy: Desk) -> None:
     assert f"is the ending of 2 job ids: {other}, {one}" in complaint
     assert busy.good("jobs", "cancel", "0deadbeef", "--url", busy.url) == f"Cancelled {one}.\n"
     assert "there is no job nobody" in busy.bad(1, "jobs", "ls", "--after", "nobody", "--url", busy.url)
+
+
+def test_who_ran_it_last_is_shown_in_every_state(busy: Desk) -> None:
+    """R1, T2: worker, claim, start and duration, also of runs that were over in a moment."""
+    for id in ("done", "dead"):
+        job = busy.json("jobs", "show", id, "--url", busy.url)
+        assert job["worker"] is not None
+        assert job["claimed_at"] <= job["started_at"] <= job["settled_at"]
+        assert job["took_seconds"] >= 0
+        text = busy.good("jobs", "show", id, "--url", busy.url)
+        assert f"last run by  {job['worker']}" in text
+        assert "last run took" in text
+        assert "  started" not in text.partition("Times")[0]
+    assert "last run" not in busy.good("jobs", "show", "later", "--url", busy.url)
+    busy.good("dlq", "replay", "dead", "--url", busy.url)
+    again = busy.json("jobs", "show", "dead", "--url", busy.url)
+    assert again["state"] == "ready"
+    assert again["worker"] is not None

@@ -82,7 +82,7 @@ def test_health_with_a_worker(desk: Desk) -> None:
         answer = desk.json("health", "--url", desk.url)
         assert (answer["healthy"], answer["workers"], answer["problems"]) == (True, 1, [])
         assert set(answer) == {
-            "healthy", "problems", "workers", "due", "running", "dlq", "overruns", "overrunning", "paused",
+            "healthy", "problems", "workers", "due", "running", "dlq", "overruns", "overrunning", "paused", "lapsed",
             "oldest_due_seconds",
         }  # fmt: skip
         (seen,) = desk.json("stats", "--url", desk.url)["workers"]

@@ -150,3 +150,27 @@ async def test_wrong_words_and_limits() -> None:
     with pytest.raises(ConfigError, match="cannot be replayed: leave state: out, or use dlq, cancelled"):
         await world.jobs.areplay_all("state:done")
     assert await world.jobs.apreview("delete", (await world.work.aenqueue()).id) == ["live"]
+
+
+@virtual
+async def test_dead_letter_what_matches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q4, C: what has not ended; a running job ends in the dead-letter queue unless it finishes first."""
+    monkeypatch.setattr(bulk, "BITE", 2)
+    world = Yard()
+    waiting = await world.harbor.aenqueue_many(world.work.using(queue="other").step() for _ in range(3))
+    running = await world.work.aenqueue()
+    async with world.worker("default"):
+        await asyncio.sleep(1)
+        seen = await world.jobs.adead_letter_all("*", reason="wrong", dry_run=True)
+        assert (len(seen.matched), seen.answers) == (4, {})
+        done = await world.jobs.adead_letter_all("*", reason="wrong")
+        assert done.answers == {"requested": [running.id], "dead": ids(waiting)[::-1]}
+        await asyncio.sleep(30)
+    for job in (*waiting, running):
+        record = await world.record(job)
+        assert (record.state, record.dlq_reason) == ("dlq", "wrong")
+    assert (await world.jobs.adead_letter_all("*", reason="wrong")).matched == []
+    with pytest.raises(ConfigError, match="cannot be dead-lettered"):
+        await world.jobs.adead_letter_all("state:dlq", reason="wrong")
+    with pytest.raises(InvalidJob, match="needs a reason"):
+        await world.jobs.adead_letter_all("queue:none", reason="")

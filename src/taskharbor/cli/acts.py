@@ -1,4 +1,4 @@
-"""What commands do to jobs, given by ids or by filter words: cancel, delete, replay.
+"""What commands do to jobs, given by ids or by filter words: cancel, delete, replay, dead-letter.
 
 Words first show how many jobs match, and ask; `delete` always asks. The work is the admin interface's, in bites.
 """
@@ -67,10 +67,16 @@ DELETE = Wording(
     },
     always_asks=True,
 )
+DEAD_LETTER = Wording(
+    "dead_letter",
+    "dead-letter",
+    {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop: running, dead-lettered then."},
+    {"finished": "it has ended already", "missing": MISSING},
+)
 REPLAY = Wording(
     "replay",
     "replay",
-    {"replayed": "Replayed {}."},
+    {"replayed": "Replayed {}.", "replayed_without_key": "Replayed {} without the key: another job has it by now."},
     {
         "not_dead": "it is neither dead nor cancelled",
         "task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
@@ -112,6 +118,20 @@ def delete_jobs(**asked: Any) -> None:
         Asked(**asked),
         lambda harbor, words, limit: harbor.admin.jobs.adelete_all(words, limit=limit, dry_run=True),
         lambda harbor, ids, progress: harbor.admin.jobs.adelete(ids, progress=progress),
+    )
+
+
+@click.command("dead-letter", help=f"Move jobs that have not ended to the dead-letter queue.\n\n{IDS_HELP}{WORDS_HELP}")
+@act_options
+@click.option("--reason", required=True, metavar="TEXT", help="Why; it is kept with the jobs, and groups them.")
+def dead_letter_jobs(reason: str, **asked: Any) -> None:
+    perform(
+        DEAD_LETTER,
+        Asked(**asked),
+        lambda harbor, words, limit: harbor.admin.jobs.adead_letter_all(
+            words, reason=reason, limit=limit, dry_run=True
+        ),
+        lambda harbor, ids, progress: harbor.admin.jobs.adead_letter(ids, reason=reason, progress=progress),
     )
 
 

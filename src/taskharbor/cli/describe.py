@@ -13,6 +13,7 @@ from taskharbor.cli import output
 from taskharbor.cli.output import Cell, exact
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
+from taskharbor.core.last_run import last_run
 from taskharbor.core.states import shown
 from taskharbor.runtime.why import Why
 
@@ -43,7 +44,8 @@ def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
         "failed_at": job.failed_at,
         "last_error": job.last_error,
         "dlq_reason": job.dlq_reason,
-        "worker": job.lease.worker if job.lease else None,
+        "worker": job.worker,
+        "claimed_at": job.claimed_at,
         "tags": job.tags,
         "idempotency_key": job.idempotency_key,
     }
@@ -64,7 +66,10 @@ def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
         "unknown_put_backs": job.unknown_put_backs,
         "lease": _lease(job),
         "progress": None if job.progress is None else {"fraction": job.progress.fraction, "note": job.progress.note},
+        "settled_at": job.settled_at,
+        "took_seconds": None if (took := last_run(job)) is None else took.total_seconds(),
         "stop_requested_at": job.stop_requested_at,
+        "stop_reason": job.stop_reason,
         "key_expires_at": job.key_expires_at,
         "headers": dict(job.headers),
         "failures": [_failure(failure) for failure in job.failures],
@@ -126,6 +131,7 @@ def page(job: JobRecord, why: Why, now: datetime) -> None:
             ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
             ("put back", f"{job.unknown_put_backs} times: no such task" if job.unknown_put_backs else None),
             ("held by", _holder(job, now)),
+            ("last run by", job.worker if job.lease is None else None),
             ("progress", _progress(job)),
             ("timeout", None if job.timeout is None else length(job.timeout)),
             ("tags", ", ".join(job.tags) or None),
@@ -153,22 +159,27 @@ def _progress(job: JobRecord) -> str | None:
 
 def _times(job: JobRecord, now: datetime) -> None:
     output.heading("Times")
-    ran = job.completed_at - job.started_at if job.completed_at and job.started_at else None
+    took = last_run(job)
     output.facts(
         [
             ("created", exact(job.created_at, now)),
             ("due", exact(job.due_at, now)),
-            ("claimed", exact(job.lease.claimed_at if job.lease else None, now)),
+            ("claimed", exact(job.claimed_at, now)),
             ("started", exact(job.started_at, now)),
             ("failed", exact(job.failed_at, now)),
-            ("cancel asked", exact(job.stop_requested_at, now)),
+            (_asked(job), exact(job.stop_requested_at, now)),
             ("completed", exact(job.completed_at, now)),
-            ("took", None if ran is None else length(ran.total_seconds())),
+            ("settled", exact(job.settled_at, now) if job.completed_at is None else None),
+            ("last run took", None if took is None else length(took.total_seconds())),
             ("expires", exact(job.expires_at, now)),
             ("key until", exact(job.key_expires_at, now)),
             ("kept until", exact(job.keep_until, now)),
         ]
     )
+
+
+def _asked(job: JobRecord) -> str:
+    return "cancel asked" if job.stop_reason is None else "dead letter asked"
 
 
 def _lineage(job: JobRecord) -> None:

@@ -24,13 +24,14 @@ from taskharbor.core.states import State
 from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.dead_letters import Purged
+from taskharbor.runtime.dead_letters import Purged, Replayed
 from taskharbor.runtime.part import BULK_LIMIT
 from taskharbor.runtime.why import Why
 
 PREVIEW = 20
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 NAMED = 5
+KEYLESS = "without the key: another job has it by now"
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
     "not_dead": "it is neither dead nor cancelled",
@@ -160,14 +161,17 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
         return (await harbor.admin.dlq.areplay_all(whole, limit=limit, dry_run=True)).replayed
 
     ids = ask(harbor, look)
-    replayed = ids
+    done = Replayed([], [])
     if ids and not dry_run:
         _confirm(harbor, "replay", ids, yes)
-        replayed = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids)).replayed
+        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids[::-1]))  # the first of a workflow first
     if as_json:
-        output.print_json({"matched": len(ids), "replayed": [] if dry_run else replayed, "dry_run": dry_run})
+        output.print_json({"matched": len(ids), **asdict(done), "dry_run": dry_run})
         return
-    output.say(f"{'Would replay' if dry_run else 'Replayed'} {output.count(len(replayed), 'job')}.")
+    number = len(ids) if dry_run else len(done.replayed)
+    output.say(f"{'Would replay' if dry_run else 'Replayed'} {output.count(number, 'job')}.")
+    if done.without_key:
+        output.say(f"{output.count(len(done.without_key), 'job')} of them {KEYLESS}.")
     _show_rest(harbor, ids, limit, dry_run)
 
 
@@ -297,7 +301,8 @@ def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, 
         if answer.outcome in NOT_REPLAYED:
             complain(f"{answer.id} was not replayed: {_why_not(answer)}")
         elif not as_json:
-            output.say(f"{'Would replay' if dry_run else 'Replayed'} {answer.id}.")
+            without = f" {KEYLESS}" if answer.outcome == "replayed_without_key" else ""
+            output.say(f"{'Would replay' if dry_run else 'Replayed'} {answer.id}{without}.")
             if answer.arguments is not None:
                 answer.arguments.show()
     if {answer.outcome for answer in answers} & set(NOT_REPLAYED):

@@ -48,13 +48,18 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
         complain(str(error))
         sys.exit(UNREACHABLE)
     now = harbor.admin.now()
-    queues = [replace(counts, ready=0, oldest_due=None) if counts.queue == TASKS else counts for counts in queues]
+    queues = [_without_tasks(counts) for counts in queues]
     problems = [] if store_only else _problems(queues, workers, max_wait, now)
     if as_json:
         output.print_json(_answer(queues, workers, problems, now))
     else:
         _show(queues, workers, problems)
     sys.exit(BAD if problems else FINE)
+
+
+def _without_tasks(counts: QueueCounts) -> QueueCounts:
+    """No worker has to come for a TaskManager's tasks."""
+    return counts if counts.queue != TASKS else replace(counts, ready=0, lapsed=0, oldest_due=None)
 
 
 async def _look(harbor: Harbor) -> State:
@@ -69,11 +74,11 @@ def _problems(
     problems: list[Problem] = []
     listened = {name for worker in workers for name in worker.queues}
     for counts in queues:
-        if counts.paused or not counts.ready:
+        if counts.paused or not counts.due:
             continue
         if counts.queue not in listened:
             message = (
-                f"queue {counts.queue} has {output.count(counts.ready, 'due job')} and no worker listens to it: "
+                f"queue {counts.queue} has {output.count(counts.due, 'due job')} and no worker listens to it: "
                 f"run `taskharbor worker --queues {counts.queue}`"
             )
             problems.append(("queue_without_worker", message))
@@ -100,7 +105,8 @@ def _answer(
         "healthy": not problems,
         "problems": [_named(problem) for problem in problems],
         "workers": len(workers),
-        "due": sum(counts.ready for counts in queues),
+        "due": sum(counts.due for counts in queues),
+        "lapsed": sum(counts.lapsed for counts in queues),
         "running": sum(counts.claimed + counts.running for counts in queues),
         "dlq": sum(counts.dlq for counts in queues),
         "overruns": sum(worker.overruns for worker in workers),
@@ -111,7 +117,7 @@ def _answer(
 
 
 def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem]) -> None:
-    due, dead = sum(counts.ready for counts in queues), sum(counts.dlq for counts in queues)
+    due, dead = sum(counts.due for counts in queues), sum(counts.dlq for counts in queues)
     numbers = ", ".join(
         [output.count(len(workers), "worker"), output.count(due, "due job"), output.count(dead, "dead job")]
     )

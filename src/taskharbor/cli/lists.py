@@ -13,7 +13,7 @@ from taskharbor.cli.output import Cell
 from taskharbor.cli.tables import Column, Row, short_ids, table
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import Shown, State, shown
+from taskharbor.core.states import Shown, State, due_since, shown
 from taskharbor.driver import DeadGroup
 
 _MODULE = re.compile(r"\A(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*: )")
@@ -73,9 +73,13 @@ def error_cell(error: str | None) -> Cell:
 
 
 def _when(job: JobRecord, now: datetime) -> str:
-    if shown(job, now) is Shown.SCHEDULED:
-        return ago(job.due_at, now)
-    return ago(job.completed_at or (job.lease.claimed_at if job.lease else job.created_at), now)
+    match shown(job, now):
+        case Shown.SCHEDULED:
+            return ago(job.due_at, now)
+        case Shown.CLAIMED | Shown.RUNNING:
+            return ago(job.claimed_at or job.created_at, now)
+        case _:  # a lapsed one since its lease ran out
+            return ago(job.completed_at or due_since(job, now) or job.created_at, now)
 
 
 def group_table(found: Sequence[DeadGroup], now: datetime, *, wide: bool = False) -> None:

@@ -27,6 +27,7 @@ STATE_STYLES = {
     "waiting": "cyan",
     "claimed": "yellow",
     "running": "yellow",
+    "lapsed": "bold magenta",
     "done": "green",
     "dlq": "bold red",
     "cancelled": "dim",

@@ -87,7 +87,7 @@ def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> Cell:
     listeners = _listeners(counts, workers)
     if listeners is None:
         return Cell("-", "dim")
-    return Cell(str(listeners), "bold red" if not listeners and counts.ready and not counts.paused else "")
+    return Cell(str(listeners), "bold red" if not listeners and counts.due and not counts.paused else "")
 
 
 @queues.command("pause")
@@ -129,13 +129,13 @@ def _answer(name: str, before: QueueCounts | None, after: QueueCounts | None, *,
         "queue": name,
         "paused": paused,
         "changed": (before is not None and before.paused) != paused,
-        "due": 0 if after is None else after.ready,
+        "due": 0 if after is None else after.due,
     }
 
 
 def _said(name: str, before: QueueCounts | None, after: QueueCounts | None, *, paused: bool) -> str:
     changed = (before is not None and before.paused) != paused
-    due = output.count(0 if after is None else after.ready, "due job")
+    due = output.count(0 if after is None else after.due, "due job")
     if paused:
         unknown = ". It has no jobs yet: is that its name?" if before is None else f" with {due}."
         return f"{name} is paused{unknown}" if changed else f"{name} was paused already, with {due}."

@@ -74,12 +74,14 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) ->
     if not workers:
         output.say("none seen within the last 40 seconds", "dim")
         return
+    overruns = any(worker.overruns for worker in workers)
     columns = (
         Column("WORKER", least=16),
         Column("BUSY", right=True),
         Column("QUEUES", least=10),
         Column("STARTED", drop=2),
         Column("SEEN", drop=1),
+        *([Column("OVERRUNS", right=True)] if overruns else []),
     )
     table(
         columns,
@@ -90,6 +92,7 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) ->
                 ", ".join(worker.queues),
                 ago(worker.started_at, now),
                 ago(worker.seen_at, now),
+                *([number_cell(worker.overruns, "bold red")] if overruns else []),
             ]
             for worker in workers
         ],

@@ -14,7 +14,8 @@ WORDS_HELP = """
     \b
       mail.*            tasks by name, * stands for anything (also task:mail.*)
       queue:mail        a queue
-      state:dlq,ready   scheduled, ready, waiting, claimed, running, done, dlq, cancelled
+      state:dlq,ready   scheduled, ready, waiting, claimed, running, lapsed, done,
+                        dlq, cancelled
       tag:vip           a tag
       error:Timeout     part of the last error; small and capital letters differ
       reason:crash_*    why it is in the dead-letter queue

@@ -165,6 +165,16 @@ class Jobs(Part):
         """Run matching dead and cancelled jobs again, likewise."""
         return await self._all("replay", words, limit, None if dry_run else self.areplay)
 
+    async def adead_letter_all(
+        self, words: Words, *, reason: str, limit: int = BULK_LIMIT, dry_run: bool = False
+    ) -> Bulk:
+        """Dead-letter matching jobs that have not ended, likewise."""
+
+        async def bury(ids: Sequence[str]) -> Sequence[str]:
+            return await self.adead_letter(ids, reason=reason)
+
+        return await self._all("dead_letter", words, limit, None if dry_run else bury)
+
     async def _all(
         self, act: Act, words: Words, limit: int, do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None
     ) -> Bulk:
@@ -197,6 +207,7 @@ class Jobs(Part):
     cancel = blocking(acancel)
     cancel_all = blocking(acancel_all)
     dead_letter = blocking(adead_letter)
+    dead_letter_all = blocking(adead_letter_all)
     delete = blocking(adelete)
     delete_all = blocking(adelete_all)
     replay = blocking(areplay)

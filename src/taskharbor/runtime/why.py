@@ -13,6 +13,7 @@ from msgspec import Struct
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import JobRecord
+from taskharbor.core.last_run import last_run
 from taskharbor.core.overrun import overrun_since, spread_of
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown, State, shown
@@ -66,7 +67,9 @@ def _inflight(facts: Facts) -> Why:
 
 
 def _asked_to_stop(job: JobRecord) -> str:
-    return "" if job.stop_requested_at is None else ", and was asked to stop"
+    if job.stop_requested_at is None:
+        return ""
+    return ", and was asked to stop" if job.stop_reason is None else f", and is to be dead-lettered ({job.stop_reason})"
 
 
 def _lapsed(facts: Facts) -> Why:
@@ -75,7 +78,8 @@ def _lapsed(facts: Facts) -> Why:
     when = "" if job.lease is None else f" {ago(job.lease.expires_at, facts.now)}"
     lost = f"the lease of {holder} ran out{when}"
     if job.stop_requested_at is not None:
-        return Why("lapsed", f"{lost}, and it was asked to stop: a worker's upkeep ends it")
+        end = "cancels it" if job.stop_reason is None else f"dead-letters it ({job.stop_reason})"
+        return Why("lapsed", f"{lost}, and it was asked to stop: a worker's upkeep {end}")
     reason = _in_line(facts)
     code = "lapsed" if reason.code in ("in_line", "busy") else reason.code
     return Why(code, f"{lost}; {reason.text}", reason.fix)
@@ -160,16 +164,17 @@ def _dead(facts: Facts) -> Why:
         spread = spread_of(job.failures)
         over = "" if spread is None else f" over {length(spread.total_seconds())}"
         return Why("dead", f"died{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix)
-    return Why("dead", f"died{when} ({job.dlq_reason}): {job.last_error or 'no error is recorded'}", fix)
+    error = f": {job.last_error}" if job.last_error else ""
+    return Why("dead", f"died{when} ({job.dlq_reason}){error}", fix)
 
 
 def _done(facts: Facts) -> Why:
     job = facts.job
     when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
-    took = ""
-    if job.completed_at is not None and job.started_at is not None:
-        took = f", after running for {length((job.completed_at - job.started_at).total_seconds())}"
-    return Why("done", f"finished{when}{took}")
+    ran = last_run(job)
+    took = "" if ran is None else f" and took {length(ran.total_seconds())}"
+    by = f" by {job.worker}" if job.worker else ""
+    return Why("done", f"finished{when}{by}{took}")
 
 
 def _cancelled(facts: Facts) -> Why:

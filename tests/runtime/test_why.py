@@ -135,7 +135,13 @@ async def test_leases_that_ran_out() -> None:
             "lapsed", "the lease of web-1 ran out 21 s ago; it waits for its turn; 1 worker on queue mail"
         )
     await job.acancel()
-    assert "it was asked to stop: a worker's upkeep ends it" in (await world.why(job)).text
+    assert "it was asked to stop: a worker's upkeep cancels it" in (await world.why(job)).text
+    other = await world.work.using(queue="other").aenqueue()
+    await world.memory.reserve(["other"], world.clock(), timedelta(seconds=30), 1, "web-1")
+    await world.harbor.admin.jobs.adead_letter(other.id, reason="wrong")
+    assert "web-1 is about to run it, and is to be dead-lettered (wrong); " in (await world.why(other)).text
+    await asyncio.sleep(31)
+    assert "a worker's upkeep dead-letters it (wrong)" in (await world.why(other)).text
 
 
 @virtual

@@ -12,7 +12,18 @@ import pytest
 from pages import DOCS, ROOT, blocks, read_to_the_end
 from servers.postgres import PostgresServer
 
-PAGES = ["agents", "dead-letters", "guide", "idempotency", "leases", "recurring", "retries", "testing", "workflows"]
+PAGES = [
+    "agents",
+    "dead-letters",
+    "guide",
+    "idempotency",
+    "leases",
+    "operating",
+    "recurring",
+    "retries",
+    "testing",
+    "workflows",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -106,6 +106,13 @@ def test_named_jobs(busy: Desk) -> None:
     assert "has not ended: cancel it first" in busy.bad(1, "jobs", "delete", "ready1", "--yes", "--url", busy.url)
 
 
+def test_a_task_counts_claims(busy: Desk) -> None:
+    """M2, C: the attempts of a TaskManager's task are its claims; failures are failures."""
+    page = busy.good("jobs", "show", task_of(busy), "--url", busy.url)
+    assert "claims    0 of any number" in page
+    assert "failures  0\n" in page
+
+
 def test_a_limit_is_said(busy: Desk) -> None:
     """C: bounded, and never silently."""
     result = busy.run("jobs", "cancel", "queue:mail", "--limit", "2", "--yes", "--url", busy.url)
@@ -182,7 +189,7 @@ def test_a_running_job_hears_of_a_dead_letter(desk: Desk) -> None:
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     hold(desk, "mail", 60)
     assert desk.good("jobs", "dead-letter", "one", "--reason", "wrong", "--url", desk.url) == (
-        "Asked one to stop: running, dead-lettered then.\n"
+        "Asked one to stop and be dead-lettered: a worker has claimed it.\n"
     )
     text = desk.good("jobs", "show", "one", "--url", desk.url)
     assert "and is to be dead-lettered (wrong)" in text

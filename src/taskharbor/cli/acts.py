@@ -53,7 +53,7 @@ class Wording(NamedTuple):
 CANCEL = Wording(
     "cancel",
     "cancel",
-    {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: running."},
+    {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: a worker has claimed it."},
     {"finished": "it has ended already", "missing": MISSING},
 )
 DELETE = Wording(
@@ -70,7 +70,7 @@ DELETE = Wording(
 DEAD_LETTER = Wording(
     "dead_letter",
     "dead-letter",
-    {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop: running, dead-lettered then."},
+    {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop and be dead-lettered: a worker has claimed it."},
     {"finished": "it has ended already", "missing": MISSING},
 )
 REPLAY = Wording(

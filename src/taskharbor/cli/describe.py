@@ -14,6 +14,7 @@ from taskharbor.cli.output import Cell, exact
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.last_run import last_run
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import shown
 from taskharbor.runtime.why import Why
 
@@ -126,9 +127,7 @@ def page(job: JobRecord, why: Why, now: datetime) -> None:
             ("group", job.fingerprint),
             ("queue", job.queue),
             ("priority", str(job.priority) if job.priority else None),
-            ("failures", f"{job.attempts} of {'any number' if job.max_attempts is None else job.max_attempts}"),
-            ("crashes", f"{job.crashes} of {'any number' if job.max_crashes is None else job.max_crashes}"),
-            ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
+            *_counts(job),
             ("put back", f"{job.unknown_put_backs} times: no such task" if job.unknown_put_backs else None),
             ("held by", _holder(job, now)),
             ("last run by", job.worker if job.lease is None else None),
@@ -142,6 +141,20 @@ def page(job: JobRecord, why: Why, now: datetime) -> None:
     _lineage(job)
     _values(job)
     _failures(job, now)
+
+
+def _counts(job: JobRecord) -> list[tuple[str, str]]:
+    if job.queue == TASKS:  # the attempts of a TaskManager's task are its claims (M2)
+        return [("claims", _of(job.version, job.max_attempts)), ("failures", str(job.attempts))]
+    return [
+        ("failures", _of(job.attempts, job.max_attempts)),
+        ("crashes", _of(job.crashes, job.max_crashes)),
+        ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
+    ]
+
+
+def _of(number: int, most: int | None) -> str:
+    return f"{number} of {'any number' if most is None else most}"
 
 
 def _state(job: JobRecord, now: datetime) -> Cell:

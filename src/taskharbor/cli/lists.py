@@ -13,6 +13,7 @@ from taskharbor.cli.output import Cell
 from taskharbor.cli.tables import Column, Row, short_ids, table
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown, State, due_since, shown
 from taskharbor.driver import DeadGroup
 
@@ -61,7 +62,7 @@ def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
         "TASK": job.type,
         "QUEUE": job.queue,
         "STATE": output.state_cell(shown(job, now)),
-        "FAILURES": f"{job.attempts}/{job.max_attempts or '∞'}",
+        "FAILURES": f"{job.attempts}" if job.queue == TASKS else f"{job.attempts}/{job.max_attempts or '∞'}",
         "WHEN": _when(job, now),
         "ERROR": error_cell(job.last_error if job.state is not State.DONE else None),
     }

@@ -153,7 +153,7 @@ def test_a_dry_run_changes_nothing(dead: Desk) -> None:
     assert preview.startswith("Would replay 1 job.\n")
     assert "dead-1" in preview
     words = ["dlq", "replay", "--all", "--dry-run", "--url", dead.url]
-    assert dead.json(*words) == {"matched": 3, "replayed": [], "dry_run": True}
+    assert dead.json(*words) == {"matched": 3, "replayed": [], "without_key": [], "dry_run": True}
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
     assert "nobody" in dead.bad(1, "dlq", "replay", "nobody", "--dry-run", "--url", dead.url)
 

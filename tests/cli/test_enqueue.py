@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -34,6 +35,32 @@ def test_without_one_it_is_stored_as_given(desk: Desk) -> None:
     assert job["arguments"] == {
         "a": 1, "b": "text", "c": [1, 2], "d": "7", "e": None, "f": "", "g": "a=b", "h": "ünï"
     }  # fmt: skip
+
+
+def test_without_one_it_says_that_the_name_is_not_checked(desk: Desk) -> None:
+    """C: beside what it prints, where scripts do not read it."""
+    result = desk.run("enqueue", "shop.welcom", "user_id=1", "--json", "--url", desk.url)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["created"] is True
+    assert result.stderr == (
+        "The name shop.welcom was not checked: name the application by -A module:harbor, or app in [tool.taskharbor].\n"
+    )
+
+
+def test_the_application_of_the_project_checks_the_name(desk: Desk) -> None:
+    """C, P4: `[tool.taskharbor] app` is as good as -A."""
+    (desk.folder / "pyproject.toml").write_text('[tool.taskharbor]\napp = "shop:harbor"\n', encoding="utf-8")
+    assert "there is shop.explode" in desk.bad(2, "enqueue", "shop.welcom", "user_id=1", "--url", desk.url)
+    result = desk.run("enqueue", "shop.welcome", "user_id=1", "--url", desk.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["far.away"], ["-A", "shop", "shop.welcome", "user_id=1"]])
+def test_a_store_in_memory_is_refused(desk: Desk, words: list[str]) -> None:
+    """G2: the job would be gone with the command."""
+    said = desk.bad(2, "enqueue", *words, "--url", "memory://")
+    assert "memory:// is a store inside one process" in said
+    assert "--url sqlite:///jobs.db" in said
 
 
 def test_it_prints_the_id(desk: Desk) -> None:

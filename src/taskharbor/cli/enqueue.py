@@ -10,7 +10,12 @@ import click
 from taskharbor.cli import output
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import arguments, json_option, moment, time_option
+from taskharbor.errors import ConfigError
+from taskharbor.harbor import Harbor
+from taskharbor.runtime.handle import Job
 from taskharbor.runtime.options import JobOptions
+
+APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 
 
 @click.command()
@@ -37,14 +42,16 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
     that looks like a number is written '"42"'.
 
     With an application, the task must exist there, its signature checks the arguments, and its own queue and options
-    apply. Without one, the job is stored as given, for a worker elsewhere.
+    apply. Without one, the job is stored as given, for a worker elsewhere, and nobody checks the name.
     """
     values = arguments(words)
     known = here().application()
     harbor = known or here().bare()
     if known is not None:
         harbor.find(task)
-    job = ask(harbor, lambda harbor: harbor.aenqueue(task, values, **_options(**given)))
+    job = ask(harbor, lambda harbor: _store(harbor, task, values, _options(**given)))
+    if known is None:
+        click.echo(f"The name {task} was not checked: name the application by {APPLICATION}.", err=True)
     if as_json:
         output.print_json({"id": job.id, "created": job.created, "same_payload": job.same_payload})
     elif job.created:
@@ -52,6 +59,15 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
     else:
         differs = "" if job.same_payload else ", with other arguments"
         output.say(f"{job.id} existed already under this key{differs}: nothing was stored")
+
+
+async def _store(harbor: Harbor, task: str, values: dict[str, Any], options: JobOptions) -> Job[Any]:
+    if (await harbor.adriver()).ephemeral:
+        raise ConfigError(
+            "memory:// is a store inside one process: the job would be gone when this command ends, and no worker "
+            "would see it. Name one that lasts: --url sqlite:///jobs.db, TASKHARBOR_URL, or url in [tool.taskharbor]"
+        )
+    return await harbor.aenqueue(task, values, **options)
 
 
 def _options(

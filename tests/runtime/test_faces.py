@@ -22,7 +22,7 @@ from taskharbor.errors import (
     DriverUnavailable,
     InvalidJob,
     JobFailed,
-    NotEncodable,
+    WrongArguments,
 )
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
@@ -487,7 +487,7 @@ def test_a_job_by_name(call: str) -> None:
     assert enqueue("queued").record().queue == "mail"
     assert enqueue("queued").record().priority == 3
     assert enqueue("elsewhere.task", {"x": [1]}).record().type == "elsewhere.task"
-    with pytest.raises(NotEncodable):
+    with pytest.raises(WrongArguments):
         enqueue("note", {"wat": 1})
     with pytest.raises(InvalidJob, match="unknown option 'qeue'"):
         enqueue("note", {"what": "x"}, qeue="other")

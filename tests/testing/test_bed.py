@@ -178,14 +178,30 @@ def test_recurring_tasks_come_with_the_time(shop: Shop, bed: TestBed) -> None:
     def hourly() -> None:
         slots.append(current().slot)
 
-    bed.advance(30 * 60)
+    bed.start_at(datetime(2030, 1, 1, 12, 30, tzinfo=UTC))
+    bed.advance(29 * 60)
     assert bed.drain() == 0
-    bed.advance(31 * 60)
+    bed.advance(60)
     assert bed.drain() == 1
     assert bed.run_for(timedelta(hours=3)) == 3
     bed.advance(timedelta(hours=5))
     assert bed.drain() == 1  # as after an outage: not every tick that was missed
-    assert len({slot for slot in slots if slot is not None}) == 5
+    assert [slot.hour for slot in slots if slot is not None] == [13, 14, 15, 16, 21]
+
+
+def test_a_test_begins_when_it_says(shop: Shop, bed: TestBed) -> None:
+    """N2: a cron is for a time of day; the past will do as well."""
+    slots: list[datetime | None] = []
+
+    @shop.harbor.recurring(cron="0 3 * * *", tz="Europe/Berlin")
+    def nightly() -> None:
+        slots.append(current().slot)
+
+    bed.start_at(datetime(2020, 3, 28, 12, tzinfo=UTC))
+    assert bed.run_for(timedelta(days=2)) == 2
+    assert slots == [datetime(2020, 3, 29, 1, tzinfo=UTC), datetime(2020, 3, 30, 1, tzinfo=UTC)]
+    with pytest.raises(InvalidJob, match="time zone"):
+        bed.start_at(datetime.fromisoformat("2020-03-28"))
 
 
 def test_a_delay_counts_from_the_end_of_the_last_run(shop: Shop, bed: TestBed) -> None:

@@ -233,6 +233,15 @@ class TestBed:
         """The time by the clock of this test."""
         return self._clock()
 
+    def start_at(self, time: datetime) -> None:
+        """Begin the test at this time instead of now: for what depends on the time of day. Before any job is there."""
+        if time.tzinfo is None:
+            raise InvalidJob(f"start_at needs a time with a time zone, such as {time.replace(tzinfo=UTC)!r}")
+        with self._lock:
+            self._clock.advance(time - self._clock())
+            for place in self._places.values():
+                place.since = self._clock()
+
     def advance(self, by: timedelta | float) -> datetime:
         """Let that much time pass (seconds, or a timedelta) and nothing happen; the new time.
 

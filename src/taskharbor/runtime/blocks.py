@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, InvalidStateError
@@ -98,15 +99,17 @@ class _Alongside(Generic[T]):
 
     def enter(self) -> T:
         self._thread.start()
-        try:
-            return self._entered.result()
-        except BaseException:
-            self._interrupt()  # Ctrl-C while it waits for the store
-            raise
+        return self._entered.result()
 
     def leave(self, raised: Raised) -> bool | None:
         if os.getpid() != self._process:
             return None  # a forked child has no such thread
+        if not self._entered.done():
+            self._interrupt()  # Ctrl-C while it waits for the store
+            return None
+        if self._entered.exception() is not None:
+            self._thread.join()  # it could not begin, and ends
+            return None
         self._raised = raised
         try:
             self._tell(self._leaving.set if self._leaving is not None else None)
@@ -145,8 +148,12 @@ class _Alongside(Generic[T]):
         if self._interrupted:
             return None
         value = await self._manager.__aenter__()
-        self._entered.set_result(value)
-        await self._leaving.wait()
+        try:
+            self._entered.set_result(value)
+            await self._leaving.wait()
+        except BaseException:  # interrupted at the moment when it had begun
+            await self._manager.__aexit__(*sys.exc_info())
+            raise
         return await self._manager.__aexit__(*self._raised)
 
 
@@ -154,9 +161,8 @@ class _Alongside(Generic[T]):
 def alongside(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> Generator[T]:
     """The async context manager for a block of blocking code: it lives in a thread beside it."""
     block = _Alongside(make(), name)
-    value = block.enter()
     try:
-        yield value
+        yield block.enter()
     except BaseException as error:
         if not block.leave((type(error), error, error.__traceback__)):
             raise

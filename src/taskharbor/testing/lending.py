@@ -43,13 +43,13 @@ class LentThread(Threads):
 
     def serve(self) -> None:
         """Run what workers hand over. Ctrl-C is the caller's, also in the middle of a handler."""
-        try:
-            while (call := self._handed.get()) is not None:
-                self._run(call)
-        except BaseException:
-            self._refuses = True  # nobody serves any more: whatever comes must not wait
-            self._refuse_all()
-            raise
+        while (call := self._handed.get()) is not None:
+            self._run(call)
+
+    def refuse(self) -> None:
+        """Nobody serves any more: whatever comes must not wait."""
+        self._refuses = True
+        self._refuse_all()
 
     def _run(self, call: Call) -> None:
         function, context, future = call
@@ -87,20 +87,27 @@ class _Beside:
         self._lent = LentThread()
         self._ended: Future[Any] = Future()
         self._task: asyncio.Task[Any] | None = None
+        self._interrupted = False
 
     def run(self) -> Any:
         thread = threading.Thread(target=contextvars.copy_context().run, args=(self._work,), daemon=True)
-        thread.start()
         try:
+            thread.start()
             self._lent.serve()
-        except BaseException:
-            if (task := self._task) is not None:
-                with suppress(RuntimeError):
-                    task.get_loop().call_soon_threadsafe(task.cancel)
-            thread.join(PATIENCE)
+            thread.join()
+        except BaseException:  # Ctrl-C, at any moment
+            self._interrupt()
+            if thread.ident is not None:
+                thread.join(PATIENCE)
             raise
-        thread.join()
         return self._ended.result()
+
+    def _interrupt(self) -> None:
+        self._lent.refuse()
+        self._interrupted = True  # before the look: a task that is not there yet looks at it
+        if (task := self._task) is not None:
+            with suppress(RuntimeError):  # it has ended
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _work(self) -> None:
         lent.set(self._lent)
@@ -114,6 +121,8 @@ class _Beside:
 
     async def _main(self) -> Any:
         self._task = asyncio.current_task()
+        if self._interrupted:
+            return None
         return await self._function()
 
 

@@ -12,14 +12,16 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from taskharbor import Harbor
+from taskharbor.core.evolve import DeadLetter
 from taskharbor.core.job import JobRecord
-from taskharbor.driver import Driver, Inspect
+from taskharbor.driver import DeadLettering, Driver, Inspect
 from taskharbor.manager import TaskManager
-from taskharbor.testing import ManualClock
+from taskharbor.testing import ManualClock, Wrapper
 
 P = ParamSpec("P")
 Opener = Callable[[], Awaitable[Driver]]
 LEASE = 30.0
+Act = Callable[[], Awaitable[object]]
 
 
 class World:
@@ -69,12 +71,38 @@ class World:
         assert job is not None
         return job
 
+    async def dead_letter(self, id: str, reason: str = "bad order") -> list[DeadLettering]:
+        """What an operator does by hand."""
+        death = DeadLetter(id=id, reason=reason, fingerprint="by hand", keep_until=self.clock())
+        return await self.look.dead_letter([death], self.clock())
+
     async def count(self) -> int:
         """How many jobs there are in all."""
         return sum(
             it.ready + it.scheduled + it.claimed + it.running + it.done + it.dlq + it.cancelled
             for it in await self.look.counts(self.clock())
         )
+
+
+class Meanwhile(Wrapper):
+    """Lets somebody else act right before calls of a verb reach the store, `times` times."""
+
+    def __init__(self, inner: Driver) -> None:
+        super().__init__(inner)
+        self.acts: dict[str, tuple[Act, int]] = {}
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Any]]) -> Any:
+        act, times = self.acts.get(verb, (None, 0))
+        if act is not None and times:
+            self.acts[verb] = (act, times - 1)
+            await act()
+        return await call()
+
+
+async def beset(w: World) -> tuple[TaskManager, Meanwhile]:
+    """A manager that others act in the way of."""
+    line = Meanwhile(await w.open())
+    return TaskManager(line, clock=w.clock), line
 
 
 def played(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -1,11 +1,11 @@
-"""Random histories of two managers against a model of a few lines: claims, lapses, retries, deletes, keys, cancels."""
+"""Random histories of two managers against a model: claims, tokens, lapses, retries, deletes, keys, operators."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from taskharbor import Harbor
+from taskharbor.core.evolve import DeadLetter
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
 from taskharbor.drivers.memory import MemoryDriver
@@ -33,26 +34,49 @@ from taskharbor.testing.clock import EPOCH
 LEASE = timedelta(seconds=10)
 MOMENT = timedelta(microseconds=1)
 FEW = 2  # so that steps meet
-Holder = tuple[int, str]
 managers = st.integers(0, 1)
 workers = st.sampled_from(["w1", "w2"])
 keys = st.sampled_from([None, None, "a", "b"])
 bounds = st.sampled_from([0, 1, 2, 3])
 places = st.integers(0, 100)
+passed = st.sampled_from(["none", "none", "latest", "latest", "earlier", "wrong"])
+WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Who calls: a worker in a manager, and which token it passes."""
+
+    manager: int
+    worker: str
+    token: str | None
+    said: str
 
 
 @dataclass
 class Model:
-    """A task as it must be: `claims` is how often it was claimed, `holder` who has it until `until`."""
+    """A task as it must be: `claims` is how often it was claimed, `worker` by whom the last time, under `token`.
+
+    `held` is what each manager has claimed and not ended itself, as token and worker; `settled` the token that last
+    ended a claim, and `recorded` whether by a failure; `failure` the last one, as worker and text.
+    """
 
     id: str
     key: str | None
     most: int
     status: str = "pending"
     claims: int = 0
-    holder: Holder | None = None
+    worker: str | None = None
+    token: str | None = None
     until: datetime = EPOCH
-    stopping: bool = False
+    stop: str | None = None
+    ended: str | None = None
+    result: str | None = None
+    settled: str | None = None
+    recorded: bool = False
+    failure: tuple[str, str] | None = None
+    tokens: list[str] = field(default_factory=list)
+    held: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def spent(self) -> bool:
@@ -64,68 +88,116 @@ class Model:
             self.back()
 
     def back(self) -> None:
-        """Pending again, or cancelled if that was asked for: that frees the key."""
-        self.status, self.holder = "pending", None
-        if self.stopping:
-            self.status, self.key, self.stopping = "failed", None, False
+        """Pending again, or ended as an operator asked for."""
+        self.status, self.token = "pending", None
+        if self.stop is not None:
+            self.status, self.ended, self.stop = "failed", self.stop, None
 
-    def claim(self, who: Holder, now: datetime) -> str:
+    def own(self, call: Call) -> str | None:
+        """The token that a caller acts by."""
+        token, worker = self.held.get(call.manager, (None, None))
+        return call.token if call.token is not None else token if worker == call.worker else None
+
+    def is_held_by(self, call: Call) -> bool:
+        return self.status == "claimed" and (self.own(call), call.worker) == (self.token, self.worker)
+
+    def settle(self, recorded: bool) -> None:
+        self.settled, self.recorded = self.token, recorded
+
+    def forget(self, manager: int, token: str | None) -> None:
+        if self.held.get(manager, ("", ""))[0] == token:
+            del self.held[manager]
+
+    def refused(self) -> str:
         if self.status == "claimed":
-            if self.holder != who:
-                return "TaskAlreadyClaimed"
+            return "WrongWorker"
+        return "TaskNotClaimed" if self.status == "pending" else f"Task{self.status.capitalize()}"
+
+    def claim(self, call: Call, now: datetime) -> str:
+        if self.is_held_by(call):
             self.until = now + LEASE
+            self.held[call.manager] = (str(self.token), call.worker)
             return "claimed"
-        if self.status != "pending":
-            return f"Task{self.status.capitalize()}"
+        if self.status != "pending" or call.token is not None:
+            return self.refused().replace("WrongWorker", "TaskAlreadyClaimed")
+        self.worker = call.worker
         if self.spent:
-            self.status = "failed"
+            self.status, self.settled, self.recorded = "failed", None, True
+            self.failure = (call.worker, f"claimed {self.most} times, as often as it may be")
             return "MaxAttemptsReached"
-        self.status, self.holder, self.until = "claimed", who, now + LEASE
+        self.status, self.until, self.token = "claimed", now + LEASE, "new"
         self.claims += 1
         return "claimed"
 
-    def _refused(self, who: Holder) -> str | None:
-        if self.status == "claimed":
-            return None if self.holder == who else "WrongWorker"
-        return "TaskNotClaimed" if self.status == "pending" else f"Task{self.status.capitalize()}"
+    def claimed(self, call: Call, token: str) -> None:
+        """Note the token of a claim that was made or renewed."""
+        if self.token == "new":
+            assert token not in self.tokens
+            self.tokens.append(token)
+            self.token = token
+            self.held[call.manager] = (token, call.worker)
+        assert token == self.token
 
-    def heartbeat(self, who: Holder, now: datetime) -> str:
-        refused = self._refused(who)
-        self.until = self.until if refused else now + LEASE
-        return refused or "claimed"
+    def heartbeat(self, call: Call, now: datetime) -> str:
+        if not self.is_held_by(call):
+            return self.refused()
+        self.until = now + LEASE
+        return "claimed"
 
-    def complete(self, who: Holder, now: datetime) -> str:
-        if self.status == "completed":
+    def complete(self, call: Call, now: datetime) -> str:
+        if self.is_held_by(call):
+            self.settle(recorded=False)
+            self.forget(call.manager, self.token)
+            self.status, self.token, self.stop, self.result = "completed", None, None, call.said
             return "completed"
-        refused = self._refused(who)
-        if refused is None:
-            self.status, self.holder, self.stopping = "completed", None, False
-        return refused or "completed"
+        own = self.own(call)
+        if self.status == "completed":
+            self.held.pop(call.manager, None)
+            known = own is not None and own == self.settled
+            if self.worker == call.worker and (known or (call.token is None and call.said == self.result)):
+                return "completed"
+        return self.refused()
 
-    def fail(self, who: Holder, now: datetime) -> str:
-        if self.status == "failed":
-            return "failed"
-        if (refused := self._refused(who)) is not None:
-            return refused
-        if self.spent:
-            self.status, self.holder, self.stopping = "failed", None, False
-        else:
-            self.back()
-        return self.status
+    def fail(self, call: Call, now: datetime) -> str:
+        if self.is_held_by(call):
+            self.settle(recorded=True)
+            self.forget(call.manager, self.token)
+            self.failure = (call.worker, call.said)
+            if self.spent:
+                self.status, self.token, self.stop = "failed", None, None
+            else:
+                self.back()
+            return self.status
+        return self.status if self.repeats_its_failure(call) else self.refused()
 
-    def retry(self, who: Holder, now: datetime) -> str:
+    def repeats_its_failure(self, call: Call) -> bool:
+        if self.failure is None or self.failure[0] != call.worker:
+            return False
+        own = self.own(call)
+        if own is not None and own == self.settled:
+            if self.recorded:
+                self.forget(call.manager, self.settled)
+            return self.recorded
+        same = call.token is None and self.worker == call.worker and self.failure[1] == call.said
+        if same and self.status == "failed":
+            self.forget(call.manager, self.settled)
+        return same and self.status == "failed"
+
+    def retry(self, call: Call, now: datetime) -> str:
         if self.status == "completed":
             return "TaskCompleted"
         if self.spent:
             return "MaxAttemptsReached"
         if self.status == "claimed":
-            self.back()
-        self.status = "pending"  # also if it was to be cancelled; then its key is gone
+            self.settle(recorded=False)
+            self.forget(call.manager, self.token)
+        self.status, self.token, self.stop, self.ended = "pending", None, None, None  # an operator is overruled
         return self.status
 
 
 class Histories(RuleBasedStateMachine):
-    """Two managers on one store; after every step all that can be seen is what the model says."""
+    """Two managers on one store, which hand tokens to each other; after every step all that can be seen is what the
+    model says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,13 +227,21 @@ class Histories(RuleBasedStateMachine):
     def one(self, place: int) -> Model:
         return list(self.tasks.values())[place % len(self.tasks)]
 
-    def said(self, call: Coroutine[Any, Any, Any]) -> str:
-        """The status that a call led to, or the error."""
+    def said(self, call: Coroutine[Any, Any, Any]) -> tuple[str, str | None]:
+        """The status that a call led to, or the error; and the token that it told."""
         try:
-            answer = self.run(call)
+            answer: Task | TaskError = self.run(call)
         except TaskError as error:
-            return type(error).__name__
-        return str(answer.status) if isinstance(answer, Task) else "claimed"
+            answer = error
+        assert not any(token in repr(answer) for task in self.tasks.values() for token in task.tokens)
+        if isinstance(answer, TaskError):
+            return type(answer).__name__, None
+        return str(answer.status), answer.claim_token
+
+    def tick(self, by: timedelta) -> None:
+        self.clock.advance(by)
+        for task in self.tasks.values():
+            task.at(self.clock())
 
     @precondition(lambda self: len(self.tasks) < FEW)
     @rule(manager=managers, key=keys, most=bounds)
@@ -179,14 +259,29 @@ class Histories(RuleBasedStateMachine):
         place=places,
         manager=managers,
         worker=workers,
-        name=st.sampled_from(["claim", "claim", "claim", "complete", "fail", "heartbeat", "retry"]),
+        token=passed,
+        text=st.sampled_from(["this", "that"]),
+        name=st.sampled_from(["claim", "claim", "claim", "complete", "fail", "fail", "heartbeat", "retry"]),
     )
-    def call(self, place: int, manager: int, worker: str, name: str) -> None:
-        task, tasks = self.one(place), self.managers[manager]
-        more = {"fail": ("no",), "complete": (b"yes",)}.get(name, ())
-        given = (task.id,) if name == "retry" else (task.id, worker, *more)
-        expected = getattr(task, name)((manager, worker), self.clock())
-        assert self.said(getattr(tasks, f"a{name}")(*given)) == expected
+    def call(self, place: int, manager: int, worker: str, token: str, text: str, name: str) -> None:
+        self.tick(MOMENT)  # no two settles at one moment
+        task = self.one(place)
+        tokens = {"none": None, "wrong": WRONG, "latest": WRONG, "earlier": WRONG}
+        tokens.update(zip(("latest", "earlier"), reversed(task.tokens), strict=False))
+        call = Call(manager, worker, tokens[token], text)
+        more: dict[str, tuple[Any, ...]] = {"fail": (text,), "complete": (text.encode(),)}
+        verb = getattr(self.managers[manager], f"a{name}")
+        expected = getattr(task, name)(call, self.clock())
+        if name == "retry":
+            answer, told = self.said(verb(task.id))
+        else:
+            answer, told = self.said(verb(task.id, worker, *more.get(name, ()), token=call.token))
+        assert answer == expected
+        if (name, answer) == ("claim", "claimed"):
+            assert told is not None
+            task.claimed(call, told)
+        else:
+            assert told is None
 
     @precondition(lambda self: self.tasks)
     @rule(place=places, manager=managers)
@@ -196,20 +291,27 @@ class Histories(RuleBasedStateMachine):
             self.run(self.managers[manager].adelete(task.id))
             del self.tasks[task.id]
         else:
-            assert self.said(self.managers[manager].adelete(task.id)) == "TaskNotTerminal"
+            assert self.said(self.managers[manager].adelete(task.id))[0] == "TaskNotTerminal"
 
     @precondition(lambda self: self.tasks)
-    @rule(place=places)
-    def cancel(self, place: int) -> None:
+    @rule(place=places, reason=st.sampled_from([None, "bad order"]))
+    def operate(self, place: int, reason: str | None) -> None:
+        """An operator cancels a task, or dead-letters it with a reason."""
         task = self.one(place)
         lapsed = task.status == "pending" and task.claims and self.is_inflight(task)
-        (answer,) = self.run(self.operator.jobs.acancel(task.id))
-        if task.status == "claimed":
-            assert answer == "requested"
-            task.stopping = True
-        elif task.status == "pending":
-            assert answer == ("requested" if lapsed else "cancelled")
-            task.stopping = True
+        if reason is None:
+            (answer,) = self.run(self.operator.jobs.acancel(task.id))
+            end, wanted = "cancelled", "cancelled by an operator"
+        else:
+            death = DeadLetter(id=task.id, reason=reason, fingerprint="f", keep_until=self.clock())
+            (answer,) = self.run(self.drivers[0].dead_letter([death], self.clock()))
+            end, wanted = "dead", f"dead-lettered: {reason}"
+        if task.status in ("completed", "failed"):
+            assert answer == "finished"
+            return
+        assert answer == ("requested" if lapsed or task.status == "claimed" else end)
+        task.stop = wanted if reason is None or task.stop is None else task.stop
+        if task.status == "pending":
             task.back()
 
     def is_inflight(self, task: Model) -> bool:
@@ -218,20 +320,27 @@ class Histories(RuleBasedStateMachine):
 
     @rule(by=st.sampled_from([0.1 * LEASE, LEASE - MOMENT, LEASE]))
     def wait(self, by: timedelta) -> None:
-        self.clock.advance(by)
-        for task in self.tasks.values():
-            task.at(self.clock())
+        self.tick(by)
 
     @invariant()
     def everything_is_as_the_model_says(self) -> None:
         for task in self.tasks.values():
-            seen = self.run(self.managers[0].aget(task.id))
+            seen: Task = self.run(self.managers[0].aget(task.id))
             assert (seen.status, seen.attempts, seen.idempotency_key) == (task.status, task.claims, task.key)
-            holder = (task.holder[1], task.until) if task.holder else (None, None)
-            assert (seen.claimed_by, seen.claim_expires_at) == holder
+            assert (seen.claimed_by, seen.claim_token) == (task.worker, None)
+            held = task.status == "claimed"
+            assert seen.claim_expires_at == (task.until if held else None)
+            assert seen.cancel_requested == (held and task.stop is not None)
+            assert seen.result == (None if task.result is None else task.result.encode())
+            told = [task.ended] if task.status == "failed" else []
+            told += [None if task.failure is None or task.status == "completed" else task.failure[1]]
+            assert seen.error == ("; before that: ".join(filter(None, told)) or None)
+            if task.key is not None:
+                assert self.run(self.managers[1].aget_by_idempotency_key(task.key)) == seen
         if self.tasks:
             listed = self.run(self.managers[1].alist())
             assert [task.id for task in listed] == list(self.tasks)
+            assert {task.claim_token for task in listed} == {None}
 
 
 class HistoriesOnSqlite(Histories):

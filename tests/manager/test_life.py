@@ -45,7 +45,7 @@ def test_every_call_has_a_blocking_twin(tmp_path: Path) -> None:
         id = tasks.submit(b"work", idempotency_key="k", max_attempts=2)
         assert tasks.get_by_idempotency_key("k").status == "pending"
         assert tasks.claim(id, "w1").attempts == 1
-        assert tasks.heartbeat(id, "w1", 0.5) == tasks.get(id).claim_expires_at
+        assert tasks.heartbeat(id, "w1", 0.5) == tasks.get(id)
         assert tasks.retry(id).status == "pending"
         tasks.claim(id, "w1")
         assert tasks.fail(id, "w1", "no").status == "failed"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
 
 import pytest
 
 from core.make import NOW, claimed, lease
-from taskharbor.driver import Driver
 from taskharbor.errors import (
     JobExists,
     TaskAlreadyClaimed,
@@ -21,32 +18,8 @@ from taskharbor.errors import (
     TaskNotTerminal,
 )
 from taskharbor.manager import TaskManager, rules
-from taskharbor.testing import Wrapper
 
-from .stage import World, played
-
-Act = Callable[[], Awaitable[object]]
-
-
-class Meanwhile(Wrapper):
-    """Lets somebody else act right before calls of a verb reach the store, `times` times."""
-
-    def __init__(self, inner: Driver) -> None:
-        super().__init__(inner)
-        self.acts: dict[str, tuple[Act, int]] = {}
-
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Any]]) -> Any:
-        act, times = self.acts.get(verb, (None, 0))
-        if act is not None and times:
-            self.acts[verb] = (act, times - 1)
-            await act()
-        return await call()
-
-
-async def beset(w: World) -> tuple[TaskManager, Meanwhile]:
-    """A manager that others act in the way of."""
-    line = Meanwhile(await w.open())
-    return TaskManager(line, clock=w.clock), line
+from .stage import World, beset, played
 
 
 @played

@@ -123,14 +123,43 @@ async def put_back_and_taken(w: World) -> str:
 
 
 async def completed(w: World) -> str:
-    """Ended well."""
+    """Ended well by the caller, with this very result."""
+    id = await mine(w)
+    await w.me.acomplete(id, "w1", b"well")
+    return id
+
+
+async def completed_by_another(w: World) -> str:
+    """Ended well by another worker, with the same result."""
+    id = await another_workers(w)
+    await w.other.acomplete(id, "w2", b"well")
+    return id
+
+
+async def completed_otherwise(w: World) -> str:
+    """Ended well by the caller, with another result."""
     id = await mine(w)
     await w.me.acomplete(id, "w1", b"first")
     return id
 
 
 async def failed(w: World) -> str:
-    """Failed for good."""
+    """Failed for good by the caller, with this very error."""
+    id = await mine_for_the_last_time(w)
+    await w.me.afail(id, "w1", "badly")
+    return id
+
+
+async def failed_by_another(w: World) -> str:
+    """Failed for good by another worker, with the same error."""
+    id = await w.me.asubmit(b"work", max_attempts=1)
+    await w.other.aclaim(id, "w2")
+    await w.other.afail(id, "w2", "badly")
+    return id
+
+
+async def failed_otherwise(w: World) -> str:
+    """Failed for good by the caller, with another error."""
     id = await mine_for_the_last_time(w)
     await w.me.afail(id, "w1", "first")
     return id
@@ -155,6 +184,27 @@ async def asked_to_stop(w: World) -> str:
     """An operator has cancelled it while it was claimed, and it still is."""
     id = await mine(w)
     assert await w.harbor().admin.jobs.acancel(id) == ["requested"]
+    return id
+
+
+async def dead_lettered(w: World) -> str:
+    """An operator has dead-lettered it while it was pending."""
+    id = await pending(w)
+    assert await w.dead_letter(id) == ["dead"]
+    return id
+
+
+async def died(w: World) -> str:
+    """An operator has dead-lettered it while it was claimed, and the claim ran out."""
+    id = await asked_to_die(w)
+    w.tick(LEASE)
+    return id
+
+
+async def asked_to_die(w: World) -> str:
+    """An operator has dead-lettered it while it was claimed, and it still is."""
+    id = await mine(w)
+    assert await w.dead_letter(id) == ["requested"]
     return id
 
 
@@ -196,12 +246,21 @@ NOBODYS: Row = {
     "retry": "same",
     "delete": TaskNotTerminal,
 }
+DONE: Row = {
+    "get": "completed",
+    "claim": TaskCompleted,
+    "heartbeat": TaskCompleted,
+    "complete": TaskCompleted,
+    "fail": TaskCompleted,
+    "retry": TaskCompleted,
+    "delete": "gone",
+}
 DEAD: Row = {
     "get": "failed",
     "claim": TaskFailed,
     "heartbeat": TaskFailed,
     "complete": TaskFailed,
-    "fail": "same",
+    "fail": TaskFailed,
     "retry": MaxAttemptsReached,
     "delete": "gone",
 }
@@ -228,19 +287,18 @@ TABLE: dict[Situation, Row] = {
     lapsed_and_taken_over: NOT_MINE,
     put_back_by_an_outsider: NOBODYS,
     put_back_and_taken: NOT_MINE,
-    completed: {
-        "get": "completed",
-        "claim": TaskCompleted,
-        "heartbeat": TaskCompleted,
-        "complete": "same",
-        "fail": TaskCompleted,
-        "retry": TaskCompleted,
-        "delete": "gone",
-    },
-    failed: DEAD,
+    completed: {**DONE, "complete": "same"},
+    completed_by_another: DONE,
+    completed_otherwise: DONE,
+    failed: {**DEAD, "fail": "same"},
+    failed_by_another: DEAD,
+    failed_otherwise: DEAD,
     cancelled: {**DEAD, "retry": "pending"},
     stopped: {**DEAD, "retry": "pending"},
     asked_to_stop: {**MINE, "fail": "failed"},
+    dead_lettered: {**DEAD, "retry": "pending"},
+    died: {**DEAD, "retry": "pending"},
+    asked_to_die: {**MINE, "fail": "failed"},
     deleted: NOT_FOUND,
     never_heard_of: NOT_FOUND,
     an_ordinary_job: NOT_FOUND,
@@ -285,7 +343,7 @@ async def test_what_a_call_leads_to(w: World, situation: Situation, row: Row) ->
     """M1, M2, M3: every call has its answer; a refused one leaves the whole record as it was (D7)."""
     for call in CALLS:
         outcome, id = row[call], await situation(w)
-        if situation is stopped:
+        if situation in (stopped, died):
             await w.me.aget(id)  # whoever looks first brings it to its end
         (before,) = await w.look.get([id])
         if isinstance(outcome, str):
@@ -321,8 +379,9 @@ async def test_how_a_task_is_shown(w: World, situation: Situation, row: Row) -> 
     task = await w.me.aget(id)
     assert (task.status, listed) == (row["get"], [row["get"]])
     assert await w.me.alist() == [task] == await w.me.alist(task.status)
-    held = task.status == "claimed"
-    assert [it is not None for it in (task.claimed_by, task.claimed_at, task.claim_expires_at)] == [held] * 3
+    assert (task.claim_expires_at is not None) == (task.status == "claimed")
+    assert [it is not None for it in (task.claimed_by, task.claimed_at)] == [task.attempts > 0] * 2
+    assert task.claim_token is None
     assert (task.completed_at is not None) == (task.status in ("completed", "failed"))
 
 

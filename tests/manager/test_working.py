@@ -45,7 +45,8 @@ async def test_from_pending_to_completed(w: World) -> None:
     done = await w.me.acomplete(id, "w1", b"result")
     assert done == await w.other.aget(id)
     assert (done.status, done.result, done.completed_at, done.error) == ("completed", b"result", w.clock(), None)
-    assert (done.claimed_by, done.attempts) == (None, 1)
+    assert (done.claimed_by, done.claimed_at, done.claim_expires_at) == ("w1", at, None)
+    assert (done.took, done.attempts) == (timedelta(seconds=1), 1)
 
 
 @played
@@ -54,7 +55,7 @@ async def test_from_a_failure_to_completed_by_another_worker(w: World) -> None:
     id = await w.me.asubmit(b"work", max_attempts=3)
     await w.me.aclaim(id, "w1")
     back = await w.me.afail(id, "w1", ValueError("not yet"))
-    assert (back.status, back.attempts, back.claimed_by, back.completed_at) == ("pending", 1, None, None)
+    assert (back.status, back.attempts, back.claimed_by, back.completed_at) == ("pending", 1, "w1", None)
     assert back.error == "ValueError: not yet"
     again = await w.other.aclaim(id, "w2")
     assert (again.attempts, again.claimed_by) == (2, "w2")
@@ -155,7 +156,8 @@ async def test_a_claim_again_extends_and_a_heartbeat_does(w: World) -> None:
     assert again.claim_expires_at == w.clock() + timedelta(seconds=LEASE)
     assert (again.claimed_at, again.attempts) == (first.claimed_at, 1)
     w.tick(LEASE - 1)
-    assert await w.me.aheartbeat(id, "w1") == w.clock() + timedelta(seconds=LEASE)
+    beat = await w.me.aheartbeat(id, "w1")
+    assert (beat.claim_expires_at, beat) == (w.clock() + timedelta(seconds=LEASE), await w.other.aget(id))
     w.tick(LEASE - 0.000001)
     assert (await w.me.acomplete(id, "w1")).status == "completed"
 
@@ -237,22 +239,6 @@ async def test_of_many_who_claim_at_once_one_wins(w: World, among: str) -> None:
         assert winner.attempts == 1
 
 
-@played
-async def test_ending_twice_changes_nothing(w: World) -> None:
-    """M3: completing a completed task and failing a failed one return what is stored, whoever asks."""
-    done, dead = await w.me.asubmit(b"x"), await w.me.asubmit(b"x", max_attempts=1)
-    for id in (done, dead):
-        await w.me.aclaim(id, "w1")
-    first = await w.me.acomplete(done, "w1", b"first")
-    last = await w.me.afail(dead, "w1", "first")
-    before = [await w.job(done), await w.job(dead)]
-    w.tick(100)
-    for manager, worker in ((w.me, "w1"), (w.me, "w2"), (w.other, "w1")):
-        assert await manager.acomplete(done, worker, b"second") == first
-        assert await manager.afail(dead, worker, "second") == last
-    assert [await w.job(done), await w.job(dead)] == before
-
-
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
@@ -324,27 +310,109 @@ async def test_a_failed_task_with_attempts_left_can_be_retried(w: World) -> None
     assert (await w.other.afail(id, "w2", "no")).status == "failed"
 
 
+@pytest.mark.parametrize(
+    "ended", ["claimed", "cancelled", "dead_lettered", "cancel requested", "dead letter requested"]
+)
 @played
-async def test_a_retry_keeps_the_key(w: World) -> None:
-    """M2, I2: of a claimed task. A cancelled one has lost it for good, whenever that was."""
+async def test_a_retry_keeps_the_key(w: World, ended: str) -> None:
+    """M1, M2, I2: whatever an operator did before; the key is the task's until it is deleted."""
     id = await w.me.asubmit(b"x", idempotency_key="k", max_attempts=2)
-    await w.me.aclaim(id, "w1")
-    await w.me.aretry(id)
+    if ended == "claimed" or "requested" in ended:
+        await w.me.aclaim(id, "w1")
+    if "cancel" in ended:
+        await w.harbor().admin.jobs.acancel(id)
+    elif "dead" in ended:
+        await w.dead_letter(id)
+    back = await w.other.aretry(id)
+    assert (back.status, back.idempotency_key, back.error) == ("pending", "k", None)
+    assert await w.me.asubmit(b"y", idempotency_key="k") == id
+    assert (await w.me.aget_by_idempotency_key("k")).payload == b"x"
+
+
+@pytest.mark.parametrize("end", ["cancel", "dead letter"])
+@pytest.mark.parametrize("how", ["pending", "lapsed", "failed"])
+@played
+async def test_what_an_operator_ended_stays_readable(w: World, end: str, how: str) -> None:
+    """M1: no retention, and by its key, also years later; delete takes both."""
+    id = await w.me.asubmit(b"x", idempotency_key="k")
+    if how != "pending":
+        await w.me.aclaim(id, "w1")
+    await (w.harbor(keep_done=0, keep_dead=0).admin.jobs.acancel(id) if end == "cancel" else w.dead_letter(id))
+    if how == "failed":
+        await w.me.afail(id, "w1", "no")
+    elif how == "lapsed":
+        w.tick(LEASE)
+    why = "cancelled by an operator" if end == "cancel" else "dead-lettered: bad order"
+    task = await w.me.aget(id)
+    assert (task.status, task.error) == ("failed", f"{why}; before that: no" if how == "failed" else why)
+    assert task.claimed_by == (None if how == "pending" else "w1")
+    w.tick(100 * 365 * 86400)
+    assert await w.look.prune(w.clock(), 100) == 0
+    assert await w.me.aget_by_idempotency_key("k") == task
     assert await w.me.asubmit(b"x", idempotency_key="k") == id
-    await w.harbor().admin.jobs.acancel(id)
-    assert (await w.me.aretry(id)).idempotency_key is None
+    await w.me.adelete(id)
     assert await w.me.asubmit(b"x", idempotency_key="k") != id
 
 
 @played
-async def test_who_holds_a_task_sees_that_an_operator_cancelled_it(w: World) -> None:
-    """T3, M2: a heartbeat goes on, and whoever looks is told; an outsider's retry undoes it in one call."""
+async def test_the_last_claim_leaves_its_trace(w: World) -> None:
+    """M1, R1: who, when and for how long, whatever ended the claim; the next claim replaces it."""
+    id = await w.me.asubmit(b"x")
+
+    async def trace() -> tuple[str | None, float | None]:
+        task = await w.other.aget(id)
+        assert task.claimed_at in (None, began)
+        return task.claimed_by, None if task.took is None else task.took.total_seconds()
+
+    began = w.clock()
+    assert await trace() == (None, None)
+    for worker, end, lasted in (("w1", "fail", 1), ("w2", "retry", 2), ("w3", "lapse", LEASE), ("w4", "complete", 4)):
+        w.tick(1)
+        began = w.clock()
+        await w.me.aclaim(id, worker)
+        assert await trace() == (worker, None)
+        w.tick(lasted)
+        if end == "fail":
+            await w.me.afail(id, worker, "no")
+        elif end == "complete":
+            await w.me.acomplete(id, worker)
+        elif end == "retry":
+            await w.other.aretry(id)
+        assert await trace() == (worker, None if end == "lapse" else lasted)
+    job = await w.job(id)
+    assert (job.worker, job.claimed_at, job.started_at, job.settled_at) == ("w4", began, began, w.clock())
+    assert [(failure.worker, failure.started_at is not None) for failure in job.failures] == [("w1", True)]
+
+
+@pytest.mark.parametrize("ahead", [3600, -3600])
+@played
+async def test_how_long_it_took_is_never_negative(w: World, ahead: int) -> None:
+    """X4: another host ended the claim, by a clock of its own."""
+    id = await w.me.asubmit(b"x")
+    claimed = await w.me.aclaim(id, "w1")
+    skewed = await w.manager(clock=SkewedClock(w.clock, ahead), lease=2 * 86400)
+    await w.me.aheartbeat(id, "w1")
+    if ahead > 0:
+        await (await w.manager(lease=86400)).aheartbeat(id, "w1", token=claimed.claim_token)
+    done = await skewed.acomplete(id, "w1", token=claimed.claim_token)
+    assert done.took == timedelta(seconds=max(ahead, 0))
+
+
+@pytest.mark.parametrize("asked", ["cancel", "dead letter", "both"])
+@played
+async def test_a_heartbeat_tells_that_an_operator_wants_an_end(w: World, asked: str) -> None:
+    """T3, Q4, M1: claim and get tell it too; a cancel goes before a dead letter; a retry undoes it in one call."""
     id = await w.me.asubmit(b"x")
     assert not (await w.me.aclaim(id, "w1")).cancel_requested
-    await w.harbor().admin.jobs.acancel(id)
-    await w.me.aheartbeat(id, "w1")
-    assert (await w.me.aget(id)).cancel_requested
-    assert (await w.me.aclaim(id, "w1")).cancel_requested
+    beat = await w.me.aheartbeat(id, "w1")
+    assert (beat.cancel_requested, beat.dead_letter_reason) == (False, None)
+    if asked != "cancel":
+        assert await w.dead_letter(id) == ["requested"]
+    if asked != "dead letter":
+        await w.harbor().admin.jobs.acancel(id)
+    for task in (await w.me.aheartbeat(id, "w1"), await w.me.aget(id), await w.me.aclaim(id, "w1")):
+        assert (task.status, task.cancel_requested) == ("claimed", True)
+        assert task.dead_letter_reason == ("bad order" if asked == "dead letter" else None)
     back = await w.other.aretry(id)
     assert (back.status, back.cancel_requested, back) == ("pending", False, await w.me.aget(id))
     assert (await w.other.aclaim(id, "w2")).attempts == 2
@@ -527,7 +595,8 @@ async def test_who_comes_too_late_forgets_its_claim(w: World) -> None:
     w.tick(LEASE)
     await w.other.aclaim(id, "w2")
     await w.other.acomplete(id, "w2", b"theirs")
-    assert (await w.me.acomplete(id, "w1", b"mine")).result == b"theirs"
+    with pytest.raises(TaskCompleted):
+        await w.me.acomplete(id, "w1", b"mine")
     assert len(w.me._held) == 0
 
 

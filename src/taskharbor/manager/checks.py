@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NamedTuple
 
 from taskharbor.core.job import Progress
 from taskharbor.core.names import KEY_LIMIT, check_name
@@ -13,6 +14,14 @@ from taskharbor.manager.task import TaskStatus
 from taskharbor.runtime.context import NOTE_LIMIT
 from taskharbor.runtime.options import MOST
 from taskharbor.runtime.worker_options import LONGEST_LEASE, SHORTEST_LEASE
+
+
+class Caller(NamedTuple):
+    """The task that a call is about, and who calls: a worker id, and the token of its claim if one was passed."""
+
+    id: str
+    worker: str
+    token: str | None
 
 
 def checked_payload(payload: object) -> bytes:
@@ -67,6 +76,14 @@ def checked_worker(worker_id: object) -> str:
         return check_name("worker_id", worker_id)
     except InvalidJob as error:
         raise InvalidWorkerID(f"{error}; give every agent a name of its own") from None
+
+
+def checked_caller(task_id: object, worker_id: object, token: object) -> Caller:
+    """The caller. Any text may be a token; the error does not repeat what is not."""
+    id, worker = checked_id(task_id), checked_worker(worker_id)
+    if token is not None and not isinstance(token, str):
+        raise InvalidTask(f"token must be the claim_token of claim(), or None, not {type(token).__name__}")
+    return Caller(id, worker, token)
 
 
 def checked_progress(fraction: object, note: object, before: Progress | None) -> Progress | None:

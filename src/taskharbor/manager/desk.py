@@ -74,13 +74,14 @@ class Desk:
         token = "" if job.lease is None else job.lease.token
         return (await self._driver.extend_lease([Report(job.id, token, progress=progress)], self.now, lease))[0]
 
-    async def settle(self, to: Transition) -> Verdict:
-        """Write an outcome."""
-        return (await self._driver.settle([to], self.now))[0]
+    async def settle(self, to: Transition, now: datetime) -> Verdict:
+        """Write an outcome at the time it was decided, so that a failure has the time of its settle."""
+        return (await self._driver.settle([to], now))[0]
 
     async def replay(self, job: JobRecord) -> bool:
-        """Put a failed task back in its old place; whether it could be. It has its key, unless it was cancelled."""
-        return await self._inspect.replay([Replay(id=job.id, run_at=job.due_at)], self.now) == ["replayed"]
+        """Put a failed task back in its old place with its key; False if it has changed."""
+        (answer,) = await self._inspect.replay([Replay(id=job.id, run_at=job.due_at)], self.now)
+        return answer in ("replayed", "replayed_without_key")
 
     async def delete(self, id: str) -> Deletion:
         """Remove an ended task."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from datetime import datetime
 from random import Random
 
 from taskharbor.core import evolve
 from taskharbor.core.codec import checked_size
-from taskharbor.core.decide import token_of
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.reserved import KEY_PREFIX, TASKS
 from taskharbor.core.states import CANCELLED, DLQ, DONE
@@ -34,9 +32,9 @@ from taskharbor.runtime.step import Preparation
 class TaskManager(Claiming):
     """Tasks in the store that is named by a URL (None: as for `Harbor`), or that a driver or a harbor has open.
 
-    A claim holds for `lease` seconds and a `heartbeat` renews it. Claims belong to this very manager: another one, or
-    the same program after a restart, owns nothing that it did not claim. For any number of threads and event loops.
-    `clock` and `chance` are for tests.
+    A claim holds for `lease` seconds and a `heartbeat` renews it. It belongs to this very manager, and to any process
+    that passes its token: another manager, or the same program after a restart, owns nothing without that. For any
+    number of threads and event loops. `clock` and `chance` are for tests.
     """
 
     def __init__(
@@ -67,6 +65,7 @@ class TaskManager(Claiming):
                 max_attempts=most,
                 max_crashes=None,
                 idempotency_key=key,
+                kept=True,
                 headers=lineage() or {},
             )
             result = await session.intake.store(Group(jobs=(job,)))
@@ -76,66 +75,79 @@ class TaskManager(Claiming):
 
     # working
 
-    async def aclaim(self, task_id: str, worker_id: str) -> Task:
-        """Take a pending task under a lease, or renew one's own claim.
+    async def aclaim(self, task_id: str, worker_id: str, *, token: str | None = None) -> Task:
+        """Take a pending task under a lease, or renew one's own claim. Only this call's answer has a `claim_token`.
+
+        With `token`, go on with that claim: it is renewed, and is this manager's from now on. It never makes a new one.
 
         If the caller is cancelled or hears nothing in time, the claim may still be made. It is this manager's then, and
         the same worker's next `claim` finds it.
         """
-        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+        who = checks.checked_caller(task_id, worker_id, token)
         async with self._desk() as desk:
-            return await self._claim(desk, id, worker)
+            return await (self._claim(desk, who) if token is None else self._resume(desk, who))
 
-    async def aheartbeat(self, task_id: str, worker_id: str, progress: float | None = None, note: str = "") -> datetime:
-        """Renew a claim, perhaps with how far the work is (0 to 1); when it runs out now."""
-        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
-        held = self._held.of(id, worker)
+    async def aheartbeat(
+        self, task_id: str, worker_id: str, progress: float | None = None, note: str = "", *, token: str | None = None
+    ) -> Task:
+        """Renew a claim, with how far the work is (0 to 1) if that is known.
+
+        The answer has the new `claim_expires_at`, and tells in `cancel_requested` whether an operator wants an end.
+        """
+        who = checks.checked_caller(task_id, worker_id, token)
         checks.checked_progress(progress, note, None)
         async with self._desk() as desk:
-            if held is not None:
-                answer = await self._extend(desk, held, progress, note)
-                if isinstance(answer, JobRecord) and answer.lease is not None:
-                    return answer.lease.expires_at
-            raise rules.refusal(await desk.find(id), worker, desk.now)
+            claim = await self._claim_of(desk, who)
+            if claim is not None and (job := await self._renewed(desk, claim, progress, note)) is not None:
+                return task_of(job, desk.now)
+            raise rules.refusal(await desk.find(who.id), who, desk.now)
 
-    async def acomplete(self, task_id: str, worker_id: str, result: bytes | None = None) -> Task:
-        """End one's own task well. Of a completed task, what is stored."""
-        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+    async def acomplete(
+        self, task_id: str, worker_id: str, result: bytes | None = None, *, token: str | None = None
+    ) -> Task:
+        """End one's own task well. Repeated by the claim that completed it, return what is stored."""
+        who = checks.checked_caller(task_id, worker_id, token)
         result = checks.checked_result(result)
         async with self._desk() as desk:
             checked_size(result or b"", desk.limit, "the bytes of the result")
-            if (held := self._held.of(id, worker)) is not None:
-                to = rules.completed(held, result)
-                if await desk.settle(to) == "ok":
-                    task = await _seen(desk, evolve.settled(held, to, desk.now))
-                    self._held.forget(id, to.token)
-                    return task
-            job = await desk.find(id)
+            if (claim := await self._claim_of(desk, who)) is not None:
+                to, now = rules.completed(claim, result), desk.now
+                if await desk.settle(to, now) == "ok":
+                    return await self._settled(desk, evolve.settled(claim, to, now))
+            job = await desk.find(who.id)
             if job.state is DONE:
-                self._held.drop(id)
+                self._held.drop(who.id)
+            if rules.is_completed_by(job, who, claim, result):
                 return task_of(job, desk.now)
-            raise rules.refusal(job, worker, desk.now)
+            raise rules.refusal(job, who, desk.now)
 
-    async def afail(self, task_id: str, worker_id: str, error: str | BaseException) -> Task:
-        """Say that one's own task went wrong: it is pending again while attempts remain. Of a failed task, what is
-        stored."""
-        id, worker = checks.checked_id(task_id), checks.checked_worker(worker_id)
+    async def afail(
+        self, task_id: str, worker_id: str, error: str | BaseException, *, token: str | None = None
+    ) -> Task:
+        """Say that one's own task went wrong: it is pending again while attempts remain. Repeated by the claim that
+        failed it, return what is stored."""
+        who = checks.checked_caller(task_id, worker_id, token)
         failure = rules.failure_of(checks.checked_error(error))
         async with self._desk() as desk:
-            verdict = None
-            if (held := self._held.of(id, worker)) is not None:
-                to = rules.failed(held, failure, desk.now)
-                verdict = await desk.settle(to)
-                if verdict == "ok":
-                    task = await _seen(desk, evolve.settled(held, to, desk.now))
-                    self._held.forget(id, to.token)
-                    return task
-            job = await desk.find(id)
-            repeated = held is not None and verdict == "replayed" and rules.has_recorded(job, held.version)
-            if job.state in (DLQ, CANCELLED) or (repeated and job.state is not DONE):
-                self._held.forget(id, job.settled_token if held is None else token_of(held))
+            if (claim := await self._claim_of(desk, who)) is not None:
+                to = rules.failed(claim, failure, now := desk.now)
+                if await desk.settle(to, now) == "ok":
+                    return await self._settled(desk, evolve.settled(claim, to, now))
+            job = await desk.find(who.id)
+            if rules.is_failed_by(job, who, claim, failure):
+                self._held.forget(who.id, job.settled_token)
                 return task_of(job, desk.now)
-            raise rules.refusal(job, worker, desk.now)
+            raise rules.refusal(job, who, desk.now)
+
+    async def _settled(self, desk: Desk, job: JobRecord) -> Task:
+        """The task after its claim's end, as it is stored: an operator may have cancelled it. If it is gone by now,
+        without its payload."""
+        try:
+            stored = await desk.find(job.id)
+        except TaskNotFound:
+            stored = job
+        self._held.forget(job.id, job.settled_token)
+        return task_of(stored, desk.now)
 
     # looking after
 
@@ -160,12 +172,13 @@ class TaskManager(Claiming):
             return await desk.find(job.id) if await desk.replay(job) else None
         if not is_held(job, desk.now):
             return None if is_stopping(job, desk.now) else job
-        to = rules.put_back(job, desk.now)
-        if await desk.settle(to) != "ok":
+        to = rules.put_back(job, now := desk.now)
+        if await desk.settle(to, now) != "ok":
             return None
         self._held.forget(job.id, to.token)
         back = await desk.find(job.id)
-        if back.state is CANCELLED and await desk.replay(back):  # an operator had cancelled it while it was claimed
+        if back.state in (DLQ, CANCELLED) and back.settled_token == to.token:  # an operator had asked for that end
+            await desk.replay(back)
             back = await desk.find(job.id)
         return back
 
@@ -226,11 +239,3 @@ class TaskManager(Claiming):
     get_by_idempotency_key = blocking(aget_by_idempotency_key)
     list = blocking(alist)
     delete = blocking(adelete)
-
-
-async def _seen(desk: Desk, job: JobRecord) -> Task:
-    """The task as it is stored: an operator may have cancelled it. If it is gone by now, without its payload."""
-    try:
-        return task_of(await desk.find(job.id), desk.now)
-    except TaskNotFound:
-        return task_of(job, desk.now)

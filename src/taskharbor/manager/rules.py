@@ -1,6 +1,7 @@
 """What a manager writes, and what it says to those it refuses: pure functions of the stored job (M1-M3).
 
-The outcomes are the core's own. Only the counting differs: a claim is an attempt, and a task is never forgotten.
+The outcomes are the core's own. Only the counting differs: a claim is an attempt, an agent starts when it claims, and a
+task is never forgotten.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from taskharbor.core.decide import Retention, decide, succeed, token_of
 from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.outcome import Failed, Interrupted, Succeeded
 from taskharbor.core.retry import Retry
+from taskharbor.core.states import CANCELLED, DLQ, DONE
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Fail, PutBack, Transition
 from taskharbor.errors import (
@@ -26,7 +28,8 @@ from taskharbor.errors import (
     TaskNotClaimed,
     WrongWorker,
 )
-from taskharbor.manager.task import SAID, is_held, status_of, task_of
+from taskharbor.manager.checks import Caller
+from taskharbor.manager.task import SAID, TaskStatus, is_held, status_of, task_of
 
 FOR_EVER = Retention(timedelta.max, timedelta.max)
 NO_DELAY = Retry()
@@ -35,7 +38,7 @@ NO_CHANCE = Random(0)  # nothing is drawn: whoever fails may be claimed again at
 
 def completed(job: JobRecord, result: bytes | None) -> Ack:
     """The end of a claimed task that went well."""
-    return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT, job.started_at)
+    return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT, job.claimed_at)
 
 
 def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
@@ -43,7 +46,7 @@ def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
 
     It keeps its place, for another host's clock may be behind this one's.
     """
-    claims = replace(job, attempts=job.version - 1)
+    claims = replace(job, attempts=job.version - 1, started_at=job.claimed_at)
     to = decide(claims, replace(failure, delay=0.0), NO_DELAY, FOR_EVER, now, NO_CHANCE)
     to = replace(to, attempts=job.attempts + 1)
     return replace(to, run_at=job.due_at) if isinstance(to, PutBack) else to
@@ -51,7 +54,7 @@ def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
 
 def put_back(job: JobRecord, now: datetime) -> Transition:
     """A claimed task that somebody puts back."""
-    return decide(job, Interrupted(), NO_DELAY, FOR_EVER, now, NO_CHANCE)
+    return decide(replace(job, started_at=job.claimed_at), Interrupted(), NO_DELAY, FOR_EVER, now, NO_CHANCE)
 
 
 def spent(job: JobRecord, now: datetime) -> Fail:
@@ -76,6 +79,11 @@ def is_holder(job: JobRecord, worker: str) -> bool:
     return job.lease is not None and job.lease.worker == worker
 
 
+def is_claim(job: JobRecord, who: Caller) -> bool:
+    """Whether the caller passed the token of the task's latest claim, and its worker id; it may have expired."""
+    return job.lease is not None and (job.lease.token, job.lease.worker) == (who.token, who.worker)
+
+
 def failure_of(error: str | BaseException) -> Failed:
     """What an agent says went wrong."""
     if isinstance(error, str):
@@ -84,9 +92,30 @@ def failure_of(error: str | BaseException) -> Failed:
     return Failed(kind_of(error), message_of(error), told)
 
 
-def has_recorded(job: JobRecord, version: int) -> bool:
-    """Whether the failure of this very claim is stored."""
-    return any(failure.attempt == version for failure in job.failures)
+def is_completed_by(job: JobRecord, who: Caller, held: JobRecord | None, result: bytes | None) -> bool:
+    """Whether the caller's complete repeats the one that is stored (M3): under its token, or, without a token, by the
+    same worker id with the same result."""
+    if job.state is not DONE or job.worker != who.worker:
+        return False
+    return _has_settled(job, who, held) or (who.token is None and job.result == result)
+
+
+def is_failed_by(job: JobRecord, who: Caller, held: JobRecord | None, failure: Failed) -> bool:
+    """Whether the caller's fail repeats the failure that was stored last (M3): under its token, also if the task is
+    pending or claimed again; or, without a token, by the same worker id with the same error, if the task has failed."""
+    last = job.failures[-1] if job.failures else None
+    if last is None or last.worker != who.worker:
+        return False
+    if _has_settled(job, who, held):
+        return job.settled_kind != "ack" and last.failed_at == job.settled_at  # else a retry has put it back
+    same = job.worker == who.worker and (last.kind, last.message) == (failure.kind, failure.message)
+    return job.state in (DLQ, CANCELLED) and who.token is None and same
+
+
+def _has_settled(job: JobRecord, who: Caller, held: JobRecord | None) -> bool:
+    """Whether the caller's claim, by its token or held by the manager, made the last settle."""
+    token = who.token if who.token is not None else None if held is None else token_of(held)
+    return token is not None and token == job.settled_token
 
 
 def ended(job: JobRecord, now: datetime) -> TaskError:
@@ -95,30 +124,45 @@ def ended(job: JobRecord, now: datetime) -> TaskError:
     if task.completed_at is None:
         return TaskFailed(f"task {job.id} has failed: {task.error}")
     at = task.completed_at.isoformat()
-    if task.status == "completed":
+    if task.status is TaskStatus.COMPLETED:
         return TaskCompleted(f"task {job.id} was completed at {at}: read its result with get()")
     return TaskFailed(f"task {job.id} failed at {at}: {task.error}; retry() puts it back while attempts remain")
 
 
-def taken(job: JobRecord, worker: str) -> TaskAlreadyClaimed:
-    """What a claimed task answers to whoever else wants to claim it."""
+def taken(job: JobRecord, who: Caller) -> TaskAlreadyClaimed:
+    """What a claimed task answers to a claim by anybody else."""
     assert job.lease is not None
     by = f"{job.lease.worker!r}"
-    if job.lease.worker == worker:
-        by = "this worker id in another manager, or by a call whose answer was lost,"
+    if job.lease.worker == who.worker and who.token is not None:
+        by += " under another token"
+    elif job.lease.worker == who.worker:
+        by = (
+            "this worker id in another manager (pass token= to go on with that claim), or by a call that got no answer,"
+        )
     until = job.lease.expires_at.isoformat()
     return TaskAlreadyClaimed(f"task {job.id} is claimed by {by} until {until}: take another one, or wait")
 
 
-def refusal(job: JobRecord, worker: str, now: datetime) -> TaskError:
-    """Why somebody who does not hold the task cannot complete, fail or extend it."""
-    if status_of(job, now) in ("completed", "failed"):
+def not_resumed(job: JobRecord, who: Caller, now: datetime) -> TaskError:
+    """Why a claim cannot be renewed by the token that was passed."""
+    refused = refusal(job, who, now)
+    return taken(job, who) if isinstance(refused, WrongWorker) else refused
+
+
+def refusal(job: JobRecord, who: Caller, now: datetime) -> TaskError:
+    """Why a caller that does not hold the task cannot complete, fail or extend it."""
+    if status_of(job, now) in (TaskStatus.COMPLETED, TaskStatus.FAILED):
         return ended(job, now)
-    if is_held(job, now) and job.lease is not None:
-        if job.lease.worker == worker:
-            return WrongWorker(f"task {job.id} is claimed by {worker!r} in another manager: only that one may do this")
-        return WrongWorker(f"task {job.id} is claimed by {job.lease.worker!r}: only that worker may do this")
-    if job.lease is not None:
+    if job.lease is None:
+        again = "" if who.token is None else "; the claim of this token is over: leave the token out"
+        return TaskNotClaimed(f"task {job.id} is pending: claim it first{again}")
+    by = repr(job.lease.worker)
+    if not is_held(job, now):
         since = job.lease.expires_at.isoformat()
-        return TaskNotClaimed(f"the claim on task {job.id} by {job.lease.worker!r} ran out at {since}: claim it again")
-    return TaskNotClaimed(f"task {job.id} is pending: claim it first")
+        again = "" if who.token is None else " without a token"
+        return TaskNotClaimed(f"the claim on task {job.id} by {by} ran out at {since}: claim it again{again}")
+    if job.lease.worker != who.worker:
+        return WrongWorker(f"task {job.id} is claimed by {by}: only that worker may do this")
+    if who.token is not None:
+        return WrongWorker(f"task {job.id} is claimed by {by} under another token: that of an earlier claim is void")
+    return WrongWorker(f"task {job.id} is claimed by {by} in another manager: pass the token= of that claim to do this")

@@ -18,6 +18,7 @@ FULL = BRIEF | {
     "lease", "progress", "stop_requested_at", "stop_reason", "settled_at", "took_seconds", "key_expires_at",
     "headers", "failures", "workflow_id",
     "unmet_dependencies", "fingerprint", "original_id", "replays", "keep_until", "why",
+    "result_base64",
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from datetime import timedelta
 from pathlib import Path
@@ -238,7 +239,10 @@ def test_no_command_and_no_log_tells_a_token(tmp_path: Path, caplog: pytest.LogC
             for form in ([], ["--json"]):
                 shown = CliRunner().invoke(cli, [*words, "--url", url, *form])
                 assert shown.exit_code == 0, shown.output
+                assert not form or json.loads(shown.output)
                 text += shown.output
+    assert "not JSON, 4 bytes: b'done'" in text
+    assert '"result_base64": "ZG9uZQ=="' in text
     text += caplog.text
     assert all(id in text for id in ids)
     assert not any(token in text for token in tokens)

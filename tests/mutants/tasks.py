@@ -9,18 +9,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from taskharbor.core.decide import Retention, token_of
-from taskharbor.core.job import JobRecord
+from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import INFLIGHT
+from taskharbor.core.states import DLQ, DONE, INFLIGHT
 from taskharbor.driver import Inspect, capability
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.store import Store
 from taskharbor.drivers.sqlite import inspection as sqlite_inspection
 from taskharbor.drivers.sqlite import reserve as sqlite_reserve
-from taskharbor.errors import LeaseError
+from taskharbor.errors import LeaseError, TaskNotClaimed
 from taskharbor.manager import Task, TaskManager, checks, rules
 from taskharbor.manager import manager as managers
 from taskharbor.manager import task as tasks
+from taskharbor.manager.checks import Caller
 from taskharbor.manager.desk import Desk
 from taskharbor.manager.holding import Holding
 from taskharbor.runtime import workplace
@@ -164,10 +165,113 @@ def claim_forgotten_before_its_end_is_known(of: Any, holding: Holding, id: str, 
 
 
 @mutant((Desk, "settle"), by="an_outsiders_retry_ends_the_claim")
-async def refusal_taken_for_done(settle: Any, desk: Desk, to: Any) -> Any:
+async def refusal_taken_for_done(settle: Any, desk: Desk, *rest: Any) -> Any:
     """A manager whose claim is over is told that it has completed the task."""
-    verdict = await settle(desk, to)
+    verdict = await settle(desk, *rest)
     return "ok" if isinstance(verdict, LeaseError) else verdict
+@mutant((TaskManager, "_claim_of"), by="a_wrong_token_is_wrong_in_its_own_manager")
+async def token_ignored(claim_of: Any, manager: TaskManager, desk: Desk, who: Caller) -> Any:
+    """A manager acts by what it holds, whatever token it is given."""
+    return await claim_of(manager, desk, who._replace(token=None))
+
+
+@mutant((rules, "is_claim"), by="a_stale_token_is_void")
+def stale_token_accepted(is_claim: Any, job: JobRecord, who: Caller) -> bool:
+    """A token is good for any later claim of the same worker id."""
+    return job.lease is not None and job.lease.worker == who.worker
+
+
+@mutant((rules, "is_claim"), by="a_token_needs_its_worker_id")
+def token_without_its_worker_id(is_claim: Any, job: JobRecord, who: Caller) -> bool:
+    """Who has the token may go by any name."""
+    return job.lease is not None and job.lease.token == who.token
+
+
+@mutant((TaskManager, "_resume"), by="a_void_token_claims_nothing")
+async def void_token_makes_a_claim(resume: Any, manager: TaskManager, desk: Desk, who: Caller) -> Task:
+    """Who wants to go on with a claim that is over gets a new one."""
+    try:
+        task: Task = await resume(manager, desk, who)
+    except TaskNotClaimed:
+        task = await manager._claim(desk, who._replace(token=None))
+    return task
+
+
+@mutant((TaskManager, "_resume"), by="a_claim_goes_on_elsewhere")
+async def claim_by_token_not_kept(resume: Any, manager: TaskManager, desk: Desk, who: Caller) -> Task:
+    """Who goes on with a claim has to pass the token for ever."""
+    task: Task = await resume(manager, desk, who)
+    manager._held.drop(who.id)
+    return task
+
+
+@mutant((rules, "is_completed_by"), by="a_stranger_is_told_that_a_task_has_ended")
+def strangers_complete_accepted(is_completed_by: Any, job: JobRecord, *rest: Any) -> bool:
+    """Anybody's complete of a completed task is fine."""
+    return job.state is DONE
+
+
+@mutant((rules, "is_failed_by"), by="a_stranger_is_told_that_a_task_has_ended")
+def strangers_fail_accepted(is_failed_by: Any, job: JobRecord, *rest: Any) -> bool:
+    """Anybody's fail of a failed task is fine."""
+    return job.state is DLQ or bool(is_failed_by(job, *rest))
+
+
+@mutant((rules, "is_completed_by"), by="a_stranger_is_told_that_a_task_has_ended")
+def result_outweighs_a_void_token(is_completed_by: Any, job: JobRecord, who: Caller, *rest: Any) -> bool:
+    """A token that never completed the task does no harm if the result is the same."""
+    return bool(is_completed_by(job, who._replace(token=None), *rest))
+
+
+@mutant((rules, "_has_settled"), by="an_end_can_be_repeated_by_its_token")
+def ends_not_known_by_their_token(has_settled: Any, *rest: Any) -> bool:
+    """Who repeats a call that got no answer is a stranger."""
+    return False
+
+
+@mutant((rules, "is_failed_by"), by="an_outsiders_retry_ends_the_claim")
+def retry_taken_for_a_failure(is_failed_by: Any, job: JobRecord, who: Caller, *rest: Any) -> bool:
+    """Whoever put a task back under a token, its holder takes it for its own failure."""
+    return job.settled_token == who.token
+
+
+@mutant((managers, "NewJob"), by="a_cancelled_task_keeps_its_key")
+def key_freed_on_cancel(new_job: Any, **fields: Any) -> NewJob:
+    """A task is cancelled as any job is."""
+    return NewJob(**{**fields, "kept": False})
+
+
+@mutant((managers, "task_of"), by="only_claim_tells_the_token")
+def token_leaked_by_get_and_list(task_of: Any, job: JobRecord, now: datetime) -> Task:
+    """Whoever looks at a claimed task gets the means to end it."""
+    task: Task = task_of(job, now)
+    return replace(task, claim_token=None if job.lease is None else job.lease.token)
+
+
+@mutant((Task, "__rich_repr__"), by="only_claim_tells_the_token")
+def token_leaked_by_repr(rich_repr: Any, task: Task) -> Any:
+    """Whoever logs a task logs its token."""
+    return [(name, getattr(task, name)) for name in task.__struct_fields__]
+
+
+@mutant((managers, "task_of"), by="the_last_claim_leaves_its_trace")
+def trace_lost(task_of: Any, job: JobRecord, now: datetime) -> Task:
+    """Who worked on a task is known only while it works."""
+    task: Task = task_of(job, now)
+    return task if task.status == "claimed" else replace(task, claimed_by=None)
+
+
+@mutant((tasks, "task_of"), (managers, "task_of"), by="a_heartbeat_tells_of_an_operator")
+def dead_letter_request_unheard(task_of: Any, job: JobRecord, now: datetime) -> Task:
+    """An agent hears of a cancel, but not of a dead letter."""
+    task: Task = task_of(job, now)
+    return replace(task, cancel_requested=task.cancel_requested and job.stop_reason is None)
+
+
+@mutant((tasks, "_ended_by_hand"), by="a_heartbeat_tells_of_an_operator")
+def reason_of_a_dead_letter_lost(ended_by_hand: Any, job: JobRecord, now: datetime) -> str | None:
+    """A task that an operator dead-lettered does not say why it failed."""
+    return None
 
 
 @mutant((Desk, "_get"), by="an_ordinary_job_is_no_task")

@@ -90,6 +90,20 @@ def test_the_task_of_a_killed_agent_can_be_claimed_after_its_lease(crew: Crew) -
     assert [(job.state, job.version) for job in crew.judge()] == [("done", 2)]
 
 
+def test_another_process_goes_on_with_the_claim_of_a_killed_agent(crew: Crew) -> None:
+    """M1, X1: by the token that it had told, long before the lease ends; it is the same attempt."""
+    tasks = TaskManager(crew.harbor)
+    id = tasks.submit(b"work", max_attempts=1)
+    first = agent(crew, task=id)
+    first.says("ready")
+    first.go()
+    _, token = first.says("claimed").split(" ", 1)
+    first.kill()
+    assert tasks.claim(id, "agent", token=token.strip()).attempts == 1
+    assert tasks.complete(id, "agent", b"by the second").result == b"by the second"
+    assert [(job.state, job.version, job.worker) for job in crew.judge()] == [("done", 1, "agent")]
+
+
 def test_a_stopped_agent_comes_too_late(crew: Crew) -> None:
     """M4, L5, X7: SIGSTOP for longer than its lease; what it says afterwards changes nothing."""
     tasks = TaskManager(crew.harbor, lease=LEASE)

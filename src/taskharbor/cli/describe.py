@@ -59,7 +59,8 @@ def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
         "why": asdict(why),
         "arguments": arguments_of(job),
         "payload_base64": None if arguments_of(job) is not None else base64.b64encode(job.payload).decode(),
-        "result": None if job.result is None else msgspec.Raw(job.result),
+        "result": result_of(job),
+        "result_base64": None if _is_readable(job) else base64.b64encode(job.result or b"").decode(),
         "run_at": job.run_at,
         "expires_at": job.expires_at,
         "timeout": job.timeout,
@@ -90,6 +91,19 @@ def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
         return msgspec.json.decode(job.payload, type=_Envelope).args
     except msgspec.DecodeError:
         return None
+
+
+def result_of(job: JobRecord) -> msgspec.Raw | None:
+    """The result as stored, or None if there is none, or none in JSON: an agent's task may end with any bytes."""
+    try:
+        msgspec.json.decode(job.result or b"")
+    except msgspec.DecodeError:
+        return None
+    return None if job.result is None else msgspec.Raw(job.result)
+
+
+def _is_readable(job: JobRecord) -> bool:
+    return job.result is None or result_of(job) is not None
 
 
 def _lease(job: JobRecord) -> dict[str, Any] | None:
@@ -222,7 +236,10 @@ def _values(job: JobRecord) -> None:
     show_arguments(job)
     if job.result is not None:
         output.heading("Result")
-        output.json_block(job.result)
+        if _is_readable(job):
+            output.json_block(job.result)
+        else:
+            output.say(f"not JSON, {len(job.result):,} bytes: {job.result[:200]!r}")
 
 
 def _failures(job: JobRecord, now: datetime) -> None:

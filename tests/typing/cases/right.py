@@ -303,8 +303,9 @@ async def pool() -> AsyncGenerator[None]:
 async def agent(tasks: agents.TaskManager) -> None:
     assert_type(tasks.submit(b"", idempotency_key="k", max_attempts=3), str)
     assert_type(await tasks.aclaim("id", "me"), agents.Task)
-    assert_type(tasks.heartbeat("id", "me", 0.5, "half"), datetime)
-    assert_type(tasks.complete("id", "me", b"done"), agents.Task)
+    assert_type(tasks.claim("id", "me", token="t").claim_token, str | None)
+    assert_type(tasks.heartbeat("id", "me", 0.5, "half", token="t"), agents.Task)
+    assert_type(tasks.complete("id", "me", b"done", token="t"), agents.Task)
     assert_type(tasks.fail("id", "me", ValueError("no")).status, agents.TaskStatus)
     assert_type(tasks.list("pending", limit=5), list[agents.Task])
     assert_type(await tasks.alist(agents.TaskStatus.FAILED), list[agents.Task])

@@ -215,4 +215,6 @@ tasks.submit(b"", max_attempts="3")  # E
 tasks.claim("id")  # E
 tasks.complete("id", "me", "text")  # E
 tasks.fail("id", "me")  # E
+tasks.claim("id", "me", "token")  # E
+tasks.complete("id", "me", token=b"token")  # E
 tasks.list(limit="5")  # E

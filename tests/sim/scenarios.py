@@ -12,7 +12,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.errors import DriverUnavailable, TaskError
-from taskharbor.manager import TaskManager
+from taskharbor.manager import Task, TaskManager
 from taskharbor.testing import simulation
 from taskharbor.testing.clock import EPOCH
 
@@ -96,7 +96,14 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def agents(cluster: simulation.Cluster) -> None:
-    """Three agents share tasks that they claim by id, and are killed again and again, in the middle of everything."""
+    """Three agents share tasks that they claim by id, and are killed again and again, in the middle of everything.
+
+    What they write down outlives them: the next agent in the same place goes on with the claim, by its token.
+    """
+    notes: list[list[Task]] = [[], [], []]
+
+    def start(number: int) -> Any:
+        return cluster.client(desk, lambda: agent(cluster.chance, notes[number]), f"agent{number}")
 
     async def submit() -> None:
         manager = TaskManager(desk)
@@ -107,13 +114,13 @@ async def agents(cluster: simulation.Cluster) -> None:
             await asyncio.sleep(cluster.chance.uniform(0, 3))
 
     submitter = cluster.client(desk, submit, "submitter")
-    posts = [cluster.client(desk, lambda: agent(cluster.chance), f"agent{number}") for number in range(3)]
+    posts = [start(number) for number in range(3)]
     kills = [cluster.chance.uniform(2, 20) for _ in range(8)] if cluster.faults.kills else []
     for pause in kills:
         await asyncio.sleep(pause)
         victim = cluster.chance.randrange(3)
         cluster.kill(posts[victim])
-        posts[victim] = cluster.client(desk, lambda: agent(cluster.chance), f"agent{victim}")
+        posts[victim] = start(victim)
     await submitter.ended.wait()
     await until_all_have_ended(cluster)
     for post in posts:
@@ -137,26 +144,39 @@ async def stored(store: Driver) -> list[JobRecord]:
     return await capability(store, Inspect).query(Filter(), EPOCH, 2 * TASKS)
 
 
-async def agent(chance: Random) -> None:
+async def agent(chance: Random, notes: list[Task]) -> None:
     """Claims what it finds, works on it and ends it one way or the other, for ever."""
-    manager = TaskManager(desk, lease=10)
+    manager, second = TaskManager(desk, lease=10), TaskManager(desk, lease=10)
     worker = f"agent {chance.random()}"
+    for task in notes:
+        try:
+            again = await manager.aclaim(task.id, str(task.claimed_by), token=task.claim_token)
+            await end(manager, again, chance)
+        except (TaskError, DriverUnavailable):
+            continue
     while True:
         for task in await insist(lambda: manager.alist("pending")):
             try:
-                await manager.aclaim(task.id, worker)
+                claimed = await manager.aclaim(task.id, worker)
+                notes[:] = [claimed]
                 await asyncio.sleep(chance.uniform(0, 6))
                 await manager.aheartbeat(task.id, worker, 0.5)
                 await asyncio.sleep(chance.uniform(0, 6))
-                if chance.random() < 0.3:
-                    await insist(lambda: manager.afail(task.id, worker, "a bad day"))  # noqa: B023
-                else:
-                    await insist(lambda: manager.acomplete(task.id, worker, task.payload))  # noqa: B023
+                await end(chance.choice((manager, second)), claimed, chance)
             except (TaskError, DriverUnavailable):
                 continue
         if chance.random() < 0.05:
             await meddle(manager)
         await asyncio.sleep(1)
+
+
+async def end(manager: TaskManager, task: Task, chance: Random) -> None:
+    """Fail or complete a task by the token of its claim."""
+    worker, token = str(task.claimed_by), task.claim_token
+    if chance.random() < 0.3:
+        await insist(lambda: manager.afail(task.id, worker, "a bad day", token=token))
+    else:
+        await insist(lambda: manager.acomplete(task.id, worker, task.payload, token=token))
 
 
 async def meddle(manager: TaskManager) -> None:

@@ -169,6 +169,8 @@ async def refusal_taken_for_done(settle: Any, desk: Desk, *rest: Any) -> Any:
     """A manager whose claim is over is told that it has completed the task."""
     verdict = await settle(desk, *rest)
     return "ok" if isinstance(verdict, LeaseError) else verdict
+
+
 @mutant((TaskManager, "_claim_of"), by="a_wrong_token_is_wrong_in_its_own_manager")
 async def token_ignored(claim_of: Any, manager: TaskManager, desk: Desk, who: Caller) -> Any:
     """A manager acts by what it holds, whatever token it is given."""

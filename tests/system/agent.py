@@ -2,8 +2,8 @@
 
 `python -m system.agent ORDER`, a JSON object. With `keys`, every thread submits each key at the same moment as all
 others of the process, then claims what it got; a line tells of each thread a list of [id, what that led to]. After
-another line, what was claimed is completed. With `task`, one agent claims that task, says so with the token, waits for one
-more line and completes it.
+another line, what was claimed is completed. With `task`, one agent claims that task, says so with the token, waits for
+one more line and completes it.
 """
 
 from __future__ import annotations

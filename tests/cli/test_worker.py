@@ -73,6 +73,22 @@ def test_a_second_signal_does_not_wait(desk: Desk) -> None:
     assert job(desk, id)["state"] == "ready"
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_stop_does_not_hand_an_overrun_back_as_if_nothing_had_happened(desk: Desk, signals: int) -> None:
+    """F5, X6: a thread past its timeout is a timeout, also when a deploy or a second signal ends its process."""
+    id = desk.enqueue("shop.hang", "--timeout", "0.1")
+    with desk.process("worker", "shop:harbor", "--grace", "0.1" if signals == 1 else "1h") as worker:
+        worker.says("hanging")
+        assert f"job={id} " in worker.says("job.overrun: still runs after its timeout of 0.1 s")
+        for _ in range(signals):
+            worker.signal(signal.SIGTERM)
+            worker.says("worker.draining" if _ == 0 else "worker.abandoned")
+        assert worker.exit_code() == 0
+    ended = job(desk, id)
+    assert (ended["state"], ended["attempts"], ended["crashes"]) == ("scheduled", 1, 0) or ended["state"] == "ready"
+    assert ended["last_error"] == "TimeoutError: timed out after 0.1 s"
+
+
 def test_a_signal_while_the_application_is_imported(desk: Desk) -> None:
     """X6: as PID 1 a signal without a handler would be ignored, so there is one from the start."""
     (desk.folder / "slow.py").write_text(

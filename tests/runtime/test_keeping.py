@@ -137,7 +137,7 @@ async def test_a_refused_renewal_cancels_the_handler_and_writes_nothing() -> Non
             ["default"], world.clock() + timedelta(hours=1), timedelta(hours=2), 1, "thief"
         )
         await until(lambda: worker.busy == 0)
-        assert ends == ["cancelled at 10"]
+        assert ends == ["cancelled at 0.9"]
         assert await world.record(job) == stolen
         await asyncio.sleep(60)
         assert await world.record(job) == stolen
@@ -332,3 +332,84 @@ async def test_a_claim_that_arrives_after_its_lease_is_not_run() -> None:
         await job.aresult()
     assert versions == [2]
     assert (await world.record(job)).version == 2
+
+
+def reports(world: World) -> list[list[Any]]:
+    """The reports of every extend_lease that reached the store."""
+    return [list(call["reports"]) for call in world.log.calls("extend_lease")]
+
+
+@virtual
+async def test_runs_that_are_over_within_a_moment_are_not_reported() -> None:
+    """T2: no write per job, however many there are."""
+    world = World()
+
+    @world.harbor.task
+    async def quick(number: int) -> None:
+        current().progress(0.5)
+        await asyncio.sleep(number % 40 / 100)
+
+    jobs = await world.harbor.aenqueue_many(quick.step(number) for number in range(300))
+    async with world.worker(concurrency=10):
+        await asyncio.gather(*(job.aresult() for job in jobs))
+    assert reports(world) == []
+
+
+@virtual
+async def test_news_of_all_runs_are_reported_together_once_a_second_at_most() -> None:
+    """T2: every start and every progress is in the store within a second, by one call a second and worker."""
+    world = World()
+    calls: list[float] = []
+    said: dict[str, list[tuple[float, float]]] = {}
+    seen: dict[str, list[tuple[float, float]]] = {}
+
+    class Noted(Wrapper):
+        async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+            if verb == "extend_lease":
+                calls.append(time())
+                for report in arguments["reports"]:
+                    assert report.started_at is not None
+                    seen.setdefault(report.id, []).append((time(), report.progress.fraction))
+            return await call()
+
+    other = World.over(world, Noted(world.memory))
+
+    @other.harbor.task
+    async def work(pause: float) -> None:
+        for number in range(int(30 / pause)):
+            current().progress(number * pause / 100)
+            said.setdefault(current().id, []).append((time(), number * pause / 100))
+            await asyncio.sleep(pause)
+
+    jobs = [await work.aenqueue(pause) for pause in (0.07, 0.3, 1.3, 4.1)]
+    async with other.worker(lease=300):
+        await asyncio.gather(*(job.aresult() for job in jobs))
+    assert all(later - earlier >= 1 - 1e-9 for earlier, later in pairwise(calls))
+    for id, told in said.items():
+        for (at, fraction), then in zip(told, [*told[1:], (time(), 1.0)], strict=True):
+            if then[0] - at > 1:
+                assert any(at <= when <= at + 1 + 1e-9 and it == fraction for when, it in seen[id])
+
+
+@virtual
+async def test_news_whose_reply_is_lost_are_reported_again() -> None:
+    """T2, X3: and the lease is kept meanwhile."""
+    lost = 0
+
+    def lose(verb: str) -> bool:
+        nonlocal lost
+        lost += verb == "extend_lease"
+        return verb == "extend_lease" and lost <= 3
+
+    world = World(lambda inner: LostReply(inner, lose))
+
+    @world.harbor.task
+    async def long() -> None:
+        await asyncio.sleep(50)
+
+    job = await long.aenqueue()
+    async with world.worker():
+        await job.aresult()
+    times = [call["now"] for call in world.log.calls("extend_lease")]
+    assert [(at - times[0]).total_seconds() for at in times[:4]] == pytest.approx([0, 1, 2, 3])
+    assert (await world.record(job)).version == 1

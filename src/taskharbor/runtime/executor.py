@@ -84,12 +84,12 @@ class Executor:
                 enter(held)
                 held.started_at = self._now()
                 if job.timeout is not None:
-                    timer = asyncio.get_running_loop().call_later(job.timeout, held.notify, held, "timeout")
+                    timer = _timer(held, job.timeout)
                 if task.is_async and not self._middleware:
                     value = await task.handler(*arguments[0], **arguments[1])
                 else:
                     value = await self._call(task, arguments, held)
-                if value is None and held.stop is None and not held.new_jobs:
+                if value is None and held.stop is None and timer is None and not held.new_jobs:
                     outcome = DONE
                 else:
                     outcome = self._returned(held, task, value)
@@ -114,7 +114,7 @@ class Executor:
         return filled(job.payload, task.signature.first or "", parents)
 
     def _returned(self, held: Held, task: Registered, value: Any) -> Outcome:
-        if held.stop == "timeout":
+        if held.stop == "timeout" or held.ends_by <= asyncio.get_running_loop().time():
             return _after_stop("timeout", held.job, task)
         held.ended = True
         return self._success(task, value, held)
@@ -161,6 +161,13 @@ class Executor:
         return Succeeded(result, held.new_jobs)
 
 
+def _timer(held: Held, timeout: float) -> asyncio.TimerHandle:
+    """Tell the run to end at its timeout. The clock decides in the end: a blocked loop calls nobody in time (F5)."""
+    loop = asyncio.get_running_loop()
+    held.ends_by = loop.time() + timeout
+    return loop.call_at(held.ends_by, held.notify, held, "timeout")
+
+
 def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
     async def wrapped() -> Any:
         return await wrap(context, call)
@@ -173,6 +180,8 @@ def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcom
         return Failed("Undecodable", str(error), final="undecodable")
     if isinstance(error, TooMuch):
         return Failed("ResultsTooLarge", str(error), final="results_too_large")
+    if held.stop not in ("lost", "cancel") and held.ends_by <= asyncio.get_running_loop().time():
+        return _after_stop("timeout", held.job, task)
     if held.stop is not None:
         return _after_stop(held.stop, held.job, task)
     if isinstance(error, _NotNow):

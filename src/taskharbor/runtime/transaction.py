@@ -103,6 +103,8 @@ def _alone(held: Held) -> Generator[None]:
 async def _finish(driver: Driver, tx: OwnTransaction, held: Held) -> None:
     """Settle and commit. Without an answer in time, find out whether it happened."""
     session = held.client.session
+    if held.ends_by <= asyncio.get_running_loop().time() and held.stop is None:  # a blocked loop could not tell
+        held.stop = "timeout"
     ack = _begin_to_settle(held)
     try:
         async with asyncio.timeout(session.settings.store_timeout):

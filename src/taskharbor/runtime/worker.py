@@ -19,9 +19,10 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from taskharbor.core.decide import admit, decide, token_of
+from taskharbor.core.decide import admit, decide, later, token_of
 from taskharbor.core.job import JobRecord
-from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
+from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded, timed_out
+from taskharbor.core.transition import PutBack
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.announcing import announce
@@ -125,6 +126,7 @@ class Worker:
             queues=self._lines.names,
             slots=self._options.concurrency,
             busy=self.busy,
+            overruns=sum(held.overrun for held in self._running.values()),
             started_at=self._started_at,
             seen_at=self._session.now(),
         )
@@ -196,16 +198,28 @@ class Worker:
         held.abandoned = True
         if keep_lease:
             self._abandoned.append(held)
+        elif self._is_late(held):  # it goes on here: no retry before its lease would have run out
+            self._submit(held, self._given_up(held), not_before=held.deadline - self._loop.time())
         else:
             self._keeper.drop(held)
         held.task.cancel()
+
+    def _is_late(self, held: Held) -> bool:
+        return held.settled is None and held.stop != "lost" and held.ends_by <= self._loop.time()
+
+    def _given_up(self, held: Held) -> Outcome:
+        """The outcome of a run that a stop does not wait for: past its timeout it is one (F5), else not a failure."""
+        task = self._tasks.get(held.job.type)
+        if self._is_late(held) and held.job.timeout is not None:
+            return timed_out(held.job.timeout, task.retry if task else None)
+        return Interrupted()
 
     async def release(self) -> None:
         """Give the jobs of abandoned runs back: the last act of a process that ends now."""
         if self._abandoned:
             for held in self._abandoned:
                 if held.settled is None:
-                    self._submit(held, Interrupted())
+                    self._submit(held, self._given_up(held))
             await self._end()
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
@@ -435,7 +449,7 @@ class Worker:
         if self._scheduler.awaits:
             self._scheduler.settled(held.job.id for held, _ in entries)
 
-    def _submit(self, held: Held, outcome: Outcome) -> None:
+    def _submit(self, held: Held, outcome: Outcome, not_before: float = 0.0) -> None:
         job = held.job
         if isinstance(outcome, Failed):
             job = replace(job, started_at=held.started_at)
@@ -444,7 +458,10 @@ class Worker:
         task = self._tasks.get(job.type)
         settings = self._session.settings
         retry = task.retry if task else settings.retry
-        transition = decide(job, outcome, retry, settings.retention, self._session.now(), self._session.chance)
+        now = self._session.now()
+        transition = decide(job, outcome, retry, settings.retention, now, self._session.chance)
+        if not_before and isinstance(transition, PutBack):
+            transition = replace(transition, run_at=max(transition.run_at, later(now, not_before)))
         self._settler.submit(held, transition)
 
 

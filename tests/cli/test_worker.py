@@ -80,12 +80,14 @@ def test_a_stop_does_not_hand_an_overrun_back_as_if_nothing_had_happened(desk: D
     with desk.process("worker", "shop:harbor", "--grace", "0.1" if signals == 1 else "1h") as worker:
         worker.says("hanging")
         assert f"job={id} " in worker.says("job.overrun: still runs after its timeout of 0.1 s")
-        for _ in range(signals):
+        worker.signal(signal.SIGTERM)
+        worker.says("worker.draining")
+        if signals == 2:
             worker.signal(signal.SIGTERM)
-            worker.says("worker.draining" if _ == 0 else "worker.abandoned")
         assert worker.exit_code() == 0
     ended = job(desk, id)
-    assert (ended["state"], ended["attempts"], ended["crashes"]) == ("scheduled", 1, 0) or ended["state"] == "ready"
+    assert ended["state"] in ("scheduled", "ready")
+    assert (ended["attempts"], ended["crashes"]) == (1, 0)
     assert ended["last_error"] == "TimeoutError: timed out after 0.1 s"
 
 

@@ -451,10 +451,10 @@ class Worker:
 
     def _submit(self, held: Held, outcome: Outcome, not_before: float = 0.0) -> None:
         job = held.job
-        if isinstance(outcome, Failed):
+        if held.started_at is not None:
             job = replace(job, started_at=held.started_at)
-            if self._failures is not None:
-                self._failures.append(Failure(job, outcome, (self._executor.raised or {}).pop(job.id, None)))
+        if isinstance(outcome, Failed) and self._failures is not None:
+            self._failures.append(Failure(job, outcome, (self._executor.raised or {}).pop(job.id, None)))
         task = self._tasks.get(job.type)
         settings = self._session.settings
         retry = task.retry if task else settings.retry

@@ -101,7 +101,7 @@ class Workplace:
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
-            if (await self._session.driver()).name == "memory":
+            if (await self._session.driver()).ephemeral:
                 warn_of_memory()
             with stop_signals(worker.tell_to_stop):
                 worker.start()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from taskharbor import Harbor, Job, Retry, Snooze, Unrecoverable, chain
+from taskharbor import Job, Retry, Snooze, Unrecoverable, chain
 from taskharbor.driver import WorkerRecord
 from taskharbor.manager import TaskManager
 from taskharbor.runtime.why import Facts, Why, why
@@ -193,22 +190,6 @@ async def test_a_managers_task_waits_for_an_agent() -> None:
         assert (await world.why(id)).text.startswith("agent-7 is about to run it; its lease lasts until ")
         await tasks.afail(id, "agent-7", "no")
         assert (await world.why(id)).fix is None
-
-
-@pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/jobs.db"])
-def test_stores_tell_the_same(url: str, tmp_path: Path) -> None:
-    """C: with blocking calls, on real stores."""
-    with Harbor(url.format(tmp_path)).open() as harbor:
-
-        @harbor.task(queue="mail")
-        def work() -> None: ...
-
-        job = work.enqueue()
-        assert harbor.admin.jobs.why(job.id).code == "nobody_listens"
-        harbor.admin.queues.pause("mail")
-        assert harbor.admin.jobs.why(job.record()).code == "paused"
-        job.cancel()
-        assert harbor.admin.jobs.why(job.id).code == "cancelled"
 
 
 @virtual

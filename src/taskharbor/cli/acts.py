@@ -223,7 +223,8 @@ def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: 
     refused = {id: answer for id, answer in answers.items() if answer in wording.bad}
     if by_name or "needed" in refused.values():
         for id, answer in list(refused.items())[:PREVIEW]:
-            complain(f"{id} was not {_past(wording)}: {wording.bad[answer]}")
+            hint = f"; the jobs of a task are task:{id}" if answer == "missing" and "." in id else ""
+            complain(f"{id} was not {_past(wording)}: {wording.bad[answer]}{hint}")
         if len(refused) > PREVIEW:
             complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
         if refused:

@@ -113,7 +113,10 @@ def _total(widths: Sequence[int]) -> int:
 def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> dict[int, int]:
     """The places of the columns to show, each with its width."""
     shown = dict(enumerate(widths))
-    least = [min(width, column.least or width) for column, width in zip(columns, widths, strict=True)]
+    least = [
+        min(width, max(column.least, len(column.title))) if column.least else width
+        for column, width in zip(columns, widths, strict=True)
+    ]
     while _total([least[place] for place in shown]) > room:
         droppable = [place for place in shown if columns[place].drop]
         if not droppable:

@@ -29,6 +29,7 @@ from taskharbor.manager import TaskManager
 from taskharbor.runtime import admin, dead_letters, jobs, recurring, transaction, workflows
 from taskharbor.runtime.blocks import Managed
 from taskharbor.runtime.flow import Ready
+from taskharbor.runtime.part import Part
 from taskharbor.runtime.running import RunningWorker
 
 FACES = [
@@ -89,6 +90,13 @@ def test_every_coroutine_is_a_and_the_name_of_its_blocking_twin(face: type) -> N
         twin = names[name[1:]]
         assert not _is_awaited(twin)
         assert _parameters(names[name]) == _parameters(twin), name
+
+
+def test_every_part_of_the_admin_is_looked_at() -> None:
+    """P1: also one that was added lately."""
+    parts = Harbor("memory://").admin
+    found = {type(part) for part in (*vars(parts).values(), parts.recurring) if isinstance(part, Part)}
+    assert found <= set(FACES)
 
 
 @pytest.mark.parametrize("face", [Managed, TaskManager, transaction.Block], ids=lambda face: face.__name__)

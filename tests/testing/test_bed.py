@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from servers.postgres import PostgresServer
 from taskharbor import Harbor, JobRecord, Retry, Unrecoverable, chain, current
 from taskharbor.errors import BlockingCallInLoop, DriverClosed, InvalidJob, JobFailed
 from taskharbor.manager import TaskManager
@@ -380,6 +381,17 @@ def test_a_store_of_choice(shop: Shop, tmp_path: Path) -> None:
         assert job.result() == "at last"
         assert [record.arguments for record in bed.enqueued()] == [{"until": 2}]
     assert (tmp_path / "bed.db").exists()
+
+
+def test_a_server_of_choice(shop: Shop, postgres: PostgresServer) -> None:
+    """P: its schema is made when it is missing, and its clock is the test's."""
+    with TestBed(postgres.url(postgres.new_database()), [shop.harbor]) as bed:
+        job = shop.charge.using(delay=3600).enqueue(7)
+        bed.crash_after(job)
+        assert bed.drain() == 0
+        assert bed.run_for(timedelta(hours=2)) == 1
+        assert len(shop.seen) == 2
+        assert [(record.state, record.arguments) for record in bed.enqueued(shop.charge)] == [("done", {"order": 7})]
 
 
 def test_a_store_inside_the_block_goes_first(shop: Shop, bed: TestBed) -> None:

@@ -27,6 +27,7 @@ from taskharbor import (
 )
 from taskharbor import manager as agents
 from taskharbor.runtime.recurring import RecurringTask
+from taskharbor.testing import TestBed
 
 harbor = Harbor("memory://", max_attempts=5, max_crashes=None, keep_done=timedelta(hours=1))
 
@@ -276,6 +277,14 @@ def in_a_function() -> None:
     assert_type(harbor.enqueue("mail.send"), Job[Any])
     harbor.migrate(dry=True)
     harbor.close()
+    assert_type(harbor.job("x").record().arguments, dict[str, Any])
+    with TestBed("memory://", [harbor]) as bed:
+        assert_type(bed, TestBed)
+        assert_type(bed.drain(raise_failures=False), int)
+        assert_type(bed.enqueued(add)[0].arguments["a"], Any)
+        bed.crash_after(fetch, times=2)
+        bed.crash_after(add.enqueue(1))
+        assert_type(bed.advance(timedelta(hours=1)), datetime)
 
 
 @harbor.task

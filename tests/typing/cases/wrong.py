@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
 from taskharbor.manager import TaskManager
+from taskharbor.testing import TestBed
 
 harbor = Harbor("memory://")
 
@@ -132,6 +133,10 @@ def in_a_function() -> None:
     wrong_job: Run[str] = harbor.enqueue("mail.send", {})  # E
     with harbor.stand_in(5):  # E
         pass
+    with TestBed() as bed:
+        bed.enqueued(5)  # E
+        bed.advance("1h")  # E
+        bed.crash_after(5)  # E
 
 
 # the decorator and the harbor

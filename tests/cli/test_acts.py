@@ -208,7 +208,7 @@ def test_a_replay_says_when_a_key_was_dropped(desk: Desk) -> None:
     desk.drain()
     for id in ("one", "two", "three", "four"):
         desk.enqueue("shop.welcome", "user_id=1", "--id", f"new-{id}", "--key", id)
-    without = "without the key: another job has it by now.\n"
+    without = "without its key: another job holds it.\n"
     assert desk.good("jobs", "replay", "one", "--url", desk.url) == f"Replayed one {without}"
     assert desk.good("dlq", "replay", "two", "--url", desk.url) == f"Replayed two {without}"
     result = desk.run("jobs", "replay", "task:shop.explode", "--limit", "1", "-y", "--url", desk.url)
@@ -247,6 +247,6 @@ def test_lapsed_jobs_are_shown_as_due(desk: Desk) -> None:
     health = json.loads(desk.run("health", "--json", "--url", desk.url).stdout)
     assert (health["due"], health["lapsed"], health["running"]) == (1, 1, 0)
     assert health["oldest_due_seconds"] >= 0
-    assert desk.good("queues", "resume", "mail", "--url", desk.url) == "mail goes on with 1 due job.\n"
+    assert desk.good("queues", "resume", "mail", "--url", desk.url) == "mail is resumed, with 1 due job.\n"
     assert "the lease of web-1:42 ran out" in desk.good("jobs", "show", "one", "--url", desk.url)
     assert desk.good("jobs", "cancel", "state:lapsed", "--yes", "--url", desk.url).startswith("Asked 1 job to stop")

@@ -39,7 +39,7 @@ def test_no_queues(desk: Desk) -> None:
 def test_a_queue_is_paused_and_resumed(desk: Desk) -> None:
     """C, D3: the jobs of a paused queue are not handed out; every answer says what was and what is."""
     desk.enqueue("shop.welcome", "user_id=1")
-    assert desk.good("queues", "pause", "mail", "--url", desk.url) == "mail is paused with 1 due job.\n"
+    assert desk.good("queues", "pause", "mail", "--url", desk.url) == "mail is paused, with 1 due job.\n"
     assert desk.good("queues", "pause", "mail", "--url", desk.url) == "mail was paused already, with 1 due job.\n"
     assert "mail   paused" in desk.good("queues", "ls", "--url", desk.url)
     assert desk.drain() == 0
@@ -53,9 +53,9 @@ def test_a_queue_is_paused_and_resumed(desk: Desk) -> None:
 def test_a_queue_without_jobs_may_be_paused(desk: Desk) -> None:
     """C: ahead of its jobs; a wrong name is noticed."""
     desk.enqueue("shop.welcome", "user_id=1")
-    assert "is that its name?" in desk.good("queues", "pause", "male", "--url", desk.url)
+    assert "It has no jobs: check the name." in desk.good("queues", "pause", "male", "--url", desk.url)
     assert desk.good("queues", "resume", "male", "mail", "--url", desk.url) == (
-        "male goes on with 0 due jobs.\nmail was not paused.\n"
+        "male is resumed, with 0 due jobs.\nmail was not paused.\n"
     )
 
 

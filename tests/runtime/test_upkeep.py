@@ -193,12 +193,12 @@ async def test_totals_say_when_a_killed_worker_took_some_along() -> None:
     await asyncio.sleep(25)
     found = await stats()
     assert found.partial == (
-        "killed (last seen 25 s ago) vanished without a farewell: up to ten seconds of their runs are not counted"
+        "killed (last seen 25 s ago) stopped without a shutdown: up to ten seconds of runs are not counted"
     )
     assert sum(tally.count for tally in found.tallies) == 1
     for number in range(4):
         await world.memory.beat(replace(seen, id=f"other{number}", seen_at=world.clock() - timedelta(seconds=60)))
-    assert "and 2 more vanished" in ((await stats()).partial or "")
+    assert "and 2 more stopped" in ((await stats()).partial or "")
     for name in ("killed", "other0", "other1", "other2", "other3"):
         await world.memory.beat(replace(seen, id=name, seen_at=world.clock() - timedelta(minutes=61)))
     async with world.worker() as last:
@@ -207,6 +207,6 @@ async def test_totals_say_when_a_killed_worker_took_some_along() -> None:
         assert (await stats(600)).partial is None
         found = await stats(7200)
     assert found.partial is not None
-    assert "workers vanished without a farewell, the last at " in found.partial
+    assert "workers stopped without a shutdown, the last at " in found.partial
     assert {tally.outcome for tally in found.tallies} == {"done"}
     assert worker.id not in found.partial

@@ -51,7 +51,9 @@ async def test_due_jobs() -> None:
     """C: nobody listens, paused, in line, all slots busy."""
     world = Place()
     job = await world.work.aenqueue()
-    assert await world.why(job) == Why("nobody_listens", "no worker listens to queue mail", "taskharbor worker -Q mail")
+    assert await world.why(job) == Why(
+        "queue_without_worker", "no worker listens to queue mail", "taskharbor worker -Q mail"
+    )
     async with world.worker("other"):
         await asyncio.sleep(1)
         assert (await world.why(job)).text == "no worker listens to queue mail (1 worker on other queues)"
@@ -88,7 +90,7 @@ async def test_jobs_for_later() -> None:
     assert "mail.gone (put back 1 time, dead after 30); the next try is in 1 s" in found.text
     async with world.worker("other"):
         await asyncio.sleep(5)
-        assert (await world.why(unknown)).code == "nobody_listens"
+        assert (await world.why(unknown)).code == "queue_without_worker"
 
 
 @virtual
@@ -176,7 +178,9 @@ async def test_jobs_that_ended() -> None:
     found = await world.why(failed)
     assert found.text.endswith(": failed 2 of 2 times over 1 min: ValueError: no such user")
     assert found.fix == f"taskharbor jobs replay {failed.id}"
-    assert (await world.why(dead)).text == "died 70 s ago (unrecoverable): taskharbor.errors.Unrecoverable: never"
+    assert (
+        await world.why(dead)
+    ).text == "dead-lettered 70 s ago (unrecoverable): taskharbor.errors.Unrecoverable: never"
 
 
 @virtual

@@ -81,7 +81,7 @@ def case(scene: Callable[[Yard], Coroutine[Any, Any, str]]) -> None:
 
 
 @case
-async def nobody_listens(yard: Yard) -> str:
+async def queue_without_worker(yard: Yard) -> str:
     return (await yard.work.aenqueue()).id
 
 

@@ -27,7 +27,10 @@ from taskharbor.runtime.part import BULK_LIMIT
 C = TypeVar("C", bound=Callable[..., Any])
 PREVIEW = 10
 MISSING = "there is no such job: the id is wrong, or its retention has run out"
-IDS_HELP = "Name jobs by their ids (endings will do), or give filter words for all that match.\n"
+IDS_HELP = (
+    "Name jobs by their ids (endings will do), or give filter words for all that match. Here a word needs a colon or a "
+    "star: task:mail.send.\n"
+)
 
 
 class Asked(NamedTuple):
@@ -76,7 +79,7 @@ DEAD_LETTER = Wording(
 REPLAY = Wording(
     "replay",
     "replay",
-    {"replayed": "Replayed {}.", "replayed_without_key": "Replayed {} without the key: another job has it by now."},
+    {"replayed": "Replayed {}.", "replayed_without_key": "Replayed {} without its key: another job holds it."},
     {
         "not_dead": "it is neither dead nor cancelled",
         "task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
@@ -91,7 +94,7 @@ def act_options(command: C) -> C:
         place_options,
         json_option,
         limit_option(BULK_LIMIT, MOST),
-        click.option("--dry-run", is_flag=True, help="Only say which jobs it would be."),
+        click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
         click.option("--yes", "-y", is_flag=True, help="Do not ask."),
         click.argument("given", nargs=-1, metavar="[ID]... | [WORD]..."),
     ):
@@ -254,7 +257,7 @@ def _say_numbers(wording: Wording, answers: dict[str, str], dry_run: bool) -> No
         if counts.get(answer):
             output.say(text.format(output.count(counts[answer], "job")))
     if left := sum(number for answer, number in counts.items() if answer in wording.bad and answer != "needed"):
-        output.say(f"{output.count(left, 'job')} had changed meanwhile, and stayed as they were.")
+        output.say(f"{output.count(left, 'job')} changed in the meantime and were left alone.")
 
 
 def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:

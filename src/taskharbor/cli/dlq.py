@@ -31,7 +31,7 @@ from taskharbor.runtime.why import Why
 PREVIEW = 20
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 NAMED = 5
-KEYLESS = "without the key: another job has it by now"
+KEYLESS = "without its key: another job holds it"
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
     "not_dead": "it is neither dead nor cancelled",

@@ -137,6 +137,6 @@ def _said(name: str, before: QueueCounts | None, after: QueueCounts | None, *, p
     changed = (before is not None and before.paused) != paused
     due = output.count(0 if after is None else after.due, "due job")
     if paused:
-        unknown = ". It has no jobs yet: is that its name?" if before is None else f" with {due}."
+        unknown = ". It has no jobs: check the name." if before is None else f", with {due}."
         return f"{name} is paused{unknown}" if changed else f"{name} was paused already, with {due}."
-    return f"{name} goes on with {due}." if changed else f"{name} was not paused."
+    return f"{name} is resumed, with {due}." if changed else f"{name} was not paused."

@@ -9,20 +9,20 @@ import click
 from taskharbor.core.filter import WORDS
 
 WORDS_HELP = """
-    WORDS narrow the list; all of them must hold:
+WORDS narrow the list; all of them must hold:
 
-    \b
-      mail.*            tasks by name, * stands for anything (also task:mail.*)
-      queue:mail        a queue
-      state:dlq,ready   scheduled, ready, waiting, claimed, running, lapsed, done,
-                        dlq, cancelled
-      tag:vip           a tag
-      error:Timeout     part of the last error; small and capital letters differ
-      reason:crash_*    why it is in the dead-letter queue
-      group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
-      workflow:ID       the jobs of a workflow
-      since:1h          created within the last hour; until:1h before that
-    """
+\b
+  mail.*            tasks by name, * is anything (also task:mail.*)
+  queue:mail        a queue
+  state:dlq,ready   scheduled, ready, waiting, claimed, running, lapsed,
+                    done, dlq, cancelled
+  tag:vip           a tag
+  error:Timeout     part of the last error; case matters
+  reason:crash_*    why it is in the dead-letter queue
+  group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
+  workflow:ID       the jobs of a workflow
+  since:1h          created within the last hour; until:1h before that
+"""
 
 
 def is_word(text: str) -> bool:

@@ -32,9 +32,9 @@ def partial(workers: Sequence[WorkerRecord], tallies: Sequence[Tally], since: da
     if silent:
         names = ", ".join(f"{worker.id} (last seen {ago(worker.seen_at, now)})" for worker in silent[:NAMED])
         more = f" and {len(silent) - NAMED:,} more" if len(silent) > NAMED else ""
-        who = f"{names}{more} vanished without a farewell"
+        who = f"{names}{more} stopped without a shutdown"
     elif traces := [tally for tally in tallies if tally.outcome == VANISHED]:
-        who = f"workers vanished without a farewell, the last at {max(tally.minute for tally in traces):%H:%M} UTC"
+        who = f"workers stopped without a shutdown, the last at {max(tally.minute for tally in traces):%H:%M} UTC"
     else:
         return None
-    return f"{who}: up to ten seconds of their runs are not counted"
+    return f"{who}: up to ten seconds of runs are not counted"

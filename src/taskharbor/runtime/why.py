@@ -98,7 +98,9 @@ def _in_line(facts: Facts) -> Why:
     if not listeners:
         others = f" ({_count(len(facts.workers), 'worker')} on other queues)" if facts.workers else ""
         return Why(
-            "nobody_listens", f"no worker listens to queue {job.queue}{others}", f"taskharbor worker -Q {job.queue}"
+            "queue_without_worker",
+            f"no worker listens to queue {job.queue}{others}",
+            f"taskharbor worker -Q {job.queue}",
         )
     if (seen := max(worker.seen_at for worker in listeners)) < facts.now - MISSED:
         return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}")
@@ -163,9 +165,11 @@ def _dead(facts: Facts) -> Why:
     if job.dlq_reason == "max_attempts":
         spread = spread_of(job.failures)
         over = "" if spread is None else f" over {length(spread.total_seconds())}"
-        return Why("dead", f"died{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix)
+        return Why(
+            "dead", f"dead-lettered{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix
+        )
     error = f": {job.last_error}" if job.last_error else ""
-    return Why("dead", f"died{when} ({job.dlq_reason}){error}", fix)
+    return Why("dead", f"dead-lettered{when} ({job.dlq_reason}){error}", fix)
 
 
 def _done(facts: Facts) -> Why:

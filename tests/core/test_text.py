@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskharbor.core.text import ERROR_LIMIT, bounded, bounded_end, kind_of, lasting, message_of, stamp
+from taskharbor.core.text import ERROR_LIMIT, bounded, bounded_end, kind_of, message_of, stamp
 
 wild = st.builds(mul, st.text(st.characters()), st.integers(1, 60))  # lone surrogates included
 limits = st.integers(64, 200)
@@ -88,15 +88,6 @@ def test_a_message_that_is_no_text_is_named_too() -> None:
 
     assert message_of(Odd()) == "<Odd whose message cannot be shown: TypeError>"
     assert message_of(ValueError("plain")) == "plain"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-1, "0.00 s"), (0.254, "0.25 s"), (12.4, "12 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (5e5, "6 d")],
-)
-def test_lengths_of_time_are_short(seconds: float, text: str) -> None:
-    """For messages and logs."""
-    assert lasting(seconds) == text
 
 
 def test_moments_are_stamped_in_utc_with_milliseconds() -> None:

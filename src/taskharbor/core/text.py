@@ -26,14 +26,6 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def lasting(seconds: float) -> str:
-    """A length of time for people: 0.25 s, 12 s, 5 min, 3 h, 4 d."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{max(seconds, 0.0):.2f} s"
-
-
 def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
     """The beginning of the text in at most `limit` bytes of UTF-8, saying so when something was cut."""
     raw = text.encode("utf-8", "backslashreplace")

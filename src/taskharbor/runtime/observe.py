@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
 from taskharbor.core.overrun import spread_of
 from taskharbor.core.states import State
-from taskharbor.core.text import lasting
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
@@ -142,13 +142,13 @@ def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
     ended = to.failed_at if failed and to.failed_at is not None else now
     duration = None if held.started_at is None else (ended - held.started_at) / SECOND
     spread = spread_of(to.failures) if failed else None
-    detail = "" if duration is None else f"after {lasting(duration)}"
+    detail = "" if duration is None else f"after {length(duration)}"
     traceback = None
     if isinstance(to, Fail):
         detail = _joined(f"{to.reason} {detail}".strip(), _spread(to, spread)) + f": {to.last_error}"
     elif isinstance(to, PutBack):
         again = to.run_at - now
-        when = f"again in {lasting(again / SECOND)}" if again > timedelta(0) else "again at once"
+        when = f"again in {length(again / SECOND)}" if again > timedelta(0) else "again at once"
         if failed:
             detail = _joined(detail, _spread(to, spread), when) + f": {to.last_error}"
         else:
@@ -171,7 +171,7 @@ def _spread(to: Transition, spread: timedelta | None) -> str:
     seconds = spread / SECOND
     hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY
     hint = " (retry=Retry.patient() with max_attempts=20 lasts hours)" if hasty else ""
-    return f"{to.attempts} failures within {lasting(seconds)}{hint}"
+    return f"{to.attempts} failures within {length(seconds)}{hint}"
 
 
 def _outcome(job: JobRecord, to: Transition) -> str:

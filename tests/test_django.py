@@ -76,7 +76,7 @@ def test_a_restart_of_the_server_is_survived(tmp_path: Path, new_postgres: NewPo
 
 
 def test_every_check_is_run() -> None:
-    """A check that nobody asks for proves nothing."""
+    """A check that is not run proves nothing."""
     written = re.findall(r"^def ([a-z]\w+)\(\) -> None:", CHECKS.read_text(encoding="utf-8"), re.MULTILINE)
     assert {*NAMES, "survives_a_restart", "main"} == set(written)
 

@@ -48,15 +48,11 @@ def heartbeat_stopped_before_settle(submit: Any, settler: Settler, held: Held, t
 
 
 @mutant((Keeper, "_renew"), by="a_put_back_that_does_not_get_through_keeps_its_lease")
-async def heartbeat_only_from_the_handlers_start(renew: Any, keeper: Keeper, loop: Any) -> Any:
+async def heartbeat_only_from_the_handlers_start(
+    renew: Any, keeper: Keeper, loop: Any, holding: list[Held], *rest: Any
+) -> Any:
     """A claim whose handler has not started is not renewed."""
-    waiting = [held for held in keeper._held.values() if held.started_at is None]
-    for held in waiting:
-        keeper.drop(held)
-    renewed = await renew(keeper, loop)
-    for held in waiting:
-        keeper.hold([held])
-    return renewed
+    return await renew(keeper, loop, [held for held in holding if held.started_at is not None], *rest)
 
 
 @mutant((Keeper, "__init__"), by="a_long_run_is_one_run")
@@ -67,7 +63,7 @@ def heartbeat_once_per_lease(init: Any, keeper: Keeper, *rest: Any) -> None:
 
 
 @mutant((Keeper, "_renew"), by="a_long_run_is_one_run")
-async def no_heartbeat(renew: Any, keeper: Keeper, loop: Any) -> bool:
+async def no_heartbeat(renew: Any, keeper: Keeper, *rest: Any) -> bool:
     """Leases are never renewed."""
     return True
 
@@ -116,11 +112,40 @@ def cancel_request_ignored(take: Any, keeper: Keeper, held: Held, answer: Any, s
 
 
 @mutant((Keeper, "_renew"), by="the_heartbeat_tells_that_the_handler_runs")
-async def heartbeat_without_news(renew: Any, keeper: Keeper, loop: Any) -> Any:
+async def heartbeat_without_news(renew: Any, keeper: Keeper, *rest: Any) -> Any:
     """Start and progress are never reported."""
     for held in keeper._held.values():
         held.started_at = held.progress = None
-    return await renew(keeper, loop)
+    return await renew(keeper, *rest)
+
+
+@mutant((Held, "has_news"), by="a_run_is_shown_within_a_second")
+def news_wait_for_the_heartbeat(has_news: Any, held: Held) -> bool:
+    """Start and progress are reported with the next renewal only."""
+    return False
+
+
+@mutant((Keeper, "_take"), by="a_job_dead_lettered_by_hand_stops_at_the_next_heartbeat")
+def dead_letter_request_ignored(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+    """A running job cannot be dead-lettered."""
+    take(keeper, held, replace(answer, dead_letter_requested=False) if isinstance(answer, Extended) else answer, sent)
+
+
+# overruns
+
+
+@mutant((executors, "_timer"), by="a_result_that_comes_after_the_timeout_is_discarded")
+def late_result_accepted(timer: Any, held: Held, timeout: float) -> Any:
+    """A handler that blocked the loop past its timeout succeeds."""
+    handle = timer(held, timeout)
+    held.ends_by = float("inf")
+    return handle
+
+
+@mutant((Worker, "_is_late"), by="a_stop_counts_the_timeout_of_a_run_that_ignores_it")
+def overrun_handed_back(is_late: Any, worker: Worker, held: Held) -> bool:
+    """A stop gives a job back whose run is past its timeout, as if nothing had happened."""
+    return False
 
 
 # the settler
@@ -164,6 +189,14 @@ async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: lis
     left: list[Entry] = await flush(settler, batch)
     settler._settled(left)
     return left
+
+
+@mutant((Settler, "_conclude"), by="a_failure_after_the_ack_is_not_believed")
+async def refused_settle_taken_for_accepted(
+    conclude: Any, settler: Settler, driver: Any, batch: list[Entry], verdicts: Sequence[Any]
+) -> None:
+    """An outcome that the store refused is logged and told as if it had happened."""
+    await conclude(settler, driver, batch, ["ok"] * len(verdicts))
 
 
 # the executor

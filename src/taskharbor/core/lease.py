@@ -7,6 +7,7 @@ from typing import Literal
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import INFLIGHT
+from taskharbor.core.text import stamp
 from taskharbor.core.transition import Transition, settle_kind
 from taskharbor.errors import InvalidLeaseDuration, JobNotInflight, LeaseError, LeaseExpired, LeaseMismatch
 
@@ -18,7 +19,7 @@ def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> Le
     if job is None or job.state is not INFLIGHT or job.lease is None:
         return JobNotInflight(f"job {job_id} is {'unknown' if job is None else job.state}, nobody holds it")
     if job.lease.expires_at <= now:
-        return LeaseExpired(f"the lease on job {job_id} ran out at {job.lease.expires_at.isoformat()}")
+        return LeaseExpired(f"the lease on job {job_id} ran out at {stamp(job.lease.expires_at)}")
     if job.lease.token != token:
         return LeaseMismatch(f"job {job_id} is held under another lease (version {job.lease.version})")
     return None

@@ -180,7 +180,7 @@ def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcom
         return Failed("Undecodable", str(error), final="undecodable")
     if isinstance(error, TooMuch):
         return Failed("ResultsTooLarge", str(error), final="results_too_large")
-    if held.stop not in ("lost", "cancel") and held.ends_by <= asyncio.get_running_loop().time():
+    if held.stop not in ("lost", "cancel", "dead_letter") and held.ends_by <= asyncio.get_running_loop().time():
         return _after_stop("timeout", held.job, task)
     if held.stop is not None:
         return _after_stop(held.stop, held.job, task)
@@ -203,4 +203,5 @@ def _traceback_of(error: BaseException) -> str:
 def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
     if stop == "timeout" and task is not None:
         return timed_out(job.timeout or 0, task.retry)
+    # One dead-lettered by hand is put back: the store knows the reason, and that a cancel goes before it (T3).
     return CancelledByRequest() if stop == "cancel" else Interrupted()

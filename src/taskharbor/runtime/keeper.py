@@ -34,7 +34,7 @@ TICK = 0.45  # between two looks at the runs; news are reported when they are be
 REPORT_EVERY = 1.0
 TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancelled it
 
-Stop = Literal["lost", "timeout", "cancel", "shutdown"]
+Stop = Literal["lost", "timeout", "cancel", "dead_letter", "shutdown"]
 
 
 class Held(Struct, eq=False, gc=False):
@@ -207,8 +207,8 @@ class Keeper:
                 self._lose(held, _named(answer))
             return
         held.deadline = sent + self._lease_for.total_seconds()
-        if answer.cancel_requested and held.stop is None:
-            held.notify(held, "cancel")
+        if held.stop is None and (answer.cancel_requested or answer.dead_letter_requested):
+            held.notify(held, "cancel" if answer.cancel_requested else "dead_letter")
 
     def _lose(self, held: Held, why: str) -> None:
         self.drop(held)

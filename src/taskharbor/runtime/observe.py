@@ -22,7 +22,7 @@ from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
 from taskharbor.runtime.context import running
 from taskharbor.runtime.events import tell
-from taskharbor.runtime.keeper import Held
+from taskharbor.runtime.keeper import Held, Stop
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
@@ -68,8 +68,8 @@ class Observer:
         totals: dict[tuple[str, str, str], list[float]] = {}  # of these alone: hashing the minute each time costs
         for held, to in entries:
             job, started = held.job, held.started_at
-            outcome = "done" if type(to) is Ack else _outcome(job, to)
-            key = job.queue, job.type, outcome
+            outcome = "done" if type(to) is Ack else _outcome(job, to, held.stop)
+            key = job.queue, job.type, "dlq" if outcome == "by_hand" else outcome
             total = totals.get(key)
             if total is None:
                 total = totals[key] = self._totals[minute, *key]
@@ -100,8 +100,12 @@ class Observer:
 
     def refused(self, held: Held, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
         """Tell that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
-        job, wanted = held.job, _EVENTS[_outcome(held.job, to)][1]
+        job, wanted = held.job, _EVENTS[_outcome(held.job, to, held.stop)][1]
         if stored is not None and stored.settled_token == held.token:
+            if stored.state is State.DONE:
+                minute = self._now().replace(second=0, microsecond=0)
+                self._totals[minute, job.queue, job.type, "done"][0] += 1
+                self.finished += 1
             tell(logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}")
         else:
             tell(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
@@ -151,6 +155,8 @@ def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
         when = f"again in {length(again / SECOND)}" if again > timedelta(0) else "again at once"
         if failed:
             detail = _joined(detail, _spread(to, spread), when) + f": {to.last_error}"
+        elif outcome == "by_hand":
+            detail = _joined("by hand", detail)
         else:
             unknown = to.unknown_put_backs > job.unknown_put_backs
             detail = _joined("no task of this name here" if unknown else "", detail, when)
@@ -174,7 +180,7 @@ def _spread(to: Transition, spread: timedelta | None) -> str:
     return f"{to.attempts} failures within {length(seconds)}{hint}"
 
 
-def _outcome(job: JobRecord, to: Transition) -> str:
+def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:
     match to:
         case Ack():
             return State.DONE.value
@@ -183,7 +189,9 @@ def _outcome(job: JobRecord, to: Transition) -> str:
         case Cancel():
             return State.CANCELLED.value
         case PutBack():
-            return "retried" if to.attempts > job.attempts else "released"
+            if to.attempts > job.attempts:
+                return "retried"
+            return "by_hand" if stop == "dead_letter" else "released"
 
 
 _EVENTS = {
@@ -192,4 +200,5 @@ _EVENTS = {
     "cancelled": (logging.INFO, "job.cancelled"),
     "retried": (logging.WARNING, "job.retrying"),
     "released": (logging.INFO, "job.released"),
+    "by_hand": (logging.WARNING, "job.dead"),
 }

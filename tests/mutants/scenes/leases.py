@@ -57,7 +57,7 @@ async def a_put_back_that_does_not_get_through_keeps_its_lease() -> None:
 @scene
 async def a_claim_that_took_long_to_arrive_is_renewed_at_once() -> None:
     """L2: what is left of its lease would not last until the next round."""
-    world, stage = World(lambda inner: Slow(inner, 12, only("reserve"))), Stage()
+    world, stage = World(lambda inner: Slow(inner, 14.8, only("reserve"))), Stage()
 
     @world.harbor.task
     async def work() -> None:
@@ -102,7 +102,7 @@ async def a_stolen_lease_ends_the_run() -> None:
         await until(lambda: worker.busy == 1)
         (stolen,) = await world.memory.reserve(["default"], world.clock() + HOUR, 2 * HOUR, 1, "thief")
         await asyncio.sleep(120)
-        assert ends == [10]
+        assert ends == [0.9]
         assert await world.record(job) == stolen
     assert world.settled() == []
 
@@ -178,6 +178,25 @@ async def a_clock_that_jumps_does_not_make_two_runs_meet() -> None:
         (record,) = await ended(world, job)
     assert stage.met == []
     assert record.state == "done"
+
+
+@scene
+async def a_run_is_shown_within_a_second() -> None:
+    """T2: as running, and with its progress."""
+    world = World()
+
+    @world.harbor.task
+    async def long() -> None:
+        await asyncio.sleep(5)
+        current().progress(0.5)
+        await asyncio.sleep(5)
+
+    job = await long.aenqueue()
+    async with world.worker():
+        await asyncio.sleep(1)
+        assert (await world.record(job)).started_at is not None
+        await asyncio.sleep(5)
+        assert (await world.record(job)).progress is not None
 
 
 @scene

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 from runtime.world import World, time
-from taskharbor import current
+from taskharbor import Unrecoverable, current
+from taskharbor.core.decide import succeed, token_of
+from taskharbor.core.outcome import Succeeded
 from taskharbor.testing import Outage, Slow
 
 from .stage import Stage, ended, only, scene
@@ -153,6 +157,81 @@ async def a_cancelled_job_stops_at_the_next_heartbeat() -> None:
         (record,) = await ended(world, job)
         assert round(time()) == 10
     assert (record.state, record.attempts, record.failures) == ("cancelled", 0, ())
+
+
+@scene
+async def a_job_dead_lettered_by_hand_stops_at_the_next_heartbeat() -> None:
+    """T3, Q4: and counts no attempt."""
+    world, stage = World(), Stage()
+
+    @world.harbor.task
+    async def long() -> None:
+        await stage.play(100)
+
+    job = await long.aenqueue()
+    async with world.worker():
+        await asyncio.sleep(5)
+        await world.harbor.admin.jobs.adead_letter(job.id, reason="wrong customer")
+        (record,) = await ended(world, job)
+        assert round(time()) == 10
+    assert (record.state, record.dlq_reason, record.attempts) == ("dlq", "wrong customer", 0)
+
+
+@scene
+async def a_result_that_comes_after_the_timeout_is_discarded() -> None:
+    """F5: also when the handler blocked the loop, so that nothing could stop it."""
+    world = World()
+
+    @world.harbor.task(timeout=5, max_attempts=1)
+    async def blocks() -> str:
+        loop: Any = asyncio.get_running_loop()
+        loop._now += 6
+        return "late"
+
+    job = await blocks.aenqueue()
+    async with world.worker():
+        (record,) = await ended(world, job)
+    assert (record.state, record.last_error) == ("dlq", "TimeoutError: timed out after 5 s")
+
+
+@scene
+async def a_stop_counts_the_timeout_of_a_run_that_ignores_it() -> None:
+    """F5, X6: otherwise deploys would hand it on for ever."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        while time() < 60:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    job = await stubborn.aenqueue()
+    async with world.worker(grace=0):
+        await asyncio.sleep(9)
+    assert (await world.record(job)).attempts == 1
+
+
+@scene
+async def a_failure_after_the_ack_is_not_believed() -> None:
+    """D8: the job is done, so nobody hears of a dead one."""
+    world = World()
+    deaths: list[str] = []
+
+    @world.harbor.on_dead
+    async def mourn(job: Any) -> None:
+        deaths.append(job.id)
+
+    @world.harbor.task
+    async def commits() -> None:
+        record = current().record
+        ack = succeed(record, token_of(record), Succeeded(None), world.clock() + timedelta(days=1), world.clock())
+        assert await world.memory.settle([ack], world.clock()) == ["ok"]  # as a commit whose reply is lost
+        raise Unrecoverable("the reply was lost")
+
+    job = await commits.aenqueue()
+    async with world.worker():
+        await asyncio.sleep(1)
+    assert (await world.state(job), deaths) == ("done", [])
 
 
 @scene

@@ -193,7 +193,7 @@ def test_letters_are_small_or_capital(dead: Desk) -> None:
     assert len(dead.json("dlq", "ls", "error:ValueError", "--url", dead.url)) == 3
     assert dead.json("dlq", "ls", "error:valueerror", "--url", dead.url) == []
     for command in (["jobs", "ls"], ["dlq", "ls"], ["dlq", "groups"], ["dlq", "purge"]):
-        assert "small and capital letters differ" in dead.good(*command, "--help")
+        assert "case matters" in dead.good(*command, "--help")
 
 
 def test_replay_all_that_match(dead: Desk) -> None:

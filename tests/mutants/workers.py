@@ -391,8 +391,8 @@ def policy_of_the_task_ignored(submit: Any, worker: Worker, held: Held, outcome:
 
 @mutant((Worker, "_reserve"), by="a_long_run_is_one_run")
 async def asks_for_short_leases(reserve: Any, worker: Worker, room: int, *rest: Any) -> Any:
-    """The store is asked for a tenth of the lease that the keeper renews."""
-    lease_for, worker._lease_for = worker._lease_for, worker._lease_for / 10
+    """The store is asked for a fraction of the lease that the keeper renews."""
+    lease_for, worker._lease_for = worker._lease_for, worker._lease_for / 40
     try:
         return await reserve(worker, room, *rest)
     finally:

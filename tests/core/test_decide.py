@@ -50,7 +50,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Failed, texts, texts, texts, st.none() | texts, st.none() | delays),
     st.builds(Snoozed, delays),
     st.builds(Deferred, delays),
-    st.sampled_from([Interrupted(), NotRegistered(), CancelledByRequest()]),
+    st.sampled_from([Interrupted(), Interrupted(started=True), NotRegistered(), CancelledByRequest()]),
 )
 
 
@@ -181,6 +181,17 @@ def test_a_stopped_worker_releases_the_job_to_its_old_place(job: JobRecord) -> N
     assert (to.attempts, to.crashes, to.unknown_put_backs) == (job.attempts, job.crashes, job.unknown_put_backs)
 
 
+@given(held, st.booleans())
+def test_a_stop_during_the_only_run_of_a_job_ends_it(job: JobRecord, started: bool) -> None:
+    """F6, W: with max_attempts=1 and max_crashes=1 a job never runs twice; any other, or one not begun, is released."""
+    to = decided(job, Interrupted(started))
+    if started and (job.max_attempts, job.max_crashes) == (1, 1):
+        assert isinstance(to, Fail)
+        assert (to.reason, to.attempts, to.failures[-1].kind) == ("interrupted", job.attempts + 1, "Interrupted")
+    else:
+        assert isinstance(to, PutBack)
+
+
 @given(held, delays)
 def test_a_job_that_has_to_run_alone_is_given_back_as_it_is(job: JobRecord, delay: float) -> None:
     """F6b: no attempt, no crash less; at its old place, or after a while."""
@@ -240,11 +251,9 @@ def test_a_job_that_keeps_killing_its_workers_is_not_run_again(job: JobRecord) -
     else:
         assert to is not None
         assert (to.reason, to.attempts, to.crashes) == ("crash_loop", job.attempts, job.crashes)
-        assert (
-            to.last_error
-            == f"CrashLoop: {job.crashes} workers in a row died or lost their lease while running this job"
-        )
-        assert to.failures[-1].kind == "CrashLoop"
+        number = "a worker" if job.crashes == 1 else f"{job.crashes} workers in a row"
+        assert to.last_error == f"CrashLoop: {number} died, or lost the lease, while running this job"
+        assert (to.failures[-1].kind, to.failures[-1].worker) == ("CrashLoop", None)
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(None), Failed("X", "", final="x"), BOOM, NotRegistered()])

@@ -361,6 +361,30 @@ async def test_at_most_once_is_one_attempt_and_one_crash() -> None:
 
 
 @virtual
+async def test_at_most_once_is_not_run_again_after_a_stop() -> None:
+    """F6, X6: a stop during its only run ends it; one that had not begun is given back and runs."""
+    world = World()
+    effects: list[int] = []
+
+    @world.harbor.task(max_attempts=1, max_crashes=1)
+    async def charge(order: int) -> None:
+        effects.append(order)
+        await asyncio.sleep(3600 if order == 1 else 0)
+
+    cut = await charge.aenqueue(1)
+    async with world.worker(concurrency=1, grace=1):
+        await until(lambda: effects)
+    waiting = await charge.aenqueue(2)
+    async with world.worker() as second:
+        await until(lambda: second.finished)
+        await asyncio.sleep(300)
+    assert effects == [1, 2]
+    dead = await world.record(cut)
+    assert (dead.state, dead.dlq_reason, dead.attempts) == ("dlq", "interrupted", 1)
+    assert await world.state(waiting) == "done"
+
+
+@virtual
 async def test_crashes_count_in_a_row_and_are_forgotten_with_an_outcome() -> None:
     """F6: a recorded outcome, good or bad, ends the row; a release does not begin one."""
     world = World(max_crashes=2, retry=Retry.fixed(0))

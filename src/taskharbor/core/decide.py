@@ -59,10 +59,10 @@ def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """The transition that ends a job which keeps killing its workers, or None if it may run (F6)."""
     if not _is_done_for(job):
         return None
-    message = f"{job.crashes} workers in a row died or lost their lease while running this job"
-    return _fail(
-        job, _entry(job, Failed("CrashLoop", message), now, attempt=job.attempts), "crash_loop", retention, now
-    )
+    number = "a worker" if job.crashes == 1 else f"{job.crashes} workers in a row"
+    entry = _entry(job, Failed("CrashLoop", f"{number} died, or lost the lease, while running this job"), now)
+    # The worker that finds this out is not the one that died.
+    return _fail(job, replace(entry, worker=None), "crash_loop", retention, now)
 
 
 def _is_done_for(job: JobRecord) -> bool:
@@ -80,7 +80,9 @@ def decide(
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
             return _put_back(job, later(now, delay), retention, now, crashes=0, unknown=0)
-        case Interrupted():
+        case Interrupted(started):
+            if started and _runs_once(job):
+                return _after_interruption(job, retention, now)
             return _put_back(job, job.due_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
         case Deferred(delay):
             run_at = later(now, delay) if delay else job.due_at
@@ -156,11 +158,23 @@ def _after_failure(
     )
 
 
+def _runs_once(job: JobRecord) -> bool:
+    """Whether the job may be run at most once (F6)."""
+    return job.max_attempts == 1 and job.max_crashes == 1
+
+
+def _after_interruption(job: JobRecord, retention: Retention, now: datetime) -> Fail:
+    """The end of a job that may be run only once, and whose worker stopped during that run."""
+    failed = Failed("Interrupted", "the worker stopped during the only run that this job may have")
+    entry = _entry(job, failed, now, attempt=job.attempts + 1)
+    return _fail(job, entry, "interrupted", retention, now)
+
+
 def _after_unknown(job: JobRecord, retention: Retention, now: datetime) -> PutBack | Fail:
     unknown = job.unknown_put_backs + 1
     if unknown > MAX_UNKNOWN_PUT_BACKS:
         message = f"no worker knew the task {job.type!r} in {MAX_UNKNOWN_PUT_BACKS} tries"
-        entry = _entry(job, Failed("UnknownTask", message), now, attempt=job.attempts)
+        entry = _entry(job, Failed("UnknownTask", message), now)
         return _fail(job, entry, "unknown_task", retention, now)
     run_at = later(now, UNKNOWN_TASK_RETRY.ceiling(unknown))
     return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=unknown)
@@ -201,9 +215,10 @@ def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now
     )
 
 
-def _entry(job: JobRecord, failed: Failed, now: datetime, *, attempt: int) -> Failure:
+def _entry(job: JobRecord, failed: Failed, now: datetime, attempt: int | None = None) -> Failure:
+    """An entry of the history; what is not a failed run leaves the count of attempts as it is."""
     return Failure(
-        attempt=attempt,
+        attempt=job.attempts if attempt is None else attempt,
         kind=failed.kind,
         message=failed.message,
         traceback=failed.traceback,

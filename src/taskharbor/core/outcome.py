@@ -51,7 +51,9 @@ class Snoozed(Struct, frozen=True):
 
 
 class Interrupted(Struct, frozen=True):
-    """The worker stopped before the handler was through; not the job's fault."""
+    """The worker stopped before the handler was through; not the job's fault. `started`: its handler had begun."""
+
+    started: bool = False
 
 
 class Deferred(Struct, frozen=True):

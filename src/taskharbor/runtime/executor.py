@@ -204,4 +204,4 @@ def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
     if stop == "timeout" and task is not None:
         return timed_out(job.timeout or 0, task.retry)
     # One dead-lettered by hand is put back: the store knows the reason, and that a cancel goes before it (T3).
-    return CancelledByRequest() if stop == "cancel" else Interrupted()
+    return CancelledByRequest() if stop == "cancel" else Interrupted(started=stop == "shutdown")

@@ -212,7 +212,7 @@ class Worker:
         task = self._tasks.get(held.job.type)
         if self._is_late(held) and held.job.timeout is not None:
             return timed_out(held.job.timeout, task.retry if task else None)
-        return Interrupted()
+        return Interrupted(started=held.begun)
 
     async def release(self) -> None:
         """Give the jobs of abandoned runs back: the last act of a process that ends now."""

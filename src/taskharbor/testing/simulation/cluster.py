@@ -163,7 +163,7 @@ class Cluster:
         inspect = capability(self._store, Inspect)
         for _ in range(int(limit / LOOK_EVERY)):
             counts = await inspect.counts(self.clock())
-            if not any(each.ready + each.scheduled + each.claimed + each.running for each in counts):
+            if not any(each.ready + each.scheduled + each.claimed + each.running + each.lapsed for each in counts):
                 break
             await asyncio.sleep(LOOK_EVERY)
         await asyncio.gather(*(post.stop() for post in self._posts))

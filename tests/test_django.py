@@ -15,6 +15,46 @@ from pages import ROOT, blocks, read_to_the_end, run_python, unpack
 from servers.fixtures import NewPostgres
 from servers.postgres import PostgresServer
 
+FORGETFUL = """
+from django.test import TestCase
+from orders.tasks import confirm
+
+
+class ForgetfulTest(TestCase):
+    def test_without_a_store(self) -> None:
+        assert confirm.using(idempotency_key="forgotten").enqueue(1).created
+"""
+# What pytest-django does.
+DATABASES = """
+import django
+import pytest
+from django.test.runner import DiscoverRunner
+
+django.setup()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases():
+    runner = DiscoverRunner(interactive=False)
+    created = runner.setup_databases()
+    yield
+    runner.teardown_databases(created)
+"""
+BOTH = """
+import django
+
+django.setup()
+
+from billing.tasks import invoice
+from orders.services import place
+from shop.jobs import harbor
+
+order = place(11)
+billed = invoice.enqueue(order.id).result(timeout=60)
+print(harbor.job(harbor.admin.jobs.find(f"confirm:{order.id}").id).result(timeout=60), billed)
+harbor.close()
+"""
+LOOK = "import django; django.setup(); from shop.jobs import harbor; print(harbor.admin.jobs.find('forgotten'))"
 CHECKS = ROOT / "tests" / "django_checks.py"
 NAMES = [
     "commits",
@@ -81,32 +121,55 @@ def test_every_check_is_run() -> None:
     assert {*NAMES, "survives_a_restart", "main"} == set(written)
 
 
-def test_every_block_of_the_page_runs(tmp_path: Path, postgres: PostgresServer) -> None:
-    """D13: the program, then the tests by Django's own runner, then a worker by the page's command."""
-    place = environment(postgres)
-    unpack("django", tmp_path)
+def migrated(folder: Path, server: PostgresServer) -> dict[str, str]:
+    """The project of the page with both migrations, as the page runs them; the options of the URL say where it is."""
+    place = environment(server)
+    place["TASKHARBOR_URL"] = f"postgresql:///{place['PGDATABASE']}?host={place['PGHOST']}&port={place['PGPORT']}"
+    place["TASKHARBOR_URL"] += f"&user={place['PGUSER']}&sslmode=disable"
+    unpack("django", folder)
     for command in (("taskharbor", "migrate"), ("django", "migrate", "--run-syncdb")):
-        done = run_python(tmp_path, "-m", *command, **place)
+        done = run_python(folder, "-m", *command, **place)
         assert done.returncode == 0, done.stderr
-    assert read_to_the_end("django", tmp_path, **place) == ("read to the end\n", "")
-    tested = run_python(tmp_path, "-m", "django", "test", **place)
-    assert "Ran 1 test" in tested.stderr, tested.stderr
-    assert tested.returncode == 0, tested.stderr
+    return place
 
+
+def test_the_tests_of_the_page_leave_the_real_store_alone(tmp_path: Path, postgres: PostgresServer) -> None:
+    """P: by Django's runner, in one process and in several, and by pytest; also a test without a store of its own."""
+    place = migrated(tmp_path, postgres)
+    (tmp_path / "orders" / "test_forgetful.py").write_text(FORGETFUL, encoding="utf-8")
+    (tmp_path / "databases.py").write_text(DATABASES, encoding="utf-8")
+    for options in ((), ("--parallel", "2")):
+        tested = run_python(tmp_path, "-m", "django", "test", *options, **place)
+        assert "Ran 3 tests" in tested.stderr, tested.stderr
+        assert tested.returncode == 0, tested.stderr
+    files = ["orders/tests.py", "orders/test_forgetful.py"]
+    tested = run_python(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "databases", *files, **place)
+    assert "3 passed" in tested.stdout, tested.stdout
+    assert run_python(tmp_path, "-c", LOOK, **place).stdout == "None\n"
+
+
+def test_a_worker_without_the_worker_module_says_why_it_ends(tmp_path: Path) -> None:
+    """C: models are imported before Django has its settings, or its apps."""
+    unpack("django", tmp_path)
+    for settings, error in (("", "ImproperlyConfigured"), ("shop.settings", "AppRegistryNotReady")):
+        given = {"DJANGO_SETTINGS_MODULE": settings, "PGDATABASE": "none", "TASKHARBOR_URL": "memory://"}
+        done = run_python(tmp_path, "-m", "taskharbor", "worker", "orders.tasks:harbor", **given)
+        assert done.returncode != 0
+        assert error in done.stderr
+
+
+def test_every_block_of_the_page_runs(tmp_path: Path, postgres: PostgresServer) -> None:
+    """D13: the program, then a worker by the page's command, with the tasks of both apps."""
+    place = migrated(tmp_path, postgres)
+    assert read_to_the_end("django", tmp_path, **place) == ("read to the end\n", "")
     (work,) = [line for block in blocks("django", "console") for line in block.splitlines() if " worker " in line]
     worker = subprocess.Popen(
         [sys.executable, "-m", *work.removeprefix("$ ").split()], cwd=tmp_path, env={**os.environ, **place}
     )
     try:
-        order = "import django; django.setup(); from orders.services import place; print(place(11).id)"
-        placed = run_python(tmp_path, "-c", order, **place)
-        assert placed.returncode == 0, placed.stderr
-        key = f"confirm:{placed.stdout.strip()}"
-        look = (
-            "import django; django.setup(); from orders.tasks import harbor; "
-            f"print(harbor.job(harbor.admin.jobs.find({key!r}).id).result(timeout=60)); harbor.close()"
-        )
-        assert run_python(tmp_path, "-c", look, **place).stdout == "True\n"
+        (tmp_path / "both.py").write_text(BOTH, encoding="utf-8")
+        done = run_python(tmp_path, "both.py", **place)
+        assert done.stdout == "True invoice for order 11\n", done.stderr
     finally:
         worker.terminate()
         assert worker.wait(timeout=60) == 0

@@ -25,6 +25,15 @@ def work(number: int) -> None:
     if number < 0:
         raise ValueError("no such number")
 """
+FORGETFUL = """
+from datetime import date
+
+from shop import send_invoice
+
+
+def test_without_the_fixture():
+    send_invoice.enqueue(7, due=date(2026, 1, 31))
+"""
 
 
 @pytest.fixture
@@ -212,12 +221,13 @@ def test_nothing_is_imported(pytestconfig):
 def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
     """P: in the store of the page's own conftest, by FastAPI's test client, and by Django's runner."""
     unpack("testing", tmp_path)
-    ours = ["-p", "no:cacheprovider", "test_shop.py", "test_web.py"]
-    for conftest in (True, False):
-        if not conftest:
-            (tmp_path / "conftest.py").unlink()
-        tested = run_python(tmp_path, "-m", "pytest", "-q", *ours)
-        assert "6 passed" in tested.stdout, tested.stdout
+    pytest_it = ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    (tmp_path / "test_forgetful.py").write_text(FORGETFUL, encoding="utf-8")
+    tested = run_python(tmp_path, *pytest_it, "test_shop.py", "test_web.py", "test_forgetful.py")
+    assert "7 passed" in tested.stdout, tested.stdout  # also one that does not take the fixture
+    (tmp_path / "conftest.py").unlink()
+    tested = run_python(tmp_path, *pytest_it, "test_shop.py", "test_web.py")
+    assert "6 passed" in tested.stdout, tested.stdout
     django = run_python(tmp_path, "-m", "django", "test", DJANGO_SETTINGS_MODULE="bookshop.settings")
     assert "Ran 1 test" in django.stderr, django.stderr
     assert django.returncode == 0, django.stderr

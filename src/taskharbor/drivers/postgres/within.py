@@ -167,16 +167,16 @@ def _psycopg_kind(handle: object) -> Kind | None:
 
 
 async def _async_psycopg(handle: psycopg.AsyncConnection[Any], home: Home) -> Db:
-    _check_psycopg(handle, "async with")
+    _check_psycopg(handle, "`async with connection.transaction():`")
     return AsyncPsycopgDb(handle, home.sql)
 
 
 async def _blocking_psycopg(handle: psycopg.Connection[Any], home: Home) -> Db:
-    _check_psycopg(handle, "with")
+    _check_psycopg(handle, "`with connection.transaction():`, with Django `with transaction.atomic():`")
     return BlockingPsycopgDb(handle, home.sql)
 
 
-def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], keyword: str) -> None:
+def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], block: str) -> None:
     """Without autocommit a transaction begins by itself, with the first statement."""
     from psycopg.pq import PipelineStatus, TransactionStatus
 
@@ -185,10 +185,7 @@ def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
             "tx= is in pipeline mode, where answers come too late: enqueue outside of connection.pipeline()"
         )
     if handle.autocommit and handle.info.transaction_status == TransactionStatus.IDLE:
-        raise InvalidJob(
-            "tx= is in autocommit mode and has no open transaction: enqueue inside "
-            f"`{keyword} connection.transaction():`"
-        )
+        raise InvalidJob(f"tx= is in autocommit mode and has no open transaction: enqueue inside {block}")
 
 
 # SQLAlchemy 2: what it has below is one of the above

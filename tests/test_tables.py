@@ -150,9 +150,9 @@ def test_every_command_that_the_docs_mention_exists() -> None:
 def test_every_way_to_die_is_in_the_table_of_failures() -> None:
     """F1, F4, F6, F8, F9, R4: the reasons of dead letters, as the sources have them."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/taskharbor").glob("*/*.py"))
-    reasons = set(re.findall(r'final ?= ?"(\w+)"|entry, "(\w+)"|attempt=[\w.]+\), "(\w+)"|"(gave_up)"', source))
+    reasons = set(re.findall(r'final ?= ?"(\w+)"|_fail\(.*, "(\w+)", |"(gave_up)"', source))
     named = {next(filter(None, found)) for found in reasons}
-    assert {"max_attempts", "crash_loop", "unknown_task", "undecodable"} < named
+    assert {"max_attempts", "crash_loop", "interrupted", "unknown_task", "undecodable", "broken_retry_policy"} < named
     cells = " ".join(" ".join(row) for row in table("failures", "what is lost"))
     assert {reason for reason in named if f"`{reason}`" not in cells} == set()
 

@@ -102,7 +102,10 @@ def test_named_jobs(busy: Desk) -> None:
     result = busy.run("jobs", "replay", "dead1", "done", task, "nobody", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (1, "Replayed dead1.\n")
     done, theirs, nobody = [line.removeprefix("taskharbor: ") for line in result.stderr.splitlines()]
-    assert done == "done was not replayed: it is neither dead nor cancelled"
+    assert done == (
+        "done was not replayed: it is neither dead nor cancelled; if it is scheduled, `taskharbor jobs run-now done` "
+        "makes it due"
+    )
     assert theirs.startswith(f"{task} was not replayed: it is a TaskManager's task")
     assert nobody.startswith("nobody was not replayed: there is no such job")
     assert busy.good("jobs", "delete", "dead2", "--yes", "--url", busy.url) == "Deleted dead2.\n"
@@ -184,7 +187,9 @@ def test_dead_letter_by_hand(busy: Desk) -> None:
     assert (job["state"], job["dlq_reason"], job["last_error"]) == ("dlq", "wrong customers", None)
     assert job["why"]["text"].endswith(" (wrong customers)")
     groups = busy.json("dlq", "groups", "reason:wrong*", "--url", busy.url)
-    assert [group["count"] for group in groups] == [3]
+    assert [(group["count"], group["error"]) for group in groups] == [(3, "by hand: wrong customers")]
+    for words in (["jobs", "ls", "state:dlq"], ["dlq", "ls"], ["dlq", "groups"]):
+        assert "  by hand: wrong customers\n" in busy.good(*words, "--url", busy.url)
 
 
 def test_a_running_job_hears_of_a_dead_letter(desk: Desk) -> None:

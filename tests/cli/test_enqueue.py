@@ -63,6 +63,14 @@ def test_a_store_in_memory_is_refused(desk: Desk, words: list[str]) -> None:
     assert "--url sqlite:///jobs.db" in said
 
 
+@pytest.mark.parametrize("words", [["jobs", "ls"], ["stats"], ["dlq", "replay", "--all"], ["health"]], ids=" ".join)
+def test_a_look_into_memory_is_refused(desk: Desk, words: list[str]) -> None:
+    """G2, C: an empty answer would look like the truth."""
+    said = desk.bad(2, *words, "--url", "memory://")
+    assert "memory:// is a store inside one process: this command cannot see its jobs" in said
+    assert "--url sqlite:///jobs.db" in said
+
+
 def test_it_prints_the_id(desk: Desk) -> None:
     """C: for people, the id and whether it was created."""
     assert desk.good("enqueue", "far.away", "--id", "mine", "--url", desk.url) == "mine created\n"
@@ -110,7 +118,9 @@ def test_a_known_key_stores_nothing(desk: Desk) -> None:
         (["shop.welcome"], "user_id"),
         (["shop.welcome", "user_id=many"], "task shop.welcome: parameter user_id wants int, got str"),
         (["shop.welcome", "user_id=1", "colour=red"], "colour"),
-        (["shop.welcome", "user_id=1", "delay=5"], "'delay' is an option of the job"),
+        (["shop.welcome", "user_id=1", "delay=5"], "'delay' is an option of the job: write --delay 5"),
+        (["shop.welcome", "user_id=1", "idempotency_key=k"], "is an option of the job: write --key k"),
+        (["shop.explode", "text=5"], """wants str, got int; to give a text, quote it twice: 'text="5"'"""),
         (["shop.welcome", "user_id"], "write name=value"),
         (["shop.welcome", "=1"], "write name=value"),
         (["shop.welcome", "user_id=1", "user_id=2"], "given twice"),

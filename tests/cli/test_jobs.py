@@ -182,6 +182,28 @@ def test_endings_of_ids_are_taken_for_the_whole(busy: Desk) -> None:
     assert "there is no job nobody" in busy.bad(1, "jobs", "ls", "--after", "nobody", "--url", busy.url)
 
 
+def test_a_claim_without_a_run_is_no_run(desk: Desk) -> None:
+    """C, F8: the worker does not know the task; what to do names the likeliest causes first."""
+    desk.run("enqueue", "shop.welcom", "--id", "typo", "--url", desk.url)
+    desk.enqueue("shop.merge", "results=[]")
+    desk.drain()
+    text = desk.good("jobs", "show", "typo", "--url", desk.url)
+    assert "last claimed by  " in text
+    assert "last run by" not in text
+    assert "  look for a typo in the name; make the workers import the task's module (--include MODULE)" in text
+
+
+def test_what_to_do_can_be_pasted(desk: Desk) -> None:
+    """C: the application is in the command, unless pyproject.toml names it."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
+    show = ("jobs", "show", "one", "--url", desk.url)
+    assert "  taskharbor worker MODULE:HARBOR -Q mail\n" in desk.good(*show)
+    assert "  taskharbor worker shop:harbor -Q mail\n" in desk.good(*show, "-A", "shop:harbor")
+    desk.pyproject(app="shop:harbor")
+    assert "  taskharbor worker -Q mail\n" in desk.good(*show)
+    assert desk.json(*show)["why"]["fix"] == "taskharbor worker -Q mail"
+
+
 def test_who_ran_it_last_is_shown_in_every_state(busy: Desk) -> None:
     """R1, T2: worker, claim, start and duration, also of runs that were over in a moment."""
     for id in ("done", "dead"):
@@ -194,6 +216,7 @@ def test_who_ran_it_last_is_shown_in_every_state(busy: Desk) -> None:
         assert "last run took" in text
         assert "  started" not in text.partition("Times")[0]
     assert "last run" not in busy.good("jobs", "show", "later", "--url", busy.url)
+    assert "last claimed" not in busy.good("jobs", "show", "later", "--url", busy.url)
     busy.good("dlq", "replay", "dead", "--url", busy.url)
     again = busy.json("jobs", "show", "dead", "--url", busy.url)
     assert again["state"] == "ready"

@@ -83,6 +83,8 @@ def test_a_module_with_one_harbor_is_enough(desk: Desk) -> None:
     [
         ("nowhere:harbor", "no module 'nowhere'"),
         ("shop.nowhere:harbor", "no module 'shop.nowhere'"),
+        ("shop.harbor", "no module 'shop.harbor' in"),
+        ("shop.harbor", "; did you mean shop:harbor?"),
         ("shop:nothing", "nothing is no Harbor; harbors in shop: harbor"),
         ("shop:welcome", "welcome is no Harbor"),
         ("shop:harbor.url", "harbor.url is no Harbor"),

@@ -14,9 +14,10 @@ import pytest
 from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.core.schedule import Schedule
-from taskharbor.driver import Schedules, Swap, capability
+from taskharbor.driver import Schedules, Swap, WorkerRecord, capability
 
 from .desk import Desk, in_terminal, unpainted, until
+from .test_watch import beat
 
 DECLARED = """
 
@@ -220,6 +221,18 @@ def test_one_that_no_worker_sees_to(desk: Desk) -> None:
     assert 3 * 3600 <= task["overdue"] < 4 * 3600
     desk.good("recurring", "pause", "hello", "--url", desk.url)
     assert "overdue" not in desk.good("recurring", "ls", "--url", desk.url)
+
+
+def test_without_a_worker_nothing_is_due_now(desk: Desk) -> None:
+    """N5: the time for a worker to come is given only while one is alive."""
+    create(desk.url, "hello", every=3600)
+    due = datetime.now(UTC) - timedelta(seconds=9)
+    swap(desk.url, lambda seen: Schedule(name="hello", definition=definition_of(seen), slot=due))
+    assert "  overdue by " in desk.good("recurring", "ls", "--url", desk.url)
+    now = datetime.now(UTC)
+    alive = WorkerRecord(id="a:1", host="a", pid=1, queues=("default",), slots=2, busy=0, started_at=now, seen_at=now)
+    asyncio.run(beat(desk, alive))
+    assert "  now  " in desk.good("recurring", "ls", "--url", desk.url)
 
 
 def test_whoever_takes_turns_is_not_overdue(desk: Desk) -> None:

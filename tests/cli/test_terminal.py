@@ -135,6 +135,22 @@ def test_columns_give_way_in_their_order() -> None:
     assert fitted(heavy, [40, 40], 32) == {0: 10, 1: 20}
 
 
+def test_help_and_hints_are_whole_words_at_eighty_columns(desk: Desk) -> None:
+    """C: no summary is cut, and no word is broken by the edge of the terminal."""
+    assert "..." not in shown_help(desk).partition("Commands:")[2]
+    desk.enqueue("shop.welcome", "user_id=1")
+    code, text = in_terminal(desk.folder, 80, "health", "--url", desk.url)
+    assert code == 1
+    lines = unpainted(text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[1:]).endswith(": run `taskharbor worker MODULE:HARBOR`")
+
+
+def shown_help(desk: Desk) -> str:
+    """What `taskharbor --help` shows."""
+    return in_terminal(desk.folder, 80, "--help")[1]
+
+
 def test_texts_are_cut_by_cells() -> None:
     """C: a wide character is never halved; the end is kept where that says more."""
     assert shortened("shop.welcome", 12) == "shop.welcome"

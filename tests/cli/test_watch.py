@@ -53,7 +53,8 @@ def test_health_without_a_worker(desk: Desk) -> None:
     desk.enqueue("shop.welcome", "user_id=1")
     result = desk.run("health", "--url", desk.url)
     assert (result.exit_code, result.stdout) == (1, "unhealthy: 0 workers, 1 due job, 0 dead jobs\n")
-    assert "taskharbor worker" in result.stderr
+    assert "`taskharbor worker MODULE:HARBOR`" in result.stderr
+    assert "`taskharbor worker shop:harbor`" in desk.run("health", "-A", "shop:harbor").stderr
     answer = desk.run("health", "--json", "--url", desk.url)
     assert answer.exit_code == 1
     assert '"no_worker"' in answer.stdout
@@ -90,7 +91,7 @@ def test_health_with_a_worker(desk: Desk) -> None:
         assert "0/16" in desk.good("stats", "--url", desk.url)
 
         desk.enqueue("shop.welcome", "user_id=1")
-        assert "queue mail has 1 due job and no worker listens to it" in unhealthy(desk)
+        assert "no worker listens to it: run `taskharbor worker MODULE:HARBOR -Q mail`" in unhealthy(desk)
         pause(desk, "mail")
         assert desk.run("health", "--url", desk.url).exit_code == 0
 

@@ -8,11 +8,13 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from taskharbor.core.decide import (
     MAX_UNKNOWN_PUT_BACKS,
     Retention,
     admit,
+    by_hand,
     dead_letter,
     decide,
     is_suspect,
@@ -356,3 +358,7 @@ def test_a_dead_letter_by_hand_outlives_its_retention_and_its_key(job: JobRecord
     assert death.keep_until == max(later(now, retention.dead), key or now)
     assert (death.id, death.reason) == (job.id, "order 17 is void")
     assert death.fingerprint == dead_letter(job, "order 18 is void", retention, now).fingerprint
+    dead = replace(job, dlq_reason=death.reason, fingerprint=death.fingerprint)
+    assert by_hand(dead) == "order 17 is void"
+    assert by_hand(replace(dead, dlq_reason="max_attempts")) is None
+    assert by_hand(replace(dead, dlq_reason=None)) is None

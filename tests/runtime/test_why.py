@@ -52,7 +52,9 @@ async def test_due_jobs() -> None:
     world = Place()
     job = await world.work.aenqueue()
     assert await world.why(job) == Why(
-        "queue_without_worker", "no worker listens to queue mail", "taskharbor worker -Q mail"
+        "queue_without_worker",
+        "no worker listens to queue mail",
+        "taskharbor worker MODULE:HARBOR -Q mail",
     )
     async with world.worker("other"):
         await asyncio.sleep(1)
@@ -77,12 +79,16 @@ async def test_due_jobs() -> None:
 async def test_jobs_for_later() -> None:
     """C: scheduled, next retry, put back by its handler, unknown task."""
     world = Place(retry=Retry.fixed(60), max_attempts=3)
-    assert (await world.why(await world.work.using(delay=7200).aenqueue())).text.endswith(" UTC, in 2 h")
+    later, soon = await world.work.using(delay=7200).aenqueue(), await world.work.using(delay=600).aenqueue()
+    assert (await world.why(later)).text.endswith(" UTC, in 2 h")
+    assert ((await world.why(later)).fix, (await world.why(soon)).fix) == (f"taskharbor jobs run-now {later.id}", None)
     failed, snoozed = await world.work.aenqueue("fail"), await world.work.aenqueue("snooze")
     unknown = await world.harbor.aenqueue("mail.gone", {}, queue="mail")
     await world.drain()
     assert await world.why(failed) == Why(
-        "retry", "failed 1 of 3 times; the next try is in 60 s: ValueError: no such user"
+        "retry",
+        "failed 1 of 3 times; the next try is in 60 s: ValueError: no such user",
+        f"taskharbor jobs run-now {failed.id}",
     )
     assert await world.why(snoozed) == Why("put_back", "put back without a failure; the next run is in 100 s")
     found = await world.why(unknown)

@@ -27,6 +27,7 @@ from taskharbor.runtime.part import BULK_LIMIT
 C = TypeVar("C", bound=Callable[..., Any])
 PREVIEW = 10
 MISSING = "there is no such job: the id is wrong, or its retention has run out"
+NOT_DEAD = "it is neither dead nor cancelled; if it is scheduled, `taskharbor jobs run-now {id}` makes it due"
 IDS_HELP = (
     "Name jobs by their ids (endings will do), or give filter words for all that match. Here a word needs a colon or a "
     "star: task:mail.send.\n"
@@ -81,7 +82,7 @@ REPLAY = Wording(
     "replay",
     {"replayed": "Replayed {}.", "replayed_without_key": "Replayed {} without its key: another job holds it."},
     {
-        "not_dead": "it is neither dead nor cancelled",
+        "not_dead": NOT_DEAD,
         "task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
         "missing": MISSING,
     },
@@ -227,7 +228,7 @@ def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: 
     if by_name or "needed" in refused.values():
         for id, answer in list(refused.items())[:PREVIEW]:
             hint = f"; the jobs of a task are task:{id}" if answer == "missing" and "." in id else ""
-            complain(f"{id} was not {_past(wording)}: {wording.bad[answer]}{hint}")
+            complain(f"{id} was not {_past(wording)}: {wording.bad[answer].format(id=id)}{hint}")
         if len(refused) > PREVIEW:
             complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
         if refused:

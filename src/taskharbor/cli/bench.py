@@ -38,7 +38,7 @@ STOPPED = "bench stopped; its throw-away store is removed"
 @json_option
 @place_options
 def bench(store: str | None, seconds: float, as_json: bool) -> None:
-    """Measure your engine on your machine in a minute, and say what limits it.
+    """Measure this engine on this machine, in a minute.
 
     Your jobs are not touched: SQLite is measured in a temporary folder beside the file that the URL names, with the
     same settings, PostgreSQL in a schema of its own in that database, which the user must be allowed to make. Both are

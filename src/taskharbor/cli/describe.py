@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, exact
+from taskharbor.cli.place import filled_in
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.last_run import last_run
@@ -56,7 +57,7 @@ def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
     """Every field of a job. The lease's token stays in the store: whoever has it can finish the job."""
     return {
         **brief(job, now),
-        "why": asdict(why),
+        "why": {**asdict(why), "fix": _fix(why)},
         "arguments": arguments_of(job),
         "payload_base64": None if arguments_of(job) is not None else base64.b64encode(job.payload).decode(),
         "result": result_of(job),
@@ -137,14 +138,14 @@ def page(job: JobRecord, why: Why, now: datetime) -> None:
         [
             ("state", _state(job, now)),
             ("why", why.text),
-            ("to do", why.fix),
+            ("to do", _fix(why)),
             ("group", job.fingerprint),
             ("queue", job.queue),
             ("priority", str(job.priority) if job.priority else None),
             *_counts(job),
             ("put back", f"{job.unknown_put_backs} times: no such task" if job.unknown_put_backs else None),
             ("held by", _holder(job, now)),
-            ("last run by", job.worker if job.lease is None else None),
+            _last_worker(job),
             ("progress", _progress(job)),
             ("timeout", None if job.timeout is None else length(job.timeout)),
             ("tags", ", ".join(job.tags) or None),
@@ -155,6 +156,10 @@ def page(job: JobRecord, why: Why, now: datetime) -> None:
     _lineage(job)
     _values(job)
     _failures(job, now)
+
+
+def _fix(why: Why) -> str | None:
+    return None if why.fix is None else filled_in(why.fix)
 
 
 def _counts(job: JobRecord) -> list[tuple[str, str]]:
@@ -178,6 +183,11 @@ def _state(job: JobRecord, now: datetime) -> Cell:
 
 def _holder(job: JobRecord, now: datetime) -> str | None:
     return None if job.lease is None else f"{job.lease.worker}, until {exact(job.lease.expires_at, now)}"
+
+
+def _last_worker(job: JobRecord) -> tuple[str, str | None]:
+    name = "last claimed by" if job.started_at is None else "last run by"
+    return name, job.worker if job.lease is None else None
 
 
 def _progress(job: JobRecord) -> str | None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from taskharbor.cli import describe, lists, output
+from taskharbor.cli.acts import NOT_DEAD
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import place_after, whole_id, whole_ids, whole_words
 from taskharbor.cli.place import ask, here, place_options
@@ -34,7 +35,7 @@ NAMED = 5
 KEYLESS = "without its key: another job holds it"
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
-    "not_dead": "it is neither dead nor cancelled",
+    "not_dead": NOT_DEAD,
     "is_task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
 }
 
@@ -312,7 +313,7 @@ def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, 
 def _why_not(answer: Answer) -> str:
     if answer.outcome == "missing" and is_word(answer.id):
         return f"{answer.id} is a filter word, not an id; for all jobs that match, add --all"
-    return NOT_REPLAYED[answer.outcome]
+    return NOT_REPLAYED[answer.outcome].format(id=answer.id)
 
 
 async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any, cast
 
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.place import LASTING, ask, here, place_options
 from taskharbor.cli.types import arguments, json_option, moment, time_option
-from taskharbor.errors import ConfigError
+from taskharbor.errors import ConfigError, WrongArguments
 from taskharbor.harbor import Harbor
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.options import JobOptions
+from taskharbor.runtime.registered import Registered
 
+WANTS_TEXT = re.compile(r"parameter (\w+) wants str\b[^:]*, got ")
+FLAGS = {"idempotency_key": "key", "idempotency_ttl": "key-ttl", "tags": "tag"}
 APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 
 
@@ -48,8 +55,11 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
     known = here().application()
     harbor = known or here().bare()
     if known is not None:
-        harbor.find(task)
-    job = ask(harbor, lambda harbor: _store(harbor, task, values, _options(**given)))
+        _check_names(harbor.find(task), values)
+    try:
+        job = ask(harbor, lambda harbor: _store(harbor, task, values, _options(**given)))
+    except WrongArguments as error:
+        raise WrongArguments(f"{error}{_quoted(str(error), words)}") from None
     if known is None:
         click.echo(f"The name {task} was not checked: name the application by {APPLICATION}.", err=True)
     if as_json:
@@ -61,11 +71,35 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
         output.say(f"{job.id} existed already under this key{differs}: nothing was stored")
 
 
+def _check_names(task: Registered, values: dict[str, Any]) -> None:
+    """Refuse an option of the job among the arguments, and name its flag."""
+    signature = task.signature
+    for name, value in values.items():
+        flag = FLAGS.get(name, name.replace("_", "-"))
+        is_known = signature.takes_any_name or name in signature.parameters
+        if name in JobOptions.__annotations__ and not is_known and _has_option(flag):
+            raise WrongArguments(f"task {task.name}: {name!r} is an option of the job: write --{flag} {value}")
+
+
+def _has_option(flag: str) -> bool:
+    return any(f"--{flag}" in parameter.opts for parameter in click.get_current_context().command.params)
+
+
+def _quoted(error: str, words: Sequence[str]) -> str:
+    """How to write a text that was read as something else."""
+    found = WANTS_TEXT.search(error)
+    given = {name: value for name, _, value in (word.partition("=") for word in words)}
+    if found is None or found[1] not in given:
+        return ""
+    word = f"{found[1]}={json.dumps(given[found[1]], ensure_ascii=False)}"
+    return f"; to give a text, quote it twice: {quote(word)}"
+
+
 async def _store(harbor: Harbor, task: str, values: dict[str, Any], options: JobOptions) -> Job[Any]:
     if (await harbor.adriver()).ephemeral:
         raise ConfigError(
             "memory:// is a store inside one process: the job would be gone when this command ends, and no worker "
-            "would see it. Name one that lasts: --url sqlite:///jobs.db, TASKHARBOR_URL, or url in [tool.taskharbor]"
+            f"would see it. {LASTING}"
         )
     return await harbor.aenqueue(task, values, **options)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any
 
 import click
@@ -22,8 +24,12 @@ def exit_code(error: HarborError) -> int:
 
 
 def complain(message: str) -> None:
-    """One line on stderr, with no password in it, whoever wrote it."""
-    click.echo(f"taskharbor: {without_passwords(' '.join(message.split()))}", err=True)
+    """One line on stderr, with no password in it, whoever wrote it; a terminal gets it wrapped at words."""
+    line = f"taskharbor: {without_passwords(' '.join(message.split()))}"
+    if sys.stderr.isatty():
+        width = get_terminal_size().columns
+        line = fill(line, width, break_long_words=False, break_on_hyphens=False)
+    click.echo(line, err=True)
 
 
 class Commands(click.Group):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
 from taskharbor.cli.types import json_option, time_option
 from taskharbor.core.durations import length
 from taskharbor.core.reserved import TASKS
@@ -19,6 +19,7 @@ from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
 from taskharbor.harbor import Harbor
 
+NO_WORKER = f"no worker was seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`"
 Problem = tuple[str, str]
 State = tuple[list[QueueCounts], list[WorkerRecord]]
 
@@ -70,7 +71,7 @@ def _problems(
     queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], max_wait: float | None, now: datetime
 ) -> list[Problem]:
     if not workers:
-        return [("no_worker", "no worker was seen within the last 40 seconds: run `taskharbor worker`")]
+        return [("no_worker", filled_in(NO_WORKER))]
     problems: list[Problem] = []
     listened = {name for worker in workers for name in worker.queues}
     for counts in queues:
@@ -79,9 +80,9 @@ def _problems(
         if counts.queue not in listened:
             message = (
                 f"queue {counts.queue} has {output.count(counts.due, 'due job')} and no worker listens to it: "
-                f"run `taskharbor worker --queues {counts.queue}`"
+                f"run `taskharbor worker {APPLICATION} -Q {counts.queue}`"
             )
-            problems.append(("queue_without_worker", message))
+            problems.append(("queue_without_worker", filled_in(message)))
         elif max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
             waited = length((now - counts.oldest_due).total_seconds())
             problems.append(
@@ -125,6 +126,8 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], proble
     for worker in workers:
         if worker.overruns:
             runs = output.count(worker.overruns, "run")
-            output.say(f"worker {worker.id} has {runs} past the timeout: taskharbor jobs ls state:running", "yellow")
+            output.say(
+                f"worker {worker.id} has {runs} past the timeout: taskharbor jobs ls state:running", "yellow", wrap=True
+            )
     for _, message in problems:
         complain(message)

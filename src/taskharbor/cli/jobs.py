@@ -8,6 +8,7 @@ from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs
 from taskharbor.cli.ids import place_after, whole_id, whole_words
 from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.run_now import run_now
 from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.job import JobRecord
@@ -17,7 +18,7 @@ from taskharbor.runtime.why import Why
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs; cancel, delete, replay or dead-letter them."""
+    """Look at jobs; cancel, delete, replay, run or dead-letter them."""
 
 
 @jobs.command("ls", help=f"List jobs, the newest first.\n{WORDS_HELP}")
@@ -60,5 +61,5 @@ def show_job(id: str, as_json: bool) -> None:
         describe.page(job, why, harbor.admin.now())
 
 
-for act in (cancel_jobs, delete_jobs, replay_jobs, dead_letter_jobs):
+for act in (cancel_jobs, delete_jobs, replay_jobs, dead_letter_jobs, run_now):
     jobs.add_command(act)

@@ -11,6 +11,7 @@ import click
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell
 from taskharbor.cli.tables import Column, Row, short_ids, table
+from taskharbor.core.decide import by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -64,8 +65,14 @@ def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
         "STATE": output.state_cell(shown(job, now)),
         "FAILURES": f"{job.attempts}" if job.queue == TASKS else f"{job.attempts}/{job.max_attempts or '∞'}",
         "WHEN": _when(job, now),
-        "ERROR": error_cell(job.last_error if job.state is not State.DONE else None),
+        "ERROR": error_cell(_error(job)),
     }
+
+
+def _error(job: JobRecord) -> str | None:
+    if (reason := by_hand(job)) is not None:
+        return f"by hand: {reason}"
+    return job.last_error if job.state is not State.DONE else None
 
 
 def error_cell(error: str | None) -> Cell:

@@ -77,15 +77,15 @@ def console() -> Console | None:
     return Console(highlight=False)
 
 
-def say(text: str, style: str = "") -> None:
-    """A line for people."""
+def say(text: str, style: str = "", *, wrap: bool = False) -> None:
+    """A line for people. Unless `wrap`, a long one is left to the terminal, so that it can be copied as one line."""
     screen = console()
     if screen is None:
         click.echo(safe(text))
         return
     from rich.text import Text
 
-    screen.print(Text(safe(text), style), soft_wrap=True)
+    screen.print(Text(safe(text), style), soft_wrap=not wrap)
 
 
 def heading(text: str) -> None:

@@ -25,7 +25,9 @@ from taskharbor.harbor import Harbor
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
+APPLICATION = "MODULE:HARBOR"
 STORE_PATIENCE = 10.0
+LASTING = "Name one that lasts: --url sqlite:///jobs.db, TASKHARBOR_URL, or url in [tool.taskharbor]"
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -53,6 +55,8 @@ class Place:
     def store(self) -> Harbor:
         """A harbor to read from, whose store must be there."""
         harbor = self.named()
+        if urlsplit(harbor.url).scheme == "memory":
+            raise ConfigError(f"memory:// is a store inside one process: this command cannot see its jobs. {LASTING}")
         _check_file(harbor.url)
         return harbor
 
@@ -76,7 +80,7 @@ class Place:
 
 def place_options(command: C) -> C:
     """Give a command `-A/--app`, `--include` and `--url`; `here()` has what they said."""
-    app = click.option("-A", "--app", metavar="MODULE:HARBOR", help="The application.", **_REMEMBERED)
+    app = click.option("-A", "--app", metavar=APPLICATION, help="The application.", **_REMEMBERED)
     url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
     include = click.option(
         "--include",
@@ -107,6 +111,13 @@ def _remember_all(context: click.Context, option: click.Parameter, values: tuple
 _REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember}
 
 
+def filled_in(hint: str) -> str:
+    """The hint with this command's application for MODULE:HARBOR, or without it where pyproject.toml names one."""
+    if (app := here().app) is not None:
+        return hint.replace(APPLICATION, app)
+    return hint if config.project("app") is None else hint.replace(f" {APPLICATION}", "")
+
+
 def ask(harbor: Harbor, question: Callable[[Harbor], Awaitable[T]]) -> T:
     """Connect, ask, and close."""
 
@@ -130,7 +141,10 @@ def load(spec: str) -> Harbor:
         raise ConfigError(
             f"{spec!r} names a file: write the module, {name.removesuffix('.py')}:{attribute or 'harbor'}"
         )
-    module = _imported(name, f"application {spec!r}")
+    try:
+        module = _imported(name, f"application {spec!r}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}{_with_colon(spec)}") from error.__cause__
     if not attribute:
         return _only_harbor(module, spec)
     found: Any = module
@@ -140,6 +154,13 @@ def load(spec: str) -> Harbor:
         there = ", ".join(_harbors(module)) or "none"
         raise ConfigError(f"application {spec!r}: {attribute} is no Harbor; harbors in {name}: {there}")
     return found
+
+
+def _with_colon(spec: str) -> str:
+    """A hint for `shop.harbor`, where the last part is a harbor and not a module."""
+    name, _, attribute = spec.rpartition(".")
+    is_harbor = isinstance(getattr(sys.modules.get(name), attribute, None), Harbor)
+    return f"; did you mean {name}:{attribute}?" if is_harbor else ""
 
 
 def _imported(name: str, what: str) -> ModuleType:

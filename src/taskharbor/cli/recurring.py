@@ -57,11 +57,12 @@ def recurring() -> None:
 def list_recurring(as_json: bool, wide: bool) -> None:
     """List recurring tasks by name: when they run, next and last."""
 
-    async def look(harbor: Harbor) -> tuple[list[RecurringTask], dict[str, str]]:
-        return await harbor.admin.recurring.alist(), await harbor.admin.recurring.aunreadable()
+    async def look(harbor: Harbor) -> tuple[list[RecurringTask], dict[str, str], bool]:
+        admin = harbor.admin
+        return await admin.recurring.alist(), await admin.recurring.aunreadable(), bool(await admin.workers.alist())
 
     harbor = here().store()
-    found, unreadable = ask(harbor, look)
+    found, unreadable, alive = ask(harbor, look)
     now = harbor.admin.now()
     for name, why in unreadable.items():
         complain(f"{name} cannot be read here: {why}")
@@ -72,30 +73,32 @@ def list_recurring(as_json: bool, wide: bool) -> None:
         output.say("No recurring tasks yet: a worker writes down what its code declares when it starts.", "dim")
         return
     if found:
-        table(COLUMNS, [_row(task, now) for task in found], wide=wide)
+        table(COLUMNS, [_row(task, now, alive) for task in found], wide=wide)
     for task in found:
         if late := _overdue(task, now):
             output.say(f"{task.name} is {late}", "red")
 
 
-def _row(task: RecurringTask, now: datetime) -> Sequence[str | Cell]:
+def _row(task: RecurringTask, now: datetime, alive: bool) -> Sequence[str | Cell]:
     return [
         Cell(task.name, "bold"),
         task.task,
         task.words,
-        _next(task, now),
+        _next(task, now, alive),
         _utc(task.next_run),
         since(task.last_run, now),
         output.state_cell(task.last_state or ""),
     ]
 
 
-def _next(task: RecurringTask, now: datetime) -> Cell:
+def _next(task: RecurringTask, now: datetime, alive: bool = True) -> Cell:
+    """When it runs next. With a worker alive, one that is due is given some seconds before it counts as overdue."""
     if task.paused:
         return Cell("paused", "yellow")
     if task.next_run is None:
         return Cell(AFTER_LAST, "dim")
-    if (late := task.overdue(now)) is not None:
+    late = task.overdue(now) if alive else task.overdue(now, timedelta(seconds=1))
+    if late is not None:
         return Cell(f"overdue by {_length(late)}", "red")
     return Cell(ago(task.next_run, now) if task.next_run > now else "now")
 

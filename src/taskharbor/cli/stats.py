@@ -49,7 +49,7 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
     _show_workers(found.workers, now, wide)
     _show_totals(totals, since, wide)
     if found.partial is not None:
-        output.say(f"These totals are partial: {found.partial}.", "yellow")
+        output.say(f"These totals are partial: {found.partial}.", "yellow", wrap=True)
 
 
 def _totals(tallies: Sequence[Tally]) -> list[dict[str, Any]]:

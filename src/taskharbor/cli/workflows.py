@@ -41,7 +41,7 @@ NODE_COLUMNS = (
 
 @click.group()
 def workflows() -> None:
-    """Look at workflows, cancel them, or let them go on after a failure."""
+    """Look at workflows, cancel them, or replay what failed."""
 
 
 @workflows.command("ls")

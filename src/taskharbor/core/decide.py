@@ -130,6 +130,13 @@ def dead_letter(job: JobRecord, reason: str, retention: Retention, now: datetime
     )
 
 
+def by_hand(job: JobRecord) -> str | None:
+    """The reason of a dead letter by hand; None for other jobs. The fingerprint tells it from the codes of failures."""
+    if job.dlq_reason is None or job.fingerprint != fingerprint(job.type, BY_HAND, job.dlq_reason):
+        return None
+    return job.dlq_reason
+
+
 def _after_failure(
     job: JobRecord, failed: Failed, retry: Retry, retention: Retention, now: datetime, chance: Chance
 ) -> PutBack | Fail:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.codec import Undecodable, checked_size, encode_named
+from taskharbor.core.decide import by_hand
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
@@ -71,7 +72,10 @@ class DeadLetters(Part):
     async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
         """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""
         async with self._client.store() as driver:
-            return await capability(driver, Inspect).dead_groups(self._dead(words), self._now(), limit)
+            inspect = capability(driver, Inspect)
+            groups = await inspect.dead_groups(self._dead(words), self._now(), limit)
+            last = await inspect.get([group.last_id for group in groups])
+        return [_with_reason(group, job) for group, job in zip(groups, last, strict=True)]
 
     async def areplay(
         self,
@@ -237,6 +241,12 @@ class DeadLetters(Part):
     replay_ids = blocking(areplay_ids)
     purge = blocking(apurge)
     purge_ids = blocking(apurge_ids)
+
+
+def _with_reason(group: DeadGroup, last: JobRecord | None) -> DeadGroup:
+    """The group; of jobs dead-lettered by hand, the error is the reason given for the last one."""
+    reason = None if last is None else by_hand(last)
+    return group if reason is None else replace(group, error=f"by hand: {reason}")
 
 
 def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:

@@ -60,9 +60,9 @@ class RecurringTask(Struct, frozen=True, kw_only=True):
     last_job_id: str | None
     last_state: str | None
 
-    def overdue(self, now: datetime) -> timedelta | None:
+    def overdue(self, now: datetime, patience: timedelta = OVERDUE) -> timedelta | None:
         """How long its next run has been due though nothing is in its way: then no worker sees to it."""
-        if self.next_run is None or now - self.next_run < OVERDUE or self._waits_for_last():
+        if self.next_run is None or now - self.next_run < patience or self._waits_for_last():
             return None
         return now - self.next_run
 

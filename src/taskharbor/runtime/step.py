@@ -74,10 +74,8 @@ def named_step(
         payload = found.signature.encode((), arguments, session.payload_limit)
     except WrongArguments as error:
         if single := next((name for name in arguments if _is_misplaced(name, found)), None):
-            flag = single.replace("_", "-")
             raise WrongArguments(
-                f"{error}; {single!r} is an option of the job: give it beside the arguments, as {single}=…, or as "
-                f"--{flag} on the command line"
+                f"{error}; {single!r} is an option of the job: give it beside the arguments, as {single}=…"
             ) from None
         raise
     return Step(client, found, payload, checked({**found.options, **options}))

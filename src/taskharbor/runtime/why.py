@@ -6,7 +6,7 @@ Pure: `Facts` are collected by `harbor.admin.jobs.why`, and commands and pages s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from taskharbor.driver import Parent, WorkerRecord
 from taskharbor.runtime.completeness import MISSED
 
 NAMED = 3
+FAR = timedelta(hours=1)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def _in_line(facts: Facts) -> Why:
         return Why(
             "queue_without_worker",
             f"no worker listens to queue {job.queue}{others}",
-            f"taskharbor worker -Q {job.queue}",
+            f"taskharbor worker MODULE:HARBOR -Q {job.queue}",
         )
     if (seen := max(worker.seen_at for worker in listeners)) < facts.now - MISSED:
         return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}")
@@ -119,11 +120,14 @@ def _scheduled(facts: Facts) -> Why:
     then = ago(job.due_at, now) + (f", if queue {job.queue} is resumed by then" if facts.paused else "")
     if job.unknown_put_backs:
         return _unknown(facts, f"the next try is {then}")
+    sooner = None if job.queue == TASKS else f"taskharbor jobs run-now {job.id}"
     if job.failed_at is not None and job.attempts and job.run_at is not None and job.run_at >= job.failed_at:
-        return Why("retry", f"failed {_of(job.attempts, job.max_attempts)}; the next try is {then}: {job.last_error}")
+        failed = _of(job.attempts, job.max_attempts)
+        return Why("retry", f"failed {failed}; the next try is {then}: {job.last_error}", sooner)
+    fix = sooner if job.due_at - now >= FAR else None
     if job.version:
-        return Why("put_back", f"put back without a failure; the next run is {then}")
-    return Why("scheduled", f"not due before {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {then}")
+        return Why("put_back", f"put back without a failure; the next run is {then}", fix)
+    return Why("scheduled", f"not due before {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {then}", fix)
 
 
 def _unknown(facts: Facts, then: str) -> Why:
@@ -132,7 +136,8 @@ def _unknown(facts: Facts, then: str) -> Why:
         "unknown_task",
         f"no worker that claimed it knows the task {job.type} (put back {_count(job.unknown_put_backs, 'time')}, dead "
         f"after {MAX_UNKNOWN_PUT_BACKS}); {then}",
-        "deploy the code that has this task, or stop workers that lack it",
+        "look for a typo in the name; make the workers import the task's module (--include MODULE); or deploy the code "
+        "that has this task",
     )
 
 

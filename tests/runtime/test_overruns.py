@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Retry, Snooze, Unrecoverable
+from taskharbor import Retry, Snooze, Unrecoverable, current
 from taskharbor.core.overrun import overrun_since
 
 from .world import World, time, until, virtual
@@ -181,3 +181,20 @@ async def test_a_cancelled_run_past_its_timeout_is_cancelled_when_it_obeys() -> 
             await job.acancel()
         await asyncio.sleep(90)
     assert [await world.state(job) for job in jobs] == ["cancelled", "cancelled"]
+
+
+@virtual
+async def test_a_thread_that_has_ended_is_no_overrun(caplog: pytest.LogCaptureFixture) -> None:
+    """F5: a loop that is blocked has not taken its result yet, and the log does not say that it still runs."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def ends() -> None:
+        current()._held.returned_at = time() + 4
+        await ignore(20)
+
+    job = await ends.aenqueue()
+    async with world.worker() as worker:
+        await until(lambda: worker.finished == 1)
+    assert (await world.record(job)).last_error == "TimeoutError: timed out after 5 s"
+    assert "job.overrun" not in caplog.text

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
 import pytest
 
-from taskharbor import Harbor, current
+from taskharbor import Harbor, JobContext, current
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import BlockingCallInLoop, DriverClosed, DriverUnavailable, JobCancelled, JobFailed
@@ -145,6 +146,66 @@ def test_a_thread_that_outlives_its_timeout_is_waited_for_and_settled_as_a_timeo
         assert record.failures[0].kind == "TimeoutError"
 
     asyncio.run(main())
+
+
+pause = time.sleep  # also where it blocks the loop: that is what is tried
+
+
+class Shifted(asyncio.SelectorEventLoop):
+    """Real time, and what is added to it."""
+
+    shift = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.shift
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_thread_that_ended_in_time_has_not_timed_out_when_the_loop_sees_it_late(in_time: bool, wrapped: bool) -> None:
+    """F5: the end of the thread counts. Another handler blocks the loop from before that until after the timeout."""
+    harbor = Harbor(driver=MemoryDriver(), max_attempts=1)
+    began, blocked = threading.Event(), threading.Event()
+    workers: list[Any] = []
+
+    if wrapped:
+
+        @harbor.middleware
+        async def around(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
+            result = await call_next()
+            await asyncio.sleep(0)
+            return result
+
+    @harbor.task(timeout=50)
+    def quick() -> str:
+        began.set()
+        assert blocked.wait(PATIENCE)
+        return "in time"
+
+    @harbor.task
+    async def rude(id: str) -> None:
+        loop: Any = asyncio.get_running_loop()
+        held = workers[0]._worker._running[id]
+        loop.shift += 0 if in_time else 60
+        blocked.set()
+        while math.isinf(held.returned_at):
+            pause(0.001)
+        loop.shift += 100
+
+    async def main() -> None:
+        async with harbor.worker(concurrency=2, lease=1000) as worker:
+            workers.append(worker)
+            job = await quick.aenqueue()
+            await asyncio.to_thread(began.wait, PATIENCE)
+            await (await rude.aenqueue(job.id)).aresult(1000)
+            if in_time:
+                assert await job.aresult(1000) == "in time"
+            else:
+                with pytest.raises(JobFailed, match="TimeoutError"):
+                    await job.aresult(1000)
+
+    with asyncio.Runner(loop_factory=Shifted) as runner:
+        runner.run(main())
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, StopIteration])

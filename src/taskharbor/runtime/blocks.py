@@ -11,15 +11,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from types import TracebackType
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from taskharbor.errors import DriverClosed
 from taskharbor.runtime.portal import refuse_on_a_loop
 
+CLOSE_PATIENCE = 1.0  # for tasks that still run on a loop of ours when its work is done
+abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()
+"""Runs that a worker has given up waiting for: nothing here waits for them either."""
 T = TypeVar("T")
 Y = TypeVar("Y", covariant=True)
 Kind = type[BaseException] | None
@@ -70,11 +74,32 @@ class Managed(Generic[Y]):
 def run_here(twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run the coroutine to its end on a new loop in the calling thread; refused on a running loop.
 
-    In the main thread, Ctrl-C cancels it and is raised when it has ended.
+    In the main thread, Ctrl-C cancels it and is raised when it has ended. Tasks that ignore their cancellation never
+    run again: the loop is left as it is.
     """
     refuse_on_a_loop(twin)
-    with _runner() as runner:
+    runner = _runner()
+    try:
         return runner.run(function())
+    finally:
+        _close(runner)
+
+
+def _close(runner: asyncio.Runner) -> None:
+    """Close the loop as `Runner.close` does, but wait for its tasks within a bound only."""
+    loop = runner.get_loop()
+    ours = [task for task in asyncio.all_tasks(loop) if task not in abandoned]
+    for task in ours:
+        task.cancel()
+    if ours:
+        loop.run_until_complete(asyncio.wait(ours, timeout=CLOSE_PATIENCE))
+    loop.run_until_complete(asyncio.sleep(0))
+    if left := asyncio.all_tasks(loop):
+        # A daemon thread keeps the tasks from being collected, which would run their `finally` blocks at any time.
+        park = threading.Event().wait
+        threading.Thread(target=lambda *_: park(), args=(runner, left), name="taskharbor-left", daemon=True).start()
+    else:
+        runner.close()
 
 
 def _runner() -> asyncio.Runner:
@@ -108,17 +133,17 @@ class _Alongside(Generic[T]):
             self._interrupt()  # Ctrl-C while it waits for the store
             return None
         if self._entered.exception() is not None:
-            self._thread.join()  # it could not begin, and ends
+            self._thread.join(CLOSE_PATIENCE)  # it could not begin, and ends
             return None
         self._raised = raised
         try:
             self._tell(self._leaving.set if self._leaving is not None else None)
-            suppresses = self._left.result()
-            self._thread.join()
+            wait([self._left])
+            self._thread.join(CLOSE_PATIENCE)  # longer only if a run that was abandoned goes on there
         except BaseException:
             self._interrupt()
             raise
-        return suppresses
+        return self._left.result()
 
     def _interrupt(self) -> None:
         self._interrupted = True  # before the look: a task that is not there yet looks at it
@@ -130,18 +155,21 @@ class _Alongside(Generic[T]):
                 self._loop.call_soon_threadsafe(what)
 
     def _run(self) -> None:
+        runner = _runner()
         try:
-            with _runner() as runner:
-                suppresses = runner.run(self._live())
+            self._left.set_result(runner.run(self._live()))
         except BaseException as error:
-            failure = error
-            if not isinstance(error, Exception):  # such as an exit that a handler asked for
-                failure = DriverClosed(f"the worker's thread was ended: {type(error).__name__}")
-            with suppress(InvalidStateError):
-                self._entered.set_exception(failure)
-            self._left.set_exception(failure)
-        else:
-            self._left.set_result(suppresses)
+            self._fail(error)
+        finally:
+            runner.close()  # the block may end before: this waits for runs that were abandoned
+
+    def _fail(self, error: BaseException) -> None:
+        failure = error
+        if not isinstance(error, Exception):  # such as an exit that a handler asked for
+            failure = DriverClosed(f"the worker's thread was ended: {type(error).__name__}")
+        with suppress(InvalidStateError):
+            self._entered.set_exception(failure)
+        self._left.set_exception(failure)
 
     async def _live(self) -> bool | None:
         self._loop, self._task, self._leaving = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -136,7 +137,15 @@ class Executor:
         if self._threads is None:
             result = task.handler(*args, **kwargs)
             return await result if inspect.iscoroutine(result) else result
-        future = self._threads.submit(lambda: task.handler(*args, **kwargs))
+        loop = asyncio.get_running_loop()
+
+        def call() -> Any:
+            try:
+                return task.handler(*args, **kwargs)
+            finally:
+                held.returned_at = loop.time()
+
+        future = self._threads.submit(call)
         while not future.done():
             try:
                 await asyncio.shield(future)
@@ -144,6 +153,7 @@ class Executor:
                 if held.abandoned:
                     raise
                 continue  # a thread cannot be stopped: `held.stop` tells it, and its end is waited for
+        _credit(held, loop)
         result, error = future.result()
         if error is not None:
             raise error
@@ -166,6 +176,15 @@ def _timer(held: Held, timeout: float) -> asyncio.TimerHandle:
     loop = asyncio.get_running_loop()
     held.ends_by = loop.time() + timeout
     return loop.call_at(held.ends_by, held.notify, held, "timeout")
+
+
+def _credit(held: Held, loop: asyncio.AbstractEventLoop) -> None:
+    """Add the time that a thread's result waited for the loop to the timeout: other code blocked it, not this job."""
+    time, returned, ends_by = loop.time(), held.returned_at, held.ends_by
+    held.ends_by += time - min(returned, time)
+    held.returned_at = math.inf
+    if returned < ends_by <= time:  # the timer went off in between, to no effect: what follows has the rest
+        loop.call_at(held.ends_by, held.notify, held, "timeout")
 
 
 def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:

@@ -39,9 +39,10 @@ Stop = Literal["lost", "timeout", "cancel", "dead_letter", "shutdown"]
 
 class Held(Struct, eq=False, gc=False):
     """A lease in hand. `task` runs the job, from `begun` to `ended`; `stop` says why the run should end, `abandoned`
-    that nobody waits for it any more, `settling` that its outcome is on its way. `deadline` and `ends_by`, when the
-    timeout passes, are on the loop's monotonic clock; `overrun` says that the log has it. A handler's own transaction
-    is open while `in_transaction`; once it is committed, `settled` is its Ack."""
+    that nobody waits for it any more, `settling` that its outcome is on its way. On the loop's monotonic clock are
+    `deadline`, `ends_by`, when the timeout passes, and `returned_at`, when a thread ended whose result the loop has not
+    taken yet. `overrun` says that the log has it. A handler's own transaction is open while `in_transaction`; once it
+    is committed, `settled` is its Ack."""
 
     job: JobRecord
     token: str
@@ -62,6 +63,7 @@ class Held(Struct, eq=False, gc=False):
     result: bytes | None = None
     settled: Ack | None = None
     ends_by: float = math.inf
+    returned_at: float = math.inf
     overrun: bool = False
     told_start: datetime | None = None
     told_progress: Progress | None = None
@@ -162,7 +164,7 @@ class Keeper:
                 held.news_since = time if held.news_since is None else held.news_since
             else:
                 held.news_since = None
-            if held.ends_by + TO_OBEY <= time and not (held.overrun or held.ended):
+            if held.ends_by + TO_OBEY <= time < held.returned_at and not (held.overrun or held.ended):
                 held.overrun = True
                 limit = f"{held.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"

@@ -26,6 +26,7 @@ from taskharbor.core.transition import PutBack
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.runtime.announcing import announce
+from taskharbor.runtime.blocks import abandoned
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.contain import contain_exits
 from taskharbor.runtime.declaration import Declared
@@ -196,6 +197,7 @@ class Worker:
             return
         tell(logger, logging.WARNING, "worker.abandoned", held.job, "ignores its cancellation")
         held.abandoned = True
+        abandoned.add(held.task)
         if keep_lease:
             self._abandoned.append(held)
         elif self._is_late(held):  # it goes on here: no retry before its lease would have run out
@@ -273,6 +275,8 @@ class Worker:
             for held in list(self._running.values()):
                 self._end_run(held, "shutdown")
             await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
+            for held in list(self._running.values()):
+                self._abandon(held, keep_lease=False)
             await self._end()
 
     async def _something_ends(self) -> None:
@@ -415,7 +419,7 @@ class Worker:
             self._loop.call_soon_threadsafe(self._end_run, held, stop)
 
     def _end_run(self, held: Held, stop: Stop) -> None:
-        if self._running.get(held.job.id) is not held:
+        if self._running.get(held.job.id) is not held or (stop == "timeout" and held.returned_at < held.ends_by):
             return
         if held.stop is None or stop == "lost":
             held.stop = stop

@@ -95,8 +95,8 @@ class Workplace:
     ) -> None:
         """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
 
-        `release_abandoned` gives back the jobs of threads that ignore their cancellation too: only for a process that
-        ends right after, or the job would run here and elsewhere.
+        `release_abandoned` gives back the jobs of handlers that ignore their cancellation too: only for a process that
+        ends right after, by `os._exit` (`asyncio.run` waits for them), or the job would run here and elsewhere.
         """
         options = self._options(queues, concurrency=concurrency, lease=lease, grace=grace)
         async with self._lived(waits=True) as worker_of:
@@ -122,7 +122,9 @@ class Workplace:
     ) -> None:
         """The blocking twin of `arun_worker`, on a loop of its own in the calling thread.
 
-        Signals reach the main thread only: elsewhere nothing stops it. There, use `with harbor.worker():`.
+        Signals reach the main thread only: elsewhere nothing stops it. There, use `with harbor.worker():`. An async
+        handler that ignores its cancellation is not waited for and does not run on; a `def` one runs on in its thread,
+        which does not keep the process alive.
         """
         given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
         run_here("arun_worker", lambda: self.arun_worker(queues, release_abandoned=release_abandoned, **given))

@@ -36,6 +36,7 @@ from taskharbor.runtime.options import (
     seconds,
     unknown_option,
 )
+from taskharbor.runtime.other_names import HARBOR_NAMES, hinting
 from taskharbor.runtime.portal import Portal, blocking
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.run import Run
@@ -106,6 +107,9 @@ class Harbor(Workplace):
         self._driver = driver
         super().__init__(Client(Session(self._connect, settings, clock, chance or own_chance(), self._shown)))
         self.admin = Admin(self._client, self._tasks)
+
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(HARBOR_NAMES, lambda _: "harbor")
 
     def __repr__(self) -> str:
         return f"<Harbor {drivers.redacted(self.url)}>"

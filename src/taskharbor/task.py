@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from taskharbor.errors import WrongArguments
 from taskharbor.runtime.client import Client
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.options import JobOptions, checked, misplaced
+from taskharbor.runtime.other_names import TASK_NAMES, hinting
 from taskharbor.runtime.portal import Portal
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.step import Step
@@ -34,6 +35,9 @@ class _Enqueueable(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(TASK_NAMES, lambda task: vars(task).get("__name__", "task"))
 
     @property
     def name(self) -> str:

@@ -192,3 +192,18 @@ def runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_what_to_type_next_begins_with_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: `make demo` runs in an environment that the shell does not know; what is on the PATH needs no line."""
+    script = tmp_path / ".venv" / "bin" / "activate"
+    script.parent.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert play.activation() == ""
+    script.touch()
+    assert play.activation() == f"  . {script}\n"
+    monkeypatch.chdir(tmp_path)
+    assert play.activation() == "  . .venv/bin/activate\n"
+    (tmp_path / "taskharbor").touch(mode=0o755)
+    assert play.activation() == ""

@@ -34,7 +34,7 @@ def test_it_works_until_sigterm(desk: Desk) -> None:
         assert f"job={id} task=shop.welcome attempt=1 job.succeeded: after " in done
         assert (done.count(id), done.count("shop.welcome"), len(re.findall(r"\d\d:\d\d", done))) == (1, 1, 1)
         worker.signal(signal.SIGTERM)
-        worker.says("worker.draining")
+        worker.says("worker.draining: no job is running")
         worker.says("worker.stopped")
         assert worker.exit_code() == 0
     assert job(desk, id)["state"] == "done"
@@ -67,7 +67,8 @@ def test_a_second_signal_does_not_wait(desk: Desk) -> None:
     with desk.process("worker", "shop:harbor", "--grace", "1h") as worker:
         worker.says("hanging")
         worker.signal(signal.SIGTERM)
-        worker.says("worker.draining")
+        told = worker.says("worker.draining")
+        assert told.endswith(": 1 job is running; waiting up to 1 h for it; a second signal stops at once")
         worker.signal(signal.SIGTERM)
         assert worker.exit_code() == 0
     assert job(desk, id)["state"] == "ready"

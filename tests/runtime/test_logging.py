@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -207,6 +208,48 @@ async def test_attempts_that_took_seconds_get_a_hint_at_patience(caplog: pytest.
         await world.drain()
         assert "2 failures within 2 s" in caplog.text
         assert ("Retry.patient() with max_attempts=20 lasts hours" in caplog.text) is not final
+
+
+@virtual
+async def test_a_timeout_gets_no_hint_at_patience(caplog: pytest.LogCaptureFixture) -> None:
+    """F2, F5: a slow task is not helped by longer pauses between its attempts."""
+    world = World(retry=Retry.fixed(2), max_attempts=2)
+
+    @world.harbor.task(timeout=1)
+    async def slow() -> None:
+        await asyncio.sleep(100)
+
+    await slow.aenqueue()
+    async with world.worker():
+        await until(lambda: "job.dead" in caplog.text)
+    assert "2 failures within 4 s: TimeoutError: timed out after 1 s" in caplog.text
+    assert "Retry.patient()" not in caplog.text
+
+
+@virtual
+async def test_a_retry_is_logged_with_the_frames_of_the_application(caplog: pytest.LogCaptureFixture) -> None:
+    """F2: frames of libraries stay in the store, and in the log of a dead letter."""
+    world = World(retry=Retry.fixed(2), max_attempts=2)
+
+    @world.harbor.task(name="work")
+    async def work() -> None:
+        try:
+            json.loads("{")
+        except ValueError:
+            json.loads("[")
+
+    job = await work.aenqueue()
+    async with world.worker():
+        await until(lambda: "job.dead" in caplog.text)
+    again, dead = [str(record.exc_text) for record in caplog.records]
+    assert again.count("Traceback") == 1
+    assert "in work" in again
+    assert "json/decoder.py" not in again
+    assert " frames of libraries left out]" in again
+    assert again.splitlines()[-1].startswith("json.decoder.JSONDecodeError: Expecting value")
+    assert "json/decoder.py" in dead
+    (record,) = await world.harbor.admin.jobs.alist("state:dlq")
+    assert (record.id, "json/decoder.py" in record.failures[0].traceback) == (job.id, True)
 
 
 @virtual

@@ -23,6 +23,7 @@ from taskharbor.errors import LeaseError
 from taskharbor.runtime.context import running
 from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held, Stop
+from taskharbor.runtime.own_frames import own_frames
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
@@ -161,7 +162,8 @@ def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
             unknown = to.unknown_put_backs > job.unknown_put_backs
             detail = _joined("no task of this name here" if unknown else "", detail, when)
     if failed and to.failures:
-        traceback = to.failures[-1].traceback
+        whole = to.failures[-1].traceback
+        traceback = own_frames(whole) if outcome == "retried" else whole  # the whole one is in the store
     fields = {"duration": duration, "spread": None if spread is None else spread / SECOND}
     tell(logger, level, event, job, detail, traceback=traceback, **fields)
 
@@ -175,9 +177,14 @@ def _spread(to: Transition, spread: timedelta | None) -> str:
     if spread is None:
         return ""
     seconds = spread / SECOND
-    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY
+    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY and not _is_our_timeout(to)
     hint = " (retry=Retry.patient() with max_attempts=20 lasts hours)" if hasty else ""
     return f"{to.attempts} failures within {length(seconds)}{hint}"
+
+
+def _is_our_timeout(to: Fail) -> bool:
+    """Whether the last run was stopped by its timeout: it has no traceback. Longer pauses do not help a slow task."""
+    return bool(to.failures) and to.failures[-1].kind == "TimeoutError" and not to.failures[-1].traceback
 
 
 def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:

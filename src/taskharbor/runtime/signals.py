@@ -9,6 +9,16 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from taskharbor.core.durations import length
+
+
+def draining(busy: int, grace: float) -> str:
+    """What a worker that was told to stop waits for."""
+    if not busy:
+        return "no job is running"
+    jobs, them = ("1 job is", "it") if busy == 1 else (f"{busy} jobs are", "them")
+    return f"{jobs} running; waiting up to {length(grace)} for {them}; a second signal stops at once"
+
 
 @contextmanager
 def stop_signals(told: Callable[[], None]) -> Generator[None]:

@@ -43,6 +43,7 @@ from taskharbor.runtime.quarantine import Quarantine
 from taskharbor.runtime.registered import Registered
 from taskharbor.runtime.scheduler import Scheduler
 from taskharbor.runtime.settler import Entry, Settler
+from taskharbor.runtime.signals import draining
 from taskharbor.runtime.threads import Threads, lent
 from taskharbor.runtime.upkeep import Upkeep
 from taskharbor.runtime.worker_options import WorkerOptions
@@ -166,7 +167,7 @@ class Worker:
             self._hurry.set()
             self._reserving.cancel()
         else:
-            logger.info("worker.draining: %d jobs are running", self.busy)
+            logger.info("worker.draining: %s", draining(self.busy, self._options.grace))
         self._stop_reserving()
 
     async def stop(self, *, hold_abandoned: bool = False) -> None:

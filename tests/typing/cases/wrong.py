@@ -211,6 +211,10 @@ def not_async(job: object) -> int:
     return 0
 
 
+# names of other libraries
+harbor.send_task("name")  # E
+add.delay()  # E
+
 # agents
 tasks = TaskManager("memory://")
 TaskManager(5)  # E

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote as shell_quote
 from urllib.parse import quote, unquote
 
 from taskharbor.cli import output
@@ -87,12 +89,21 @@ def _show_next(url: str | None) -> None:
     output.heading("Now yours: hello.py")
     output.say(_PROGRAM, "cyan")
     output.heading("What to type next")
-    output.say(_COMMANDS, "cyan")
+    output.say(f"{activation()}{_COMMANDS}", "cyan")
     output.say(f"\nThe tasks of this demo are a good first read: {tasks.__file__}", "dim")
     if url is not None:
         folder = Path(unquote(url.removeprefix("sqlite:///"))).parent
         output.heading(f"The demo's store was kept in {folder}")
         output.say(_LOOK_AROUND.format(url=url), "cyan")
+
+
+def activation() -> str:
+    """The line that puts `taskharbor` on the PATH, where it is not (as after `make demo`)."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("taskharbor") is not None or not script.exists():
+        return ""
+    folder = Path.cwd()
+    return f"  . {shell_quote(str(script.relative_to(folder) if script.is_relative_to(folder) else script))}\n"
 
 
 _PROGRAM = """\

@@ -1,0 +1,59 @@
+"""Names that people know from other libraries."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from taskharbor import Harbor
+
+harbor = Harbor("memory://")
+
+
+@harbor.task
+def greet(name: str) -> str:
+    """Say hello."""
+    return f"Hello {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("delay", r"write greet\.enqueue\(…\)$"),
+        ("apply_async", r"write greet\.using\(delay=…, queue=…\)\.enqueue\(…\)$"),
+        ("s", r"write greet\.step\(…\)$"),
+        ("send", r"write greet\.enqueue\(…\)$"),
+        ("nothing", r"^'Task' object has no attribute 'nothing'$"),
+    ],
+)
+def test_a_task_names_its_own_words(name: str, said: str) -> None:
+    """P2, X5: the error names the fix; other names fail as ever."""
+    with pytest.raises(AttributeError, match=said) as caught:
+        getattr(greet, name)
+    assert (caught.value.name, caught.value.obj) == (name, greet)
+    assert not hasattr(greet, name)
+
+
+@pytest.mark.parametrize("name", ["send_task", "enqueue_job"])
+def test_a_harbor_names_its_own_words(name: str) -> None:
+    """X5: for tasks by name."""
+    with pytest.raises(AttributeError, match=r'write harbor\.a?enqueue\("task\.name", \{…\}\)$'):
+        getattr(harbor, name)
+
+
+def test_whatever_looks_at_attributes_still_works() -> None:
+    """Copies, pickles and inspection look for attributes that are not there, also on objects without any yet."""
+    assert copy.copy(greet)("Ada") == "Hello Ada"
+    assert not inspect.iscoroutinefunction(greet)
+    assert list(inspect.signature(greet).parameters) == ["name"]
+    empty: Any = object.__new__(type(greet))
+    with pytest.raises(AttributeError, match="_registered"):
+        _ = empty.name
+    with pytest.raises(AttributeError, match=r"write task\.enqueue"):
+        _ = empty.delay
+    assert pickle.dumps(type(greet))
+    assert greet.__reduce_ex__(2)[1] == (type(greet),)  # what pickle and copy ask for

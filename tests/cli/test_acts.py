@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -157,6 +159,89 @@ def test_a_terminal_is_asked(busy: Desk) -> None:
     assert (code, "Cancelled 3 jobs." in text) == (0, True)
 
 
+def during_the_question(monkeypatch: pytest.MonkeyPatch, module: str, act: Callable[[], None]) -> None:
+    """Answer the question of a command with yes, once this has happened."""
+    monkeypatch.setattr(sys.modules[f"taskharbor.cli.{module}"], "_confirm", lambda *_, **__: act())
+
+
+@pytest.mark.parametrize("words", [["jobs", "delete", "state:dlq"], ["dlq", "purge", "--all"]], ids=" ".join)
+def test_jobs_that_change_during_the_question_are_left_alone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """C: who says yes means the jobs as they were counted."""
+    desk.enqueue("shop.once", "file=seen", "--id", "mended")
+    desk.enqueue("shop.explode", "text=no", "--id", "dead")
+    desk.drain()
+
+    def meanwhile() -> None:
+        desk.good("jobs", "replay", "mended", "--url", desk.url)
+        desk.drain()
+
+    during_the_question(monkeypatch, "acts" if words[0] == "jobs" else "dlq", meanwhile)
+    said = "Deleted 1 job.\n1 job had changed meanwhile and was left alone.\n"
+    assert desk.good(*words, "--url", desk.url) == said
+    assert states(desk) == {"mended": "done"}
+
+
+def test_a_replay_leaves_what_changed_during_the_question(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C, Q2: by words of jobs and of dead letters."""
+    for id in ("one", "two", "three", "four"):
+        desk.enqueue("shop.explode", "text=no", "--id", id)
+    desk.drain()
+
+    def delete(*ids: str) -> None:
+        desk.good("jobs", "delete", *ids, "--yes", "--url", desk.url)
+
+    during_the_question(monkeypatch, "dlq", lambda: delete("one", "two"))
+    said = desk.good("dlq", "replay", "--all", "--url", desk.url)
+    assert said == "Replayed 2 jobs.\n2 jobs had changed meanwhile and were left alone.\n"
+    desk.drain()
+    during_the_question(monkeypatch, "acts", lambda: delete("three"))
+    said = desk.good("jobs", "replay", "state:dlq", "--url", desk.url)
+    assert said == "Replayed 1 job.\n1 job had changed meanwhile and was left alone.\n"
+
+
+def test_a_missing_id_does_not_stop_the_others(busy: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: also where there are more jobs than are searched for endings; only an ending gets the hint about it."""
+    monkeypatch.setattr("taskharbor.runtime.endings.SEARCHED", 2)
+    gone = "0198c5d2-0000-7000-8000-0000deadbeef"
+    for act in ("jobs", "dlq"):
+        result = busy.run(act, "replay", gone, "dead1" if act == "jobs" else "dead2", "deadbeef", "--url", busy.url)
+        assert result.exit_code == 1
+        assert result.stdout == f"Replayed {'dead1' if act == 'jobs' else 'dead2'}.\n"
+        first, second = result.stderr.splitlines()
+        assert first.endswith(
+            f"{gone} was not replayed: there is no such job: the id is wrong, or its retention has run out"
+        )
+        assert "deadbeef was not replayed: there is no such job" in second
+        assert "endings are searched among the newest 50,000: write the whole id" in second
+
+
+def test_who_is_meant_by_an_ending_is_said(desk: Desk) -> None:
+    """C: the whole id, in the question and in the answer; of a job and of a workflow."""
+    one, other = (f"0198c5d2-0000-7000-8000-000{number}deadbeef" for number in (1, 2))
+    for id in (one, other):
+        desk.enqueue("shop.explode", "text=no", "--id", id)
+    desk.drain()
+    code, text = typed(desk.folder, "n\n", "jobs", "delete", "1deadbeef", "--url", desk.url)
+    assert (code, f"Delete {one}? [y/N]" in text) == (1, True)
+    assert desk.good("jobs", "delete", "1deadbeef", "--yes", "--url", desk.url) == f"Deleted {one}.\n"
+    code, text = typed(desk.folder, "n\n", "dlq", "purge", "--id", "2deadbeef", "--url", desk.url)
+    assert (code, other in text) == (1, True)
+    assert desk.good("dlq", "purge", "--id", "deadbeef", "--yes", "--url", desk.url) == f"Deleted 1 job: {other}.\n"
+
+    import shop  # pyright: ignore[reportMissingImports]
+
+    async def flow() -> str:
+        async with shop.harbor.open():
+            return str((await chain(shop.explode.step("no"), shop.hang.step()).aenqueue()).id)
+
+    id = asyncio.run(flow())
+    result = desk.run("jobs", "cancel", f"workflow:{id[-8:]}", "--yes", "--url", desk.url)
+    assert (result.exit_code, result.stdout) == (0, "Cancelled 2 jobs.\n")
+    assert result.stderr == f"workflow:{id[-8:]} is workflow:{id}.\n"
+
+
 def test_large_acts_go_in_bites_and_tell_how_far_they_are(desk: Desk) -> None:
     """C: bounded bites with progress."""
 
@@ -219,7 +304,7 @@ def test_a_replay_says_when_a_key_was_dropped(desk: Desk) -> None:
     result = desk.run("jobs", "replay", "task:shop.explode", "--limit", "1", "-y", "--url", desk.url)
     assert result.stdout == f"Replayed 1 job {without}"
     assert desk.json("dlq", "replay", "--all", "--yes", "--url", desk.url) == {
-        "matched": 1, "replayed": ["three"], "without_key": ["three"], "dry_run": False
+        "matched": 1, "replayed": ["three"], "without_key": ["three"], "changed": [], "dry_run": False
     }  # fmt: skip
     desk.drain()
     assert desk.good("dlq", "replay", "--all", "--yes", "--url", desk.url) == "Replayed 4 jobs.\n"

@@ -153,7 +153,7 @@ def test_a_dry_run_changes_nothing(dead: Desk) -> None:
     assert preview.startswith("Would replay 1 job.\n")
     assert "dead-1" in preview
     words = ["dlq", "replay", "--all", "--dry-run", "--url", dead.url]
-    assert dead.json(*words) == {"matched": 3, "replayed": [], "without_key": [], "dry_run": True}
+    assert dead.json(*words) == {"matched": 3, "replayed": [], "without_key": [], "changed": [], "dry_run": True}
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
     assert "nobody" in dead.bad(1, "dlq", "replay", "nobody", "--dry-run", "--url", dead.url)
 
@@ -237,7 +237,8 @@ def test_purge_what_matches(dead: Desk) -> None:
     preview = dead.good(*words, "--dry-run")
     assert preview.startswith("Would delete 1 job.\n")
     assert "dead-1" in preview
-    assert dead.json(*words, "--dry-run") == {"matched": 1, "deleted": [], "needed": [], "dry_run": True}
+    nothing: dict[str, list[str]] = {"deleted": [], "needed": [], "changed": []}
+    assert dead.json(*words, "--dry-run") == {"matched": 1, **nothing, "dry_run": True}
     assert "1 job would be deleted: add --yes" in dead.bad(2, *words)
     assert dead.good(*words, "--yes") == "Deleted 1 job.\n"
     assert "there is no job dead-1" in dead.bad(1, "dlq", "show", "dead-1", "--url", dead.url)
@@ -283,7 +284,7 @@ def test_purge_by_id(dead: Desk) -> None:
     assert "there is no job nobody" in dead.bad(1, *words, "--id", "nobody", "--yes")
     assert "done is done, not dead" in dead.bad(1, *words, "--id", "done", "--yes")
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
-    assert dead.good(*words, "--id", "dead-2", "--id", "dead-1", "--yes") == "Deleted 2 jobs.\n"
+    assert dead.good(*words, "--id", "dead-2", "--id", "dead-1", "--yes") == "Deleted 2 jobs: dead-1, dead-2.\n"
     assert [entry["id"] for entry in dead.json("dlq", "ls", "--url", dead.url)] == ["dead-0"]
 
 

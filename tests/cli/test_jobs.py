@@ -204,6 +204,16 @@ def test_what_to_do_can_be_pasted(desk: Desk) -> None:
     assert desk.json(*show)["why"]["fix"] == "taskharbor worker -Q mail"
 
 
+def test_an_id_that_a_caller_gave_has_no_ending(desk: Desk) -> None:
+    """C: an act takes no job but the one that was named."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "daily-report-2026-01-01")
+    for text in ("report-2026-01-01", "2026-01-01", "26-01-01"):
+        assert f"{text} was not cancelled: there is no such job" in desk.bad(
+            1, "jobs", "cancel", text, "--url", desk.url
+        )
+    assert listed(desk, "state:ready") == ["daily-report-2026-01-01"]
+
+
 def test_who_ran_it_last_is_shown_in_every_state(busy: Desk) -> None:
     """R1, T2: worker, claim, start and duration, also of runs that were over in a moment."""
     for id in ("done", "dead"):

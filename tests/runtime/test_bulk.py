@@ -11,6 +11,7 @@ from taskharbor import Retry, Unrecoverable, chain, chord, group
 from taskharbor.errors import ConfigError, InvalidJob
 from taskharbor.manager import TaskManager
 from taskharbor.runtime import bulk
+from taskharbor.testing import Slow
 
 from .world import World, virtual
 
@@ -132,6 +133,39 @@ async def test_tasks_of_a_manager_are_left_to_it() -> None:
         assert await world.jobs.apreview("replay", id) == ["task"]
         assert (await world.jobs.adelete_all("*")).matched == []
         assert (await world.jobs.adelete_all("queue:taskharbor.tasks")).answers == {"deleted": [id]}
+
+
+@virtual
+async def test_what_no_longer_matches_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: the jobs of a dry run are looked at again, bite by bite, right before the act."""
+    monkeypatch.setattr(bulk, "BITE", 2)
+    world = Yard()
+    dead = await world.harbor.aenqueue_many(world.work.step(True) for _ in range(5))
+    await world.drain()
+    seen = await world.jobs.adelete_all("state:dlq", dry_run=True)
+    assert seen.matched == ids(dead)[::-1]
+    await world.jobs.areplay(dead[1].id)
+    await world.jobs.acancel(dead[1].id)  # it has ended, but is not dead
+    await world.jobs.adelete(dead[3].id)
+    again = await world.jobs.adelete_all("state:dlq", dry_run=True, among=seen.matched)
+    assert again.matched == [dead[4].id, dead[2].id, dead[0].id]
+    told: list[int] = []
+    done = await world.jobs.adelete_all("state:dlq", among=[*seen.matched, dead[0].id], progress=told.append)
+    assert (done.matched, told) == (seen.matched, [2, 4, 5])
+    assert done.answers == {"deleted": again.matched, "missing": [dead[3].id], "changed": [dead[1].id]}
+    assert await world.state(dead[1]) == "cancelled"
+
+
+@virtual
+async def test_a_job_that_changes_between_two_bites_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: also where no one was asked in between."""
+    monkeypatch.setattr(bulk, "BITE", 1)
+    world = Yard()
+    first, last = await world.harbor.aenqueue_many(world.work.using(delay=15).step() for _ in range(2))
+    other = World.over(world, Slow(world.log, 10, lambda verb: verb == "cancel"))
+    done = await other.harbor.admin.jobs.acancel_all("state:scheduled")
+    assert done.answers == {"cancelled": [last.id], "changed": [first.id]}
+    assert await world.state(first) == "ready"
 
 
 @virtual

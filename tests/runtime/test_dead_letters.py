@@ -297,6 +297,27 @@ async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.
             await bulk(["x"] * 10_001)
 
 
+@virtual
+async def test_what_is_not_dead_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q2: jobs that a dry run found are looked at again right before they are replayed or purged."""
+    monkeypatch.setattr(dead_letters, "BITE", 2)
+    world = Ward()
+    jobs = await world.dead(*"abcde")
+    found = (await world.dlq.areplay_all(dry_run=True)).replayed
+    assert await world.dlq.areplay(jobs[0].id) == "replayed"
+    assert await jobs[0].acancel()
+    await world.dlq.apurge_ids(jobs[1].id)
+    assert (await world.dlq.areplay_all(dry_run=True, among=found)).replayed == ids(jobs)[:1:-1]
+    replayed = await world.dlq.areplay_all(["error:: c"], among=found)
+    assert (replayed.replayed, len(replayed.changed)) == ([jobs[2].id], 4)
+    purged = await world.dlq.apurge(older_than=0, among=found)
+    assert (purged.deleted, purged.needed) == ([jobs[4].id, jobs[3].id], [])
+    assert purged.changed == [jobs[2].id, jobs[1].id, jobs[0].id]
+    assert [await world.state(job) for job in (jobs[0], jobs[2])] == ["cancelled", "ready"]
+    assert (await world.dlq.apurge_ids([jobs[2].id, "nobody"])).changed == ["nobody", jobs[2].id]
+    assert (await world.dlq.areplay_ids([jobs[2].id, "nobody"])).changed == ["nobody", jobs[2].id]
+
+
 # purging
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskharbor import chain
-from taskharbor.errors import ConfigError, JobNotFound
+from taskharbor.errors import ConfigError
 from taskharbor.runtime import endings, part
 
 from .world import World, virtual
@@ -20,17 +20,18 @@ async def test_an_ending_stands_for_one_job() -> None:
     async def work() -> None: ...
 
     jobs = await world.harbor.aenqueue_many(work.step() for _ in range(20))
-    await work.using(id="order-17").aenqueue()
-    await work.using(id="r-17").aenqueue()
+    await work.using(id="daily-report-2026-01-01").aenqueue()
+    await work.using(id="feedbeef").aenqueue()
+    await work.using(id="x-feedbeef").aenqueue()
     admin = world.harbor.admin
     assert await admin.jobs.aresolve([job.id[-8:] for job in jobs]) == [job.id for job in jobs]
-    assert await admin.jobs.aresolve(["…" + jobs[0].id[-8:], jobs[1].id, "r-17", "der-17"]) == [
+    assert await admin.jobs.aresolve(["…" + jobs[0].id[-8:], jobs[1].id, "feedbeef"]) == [
         jobs[0].id,
         jobs[1].id,
-        "r-17",
-        "order-17",
+        "feedbeef",
     ]
-    assert await admin.jobs.aresolve(["nobody", "17"]) == ["nobody", "17"]
+    for text in ("nobody", "17", jobs[0].id[-7:], "report-2026-01-01", "2026-01-01", "-feedbeef"):
+        assert await admin.jobs.aresolve(text) == [text]
 
 
 @virtual
@@ -42,14 +43,15 @@ async def test_an_ending_of_several_jobs_is_refused_with_their_ids() -> None:
     async def work() -> None: ...
 
     for number in range(7):
-        await work.using(id=f"{number}-order").aenqueue()
-    with pytest.raises(ConfigError, match=r"'order' is the ending of 7 job ids: 6-order, .* …: write more of it"):
-        await world.harbor.admin.jobs.aresolve("order")
+        await work.using(id=f"0198c5d2-0000-7000-8000-000{number}deadbeef").aenqueue()
+    several = r"'deadbeef' is the ending of 7 job ids: 0198c5d2-0000-7000-8000-0006deadbeef, .* …: write more of it"
+    with pytest.raises(ConfigError, match=several):
+        await world.harbor.admin.jobs.aresolve("deadbeef")
 
 
 @virtual
-async def test_the_search_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C: on a large store only the newest jobs are searched."""
+async def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: on a large store only the newest jobs are searched; what is not found stays as it is, beside the others."""
     monkeypatch.setattr(endings, "SEARCHED", 10)
     monkeypatch.setattr(part, "PAGE", 5)
     world = World()
@@ -61,11 +63,13 @@ async def test_the_search_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch
     resolve = world.harbor.admin.jobs.aresolve
     assert await resolve(jobs[-1].id[-8:]) == [jobs[-1].id]
     assert sum(call["limit"] for call in world.log.calls("query")) == 10
-    with pytest.raises(JobNotFound, match=r"among the newest 10: write the whole id"):
-        await resolve(jobs[0].id[-8:])
-    with pytest.raises(ConfigError, match=r"too short an ending for more than 10 jobs: write 8 characters"):
-        await resolve(jobs[-1].id[-5:])
-    assert await resolve(jobs[0].id) == [jobs[0].id]
+    early = jobs[0].id[-8:]
+    assert await resolve([early, jobs[-1].id[-8:], jobs[0].id]) == [early, jobs[-1].id, jobs[0].id]
+    before = len(world.log.calls("query"))
+    gone = "0198c5d2-0000-7000-8000-0000deadbeef"
+    assert await resolve([gone, "nobody", jobs[0].id]) == [gone, "nobody", jobs[0].id]
+    assert len(world.log.calls("query")) == before  # a whole UUID is not searched for
+    assert await world.harbor.admin.jobs.acancel([gone, jobs[0].id]) == ["missing", "cancelled"]
 
 
 @virtual

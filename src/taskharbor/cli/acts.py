@@ -8,16 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
 from taskharbor.cli import lists, output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.ids import whole_ids, whole_words
+from taskharbor.cli.ids import meant, search_hint, some, whole_ids
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import json_option, limit_option
 from taskharbor.cli.words import WORDS_HELP, ids_or_words
+from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
@@ -29,8 +31,8 @@ PREVIEW = 10
 MISSING = "there is no such job: the id is wrong, or its retention has run out"
 NOT_DEAD = "it is neither dead nor cancelled; if it is scheduled, `taskharbor jobs run-now {id}` makes it due"
 IDS_HELP = (
-    "Name jobs by their ids (endings will do), or give filter words for all that match. Here a word needs a colon or a "
-    "star: task:mail.send.\n"
+    "Name jobs by their ids (endings of UUIDs will do), or give filter words for all that match. Here a word needs a "
+    "colon or a star: task:mail.send.\n"
 )
 
 
@@ -109,7 +111,7 @@ def cancel_jobs(**asked: Any) -> None:
     perform(
         CANCEL,
         Asked(**asked),
-        lambda harbor, words, limit: harbor.admin.jobs.acancel_all(words, limit=limit, dry_run=True),
+        lambda harbor: harbor.admin.jobs.acancel_all,
         lambda harbor, ids, progress: harbor.admin.jobs.acancel(ids, progress=progress),
     )
 
@@ -120,7 +122,7 @@ def delete_jobs(**asked: Any) -> None:
     perform(
         DELETE,
         Asked(**asked),
-        lambda harbor, words, limit: harbor.admin.jobs.adelete_all(words, limit=limit, dry_run=True),
+        lambda harbor: harbor.admin.jobs.adelete_all,
         lambda harbor, ids, progress: harbor.admin.jobs.adelete(ids, progress=progress),
     )
 
@@ -132,9 +134,7 @@ def dead_letter_jobs(reason: str, **asked: Any) -> None:
     perform(
         DEAD_LETTER,
         Asked(**asked),
-        lambda harbor, words, limit: harbor.admin.jobs.adead_letter_all(
-            words, reason=reason, limit=limit, dry_run=True
-        ),
+        lambda harbor: partial(harbor.admin.jobs.adead_letter_all, reason=reason),
         lambda harbor, ids, progress: harbor.admin.jobs.adead_letter(ids, reason=reason, progress=progress),
     )
 
@@ -145,30 +145,29 @@ def replay_jobs(**asked: Any) -> None:
     perform(
         REPLAY,
         Asked(**asked),
-        lambda harbor, words, limit: harbor.admin.jobs.areplay_all(words, limit=limit, dry_run=True),
+        lambda harbor: harbor.admin.jobs.areplay_all,
         lambda harbor, ids, progress: harbor.admin.jobs.areplay(ids, progress=progress),
     )
 
 
-Look = Callable[[Harbor, Sequence[str], int], Awaitable[Bulk]]
-Do = Callable[[Harbor, Sequence[str], Progress | None], Awaitable[Sequence[str]]]
+ToMatching = Callable[[Harbor], Callable[..., Awaitable[Bulk]]]
+ToNamed = Callable[[Harbor, Sequence[str], Progress | None], Awaitable[Sequence[str]]]
 
 
-def perform(wording: Wording, asked: Asked, look: Look, do: Do) -> None:
+def perform(wording: Wording, asked: Asked, to_matching: ToMatching, to_named: ToNamed) -> None:
     """Find the jobs, preview and ask, act, and say what became of them."""
     ids, words = ids_or_words(asked.given, wording.verb)
-    harbor = here().store()
+    harbor, where = here().store(), Filter()
     if words:
-        found = ask(harbor, lambda harbor: _matching(harbor, words, asked.limit, look))
+        found, where = ask(harbor, lambda harbor: _matching(harbor, words, asked.limit, to_matching))
     else:
         found = ask(harbor, lambda harbor: whole_ids(harbor, ids))
     if asked.dry_run:
         answers = _previewed(harbor, wording, found)
     else:
         if found and not asked.yes and (words or wording.always_asks):
-            _confirm(wording, len(found), asked, matching=bool(words))
-        # The newest are found first; in a replay those before them in their workflows have to come first.
-        answers = _done(harbor, found[::-1] if words and wording is REPLAY else found, do)
+            _confirm(wording, found, asked, matching=bool(words))
+        answers = _done_to_matching(harbor, found, where, to_matching) if words else _done(harbor, found, to_named)
     if words and len(found) == asked.limit:
         click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again, or raise --limit.", err=True)
     if asked.dry_run and not asked.as_json:
@@ -181,16 +180,27 @@ def _previewed(harbor: Harbor, wording: Wording, ids: Sequence[str]) -> dict[str
     return dict(zip(ids, answers, strict=True))
 
 
-def _done(harbor: Harbor, ids: Sequence[str], do: Do) -> dict[str, str]:
+def _done(harbor: Harbor, ids: Sequence[str], do: ToNamed) -> dict[str, str]:
     answers: Sequence[str] = ask(harbor, lambda harbor: do(harbor, ids, _progress(len(ids)))) if ids else ()
     return dict(zip(ids, answers, strict=True))
 
 
-async def _matching(harbor: Harbor, words: Sequence[str], limit: int, look: Look) -> list[str]:
-    return (await look(harbor, await whole_words(harbor, words), limit)).matched
+def _done_to_matching(harbor: Harbor, ids: Sequence[str], where: Filter, do: ToMatching) -> dict[str, str]:
+    """The jobs that were found before the question, as far as they still match."""
+    if not ids:
+        return {}
+    done = ask(harbor, lambda harbor: do(harbor)(where, among=ids, progress=_progress(len(ids))))
+    answers = {id: answer for answer, found in done.answers.items() for id in found}
+    return {id: answers[id] for id in ids}
 
 
-def _confirm(wording: Wording, number: int, asked: Asked, *, matching: bool) -> None:
+async def _matching(harbor: Harbor, words: Sequence[str], limit: int, look: ToMatching) -> tuple[list[str], Filter]:
+    where = await meant(harbor, words)
+    return (await look(harbor)(where, limit=limit, dry_run=True)).matched, where
+
+
+def _confirm(wording: Wording, ids: Sequence[str], asked: Asked, *, matching: bool) -> None:
+    number = len(ids)
     jobs = output.count(number, "job")
     if not sys.stdin.isatty():
         raise click.UsageError(
@@ -198,7 +208,8 @@ def _confirm(wording: Wording, number: int, asked: Asked, *, matching: bool) -> 
         )
     at_least = "at least " if matching and number == asked.limit else ""
     question = f"{at_least}{jobs} {'matches' if number == 1 else 'match'}; {wording.verb} {_them(number)}?"
-    click.confirm(question if matching else f"{wording.verb.capitalize()} {jobs}?", abort=True, err=True)
+    named = f"{wording.verb.capitalize()} {ids[0] if number == 1 else jobs + ': ' + some(ids)}?"
+    click.confirm(question if matching else named, abort=True, err=True)
 
 
 def _them(number: int) -> str:
@@ -227,12 +238,16 @@ def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: 
     refused = {id: answer for id, answer in answers.items() if answer in wording.bad}
     if by_name or "needed" in refused.values():
         for id, answer in list(refused.items())[:PREVIEW]:
-            hint = f"; the jobs of a task are task:{id}" if answer == "missing" and "." in id else ""
+            hint = _hint(id) if answer == "missing" else ""
             complain(f"{id} was not {_past(wording)}: {wording.bad[answer].format(id=id)}{hint}")
         if len(refused) > PREVIEW:
             complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
         if refused:
             click.get_current_context().exit(BAD)
+
+
+def _hint(missing: str) -> str:
+    return f"; the jobs of a task are task:{missing}" if "." in missing else search_hint(missing)
 
 
 def _past(wording: Wording) -> str:
@@ -257,8 +272,14 @@ def _say_numbers(wording: Wording, answers: dict[str, str], dry_run: bool) -> No
     for answer, text in wording.good.items():
         if counts.get(answer):
             output.say(text.format(output.count(counts[answer], "job")))
-    if left := sum(number for answer, number in counts.items() if answer in wording.bad and answer != "needed"):
-        output.say(f"{output.count(left, 'job')} changed in the meantime and were left alone.")
+    say_changed(sum(number for answer, number in counts.items() if answer not in (*wording.good, "would", "needed")))
+
+
+def say_changed(number: int) -> None:
+    """How many jobs matched before the question, and did not any more right before the act."""
+    if number:
+        was = "was" if number == 1 else "were"
+        output.say(f"{output.count(number, 'job')} had changed meanwhile and {was} left alone.")
 
 
 def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import suppress
 from typing import Any
@@ -13,14 +12,16 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from taskharbor.cli import describe, lists, output
-from taskharbor.cli.acts import NOT_DEAD
+from taskharbor.cli.acts import NOT_DEAD, say_changed
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.ids import place_after, whole_id, whole_ids, whole_words
+from taskharbor.cli.ids import meant, place_after, search_hint, some, whole_id, whole_ids, whole_words
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
 from taskharbor.cli.words import WORDS_HELP, is_word
+from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
+from taskharbor.core.short_ids import UUID
 from taskharbor.core.states import State
 from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove, JobNotFound
@@ -30,8 +31,6 @@ from taskharbor.runtime.part import BULK_LIMIT
 from taskharbor.runtime.why import Why
 
 PREVIEW = 20
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-NAMED = 5
 KEYLESS = "without its key: another job holds it"
 NOT_REPLAYED = {
     "missing": "there is no such job: the id is wrong, or its retention has run out",
@@ -157,15 +156,15 @@ def replay(
 def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: bool, as_json: bool) -> None:
     harbor = here().store()
 
-    async def look(harbor: Harbor) -> list[str]:
-        whole = await whole_words(harbor, words)
-        return (await harbor.admin.dlq.areplay_all(whole, limit=limit, dry_run=True)).replayed
+    async def look(harbor: Harbor) -> tuple[list[str], Filter]:
+        where = await meant(harbor, words)
+        return (await harbor.admin.dlq.areplay_all(where, limit=limit, dry_run=True)).replayed, where
 
-    ids = ask(harbor, look)
+    ids, where = ask(harbor, look)
     done = Replayed([], [])
     if ids and not dry_run:
         _confirm(harbor, "replay", ids, yes)
-        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_ids(ids[::-1]))  # the first of a workflow first
+        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(where, among=ids))
     if as_json:
         output.print_json({"matched": len(ids), **asdict(done), "dry_run": dry_run})
         return
@@ -173,6 +172,7 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
     output.say(f"{'Would replay' if dry_run else 'Replayed'} {output.count(number, 'job')}.")
     if done.without_key:
         output.say(f"{output.count(len(done.without_key), 'job')} of them {KEYLESS}.")
+    say_changed(len(done.changed))
     _show_rest(harbor, ids, limit, dry_run)
 
 
@@ -204,38 +204,43 @@ def purge(
     if found := next(filter(UUID.fullmatch, words), None):
         raise click.UsageError(f"{found} is an id, and words name tasks: to delete that job, write --id {found}")
 
-    async def look(harbor: Harbor) -> Purged:
+    async def look(harbor: Harbor) -> tuple[list[str], Filter]:
+        where = await meant(harbor, words)
         if named:
-            return Purged([(await harbor.admin.dlq.aget(id)).id for id in await whole_ids(harbor, named)], [])
-        where = await whole_words(harbor, words)
-        return await harbor.admin.dlq.apurge(where, older_than=older_than, limit=limit, dry_run=True)
+            return [(await harbor.admin.dlq.aget(id)).id for id in await whole_ids(harbor, named)], where
+        found = await harbor.admin.dlq.apurge(where, older_than=older_than, limit=limit, dry_run=True)
+        return found.deleted, where
 
     harbor = here().store()
-    purged = ask(harbor, look)
-    ids = purged.deleted
+    ids, where = ask(harbor, look)
+    purged = Purged([], [])
     if ids and not dry_run:
-        _confirm(harbor, "delete", ids, yes)
-        purged = ask(harbor, lambda harbor: harbor.admin.dlq.apurge_ids(ids))
+        _confirm(harbor, "delete", ids, yes, by_name=bool(named))
+        purged = ask(harbor, lambda harbor: harbor.admin.dlq.apurge(where, older_than=older_than, among=ids))
     if as_json:
-        deleted = [] if dry_run else purged.deleted
-        output.print_json({"matched": len(ids), "deleted": deleted, "needed": purged.needed, "dry_run": dry_run})
+        output.print_json({"matched": len(ids), **asdict(purged), "dry_run": dry_run})
     else:
-        output.say(f"{'Would delete' if dry_run else 'Deleted'} {output.count(len(purged.deleted), 'job')}.")
+        jobs = output.count(len(ids if dry_run else purged.deleted), "job")
+        which = f": {some(purged.deleted)}" if named and purged.deleted else ""
+        output.say(f"{'Would delete' if dry_run else 'Deleted'} {jobs}{which}.")
+        say_changed(len(purged.changed))
         _show_rest(harbor, ids, limit, dry_run)
     _complain_of_needed(purged)
+    if named and purged.changed:
+        click.get_current_context().exit(BAD)
 
 
 def _complain_of_needed(purged: Purged) -> None:
     if purged.needed:
-        named = ", ".join(purged.needed[:NAMED]) + (" …" if len(purged.needed) > NAMED else "")
         complain(
-            f"{output.count(len(purged.needed), 'job')} stayed, for others in their workflows wait for them: {named}; "
+            f"{output.count(len(purged.needed), 'job')} stayed, for others in their workflows wait for them: "
+            f"{some(purged.needed)}; "
             "replay them, or cancel the workflows first (`taskharbor workflows cancel`)"
         )
         click.get_current_context().exit(BAD)
 
 
-def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool) -> None:
+def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool, *, by_name: bool = False) -> None:
     if yes:
         return
     number = output.count(len(ids), "job")
@@ -243,7 +248,7 @@ def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool) -> None:
         raise click.UsageError(f"{number} would be {verb.rstrip('e')}ed: add --yes to do it, --dry-run to see them")
     tasks = sorted({job.type for job in _first(harbor, ids)})
     names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 else "")
-    click.confirm(f"{verb.capitalize()} {number} ({names})?", abort=True)
+    click.confirm(f"{verb.capitalize()} {number} ({names}){': ' + some(ids) if by_name else ''}?", abort=True)
 
 
 def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
@@ -313,7 +318,8 @@ def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, 
 def _why_not(answer: Answer) -> str:
     if answer.outcome == "missing" and is_word(answer.id):
         return f"{answer.id} is a filter word, not an id; for all jobs that match, add --all"
-    return NOT_REPLAYED[answer.outcome].format(id=answer.id)
+    hint = search_hint(answer.id) if answer.outcome == "missing" else ""
+    return NOT_REPLAYED[answer.outcome].format(id=answer.id) + hint
 
 
 async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
+
+from taskharbor.core.filter import Filter, parse
+from taskharbor.core.short_ids import ending
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.endings import SEARCHED
 
 WORKFLOW = "workflow:"
+NAMED = 5
 
 
 async def whole_id(harbor: Harbor, id: str) -> str:
@@ -27,6 +33,27 @@ async def place_after(harbor: Harbor, id: str | None) -> str | None:
 async def whole_words(harbor: Harbor, words: Sequence[str]) -> list[str]:
     """Filter words in which `workflow:` names a whole id."""
     return [await _whole_word(harbor, word) for word in words]
+
+
+async def meant(harbor: Harbor, words: Sequence[str]) -> Filter:
+    """The filter of an act, the same before the question and after it; says which workflow an ending stands for."""
+    whole = await whole_words(harbor, words)
+    for word, found in zip(words, whole, strict=True):
+        if word != found:
+            click.echo(f"{word} is {found}.", err=True)
+    return parse(tuple(whole), harbor.admin.now())
+
+
+def search_hint(text: str) -> str:
+    """How far an ending that was not found was searched for."""
+    if ending(text) is None:
+        return ""
+    return f"; endings are searched among the newest {SEARCHED:,}: write the whole id to look further back"
+
+
+def some(ids: Sequence[str]) -> str:
+    """The first few of these ids."""
+    return ", ".join(ids[:NAMED]) + (" …" if len(ids) > NAMED else "")
 
 
 async def _whole_word(harbor: Harbor, word: str) -> str:

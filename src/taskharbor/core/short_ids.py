@@ -1,29 +1,38 @@
-"""Short ids: the ending of an id stands for it, because UUIDv7 ids of one day all begin alike."""
+"""Short ids: the ending of a UUID stands for it, because UUIDv7 ids of one day all begin alike.
+
+An id that a caller gave is only ever taken whole: its ending may well be the name of something else.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 SHORT = 8
-SHORTEST = 4
 ELLIPSIS = "…"
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_NIL = "00000000-0000-0000-0000-000000000000"
 
 
 def endings(ids: Sequence[str]) -> list[str]:
-    """The ending to show for each id: all of one length, at least 8, and no two alike."""
-    known = set(ids)
+    """What to show for each id: an ending of 8 characters or more for a UUID, else the whole id; no two alike."""
+    uuids = {id for id in ids if UUID.fullmatch(id)}
+    others = {id for id in ids if id not in uuids}
     size = SHORT
-    while len({id[-size:] for id in known}) < len(known):
+    # Nor one that begins with a hyphen: a command would take it for an option.
+    while _NIL[-size] == "-" or len({id[-size:] for id in uuids} | others) < len(uuids) + len(others):
         size += 1
-    return [id[-size:] for id in ids]
+    return [id[-size:] if id in uuids else id for id in ids]
 
 
 def ending(text: str) -> str | None:
-    """The ending that a person wrote, None if it is too short to search for."""
+    """The ending of a UUID that a person wrote; None if it cannot be one, is too short, or is a whole UUID."""
     found = text.removeprefix(ELLIPSIS)
-    return found if len(found) >= SHORTEST else None
+    if not SHORT <= len(found) < len(_NIL):
+        return None
+    return found if UUID.fullmatch(_NIL[: -len(found)] + found) else None
 
 
 def matching(ending: str, ids: Iterable[str]) -> list[str]:
-    """The ids with this ending."""
-    return [id for id in ids if id.endswith(ending)]
+    """The UUIDs among these ids that have this ending."""
+    return [id for id in ids if id.endswith(ending) and UUID.fullmatch(id)]

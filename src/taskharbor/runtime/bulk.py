@@ -33,7 +33,10 @@ REFUSALS: dict[Act, str] = {"cancel": "finished", "delete": "live", "replay": "n
 
 
 class Bulk(Struct, frozen=True):
-    """What an act did: the ids of the jobs that matched, the newest first, and the ids by the answer they got."""
+    """What an act did: the ids of the jobs that matched, the newest first, and the ids by the answer they got.
+
+    `changed` is the answer for a job that matched, but did not any more right before the act.
+    """
 
     matched: list[str]
     answers: dict[str, list[str]]
@@ -52,6 +55,18 @@ def applicable(act: Act, where: Filter) -> Filter:
 def includes(act: Act, where: Filter, job: JobRecord) -> bool:
     """Whether an act on matching jobs takes this one: a TaskManager's task only where the filter names their queue."""
     return job.queue != TASKS or (where.queue == TASKS and act != "replay")
+
+
+def still(act: Act, where: Filter, job: JobRecord | None, now: datetime) -> str:
+    """What holds now for a job that matched before: the act `would` still take it, or it is `missing` or `changed`."""
+    if job is None:
+        return "missing"
+    return "would" if where.matches(job, now) and includes(act, where, job) else "changed"
+
+
+def would(ids: Sequence[str], seen: Sequence[str]) -> list[str]:
+    """The ids that the act would still take."""
+    return [id for id, answer in zip(ids, seen, strict=True) if answer == "would"]
 
 
 def preview(act: Act, job: JobRecord | None, now: datetime) -> str:

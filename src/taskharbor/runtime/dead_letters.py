@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import DLQ, Shown, shown
+from taskharbor.core.states import CANCELLED, DLQ, Shown, shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
 from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
@@ -34,17 +34,44 @@ MOMENT = timedelta(microseconds=1)
 
 
 class Purged(Struct, frozen=True):
-    """What a purge did: the ids of the jobs that are gone, and of those that stay because others wait for them."""
+    """What a purge did: the ids of the jobs that are gone, and of those that stay because others wait for them.
+
+    `changed`: those that were left alone because they were gone before, or not what was asked for any more.
+    """
 
     deleted: list[str]
     needed: list[str]
+    changed: list[str] = []
 
 
 class Replayed(Struct, frozen=True):
-    """What a replay did: the ids of the jobs that run again, and of those among them whose key another job has now."""
+    """What a replay did: the ids of the jobs that run again, and of those among them whose key another job has now.
+
+    `changed`: those that were left alone because they were gone, or not what was asked for any more.
+    """
 
     replayed: list[str]
     without_key: list[str]
+    changed: list[str] = []
+
+
+class _Which(Struct, frozen=True):
+    """Which dead jobs are asked for: those that match, died until `last`, and are tasks of a TaskManager only if so."""
+
+    where: Filter
+    last: datetime | None
+    tasks: bool
+
+    def takes(self, job: JobRecord, now: datetime) -> bool:
+        """Whether it is one of them now."""
+        return (
+            self.where.matches(job, now)
+            and (self.tasks or job.queue != TASKS)
+            and (self.last is None or (job.completed_at or job.created_at) <= self.last)
+        )
+
+
+Takes = Callable[[JobRecord, datetime], bool]
 
 
 class DeadLetters(Part):
@@ -129,54 +156,83 @@ class DeadLetters(Part):
             f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
         )
 
-    async def areplay_all(self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Replayed:
+    async def areplay_all(
+        self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False, among: Ids | None = None
+    ) -> Replayed:
         """Run all matching dead jobs again, at most `limit`. `dry_run` only looks.
 
-        Tasks of a TaskManager are left out.
+        `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the replay;
+        one that does not match any more is left alone (`changed`). Tasks of a TaskManager are left out.
         """
-        ids = await self._ids(words, limit, tasks=False)
+        which = await self._which(words, None, tasks=False)
+        ids = await self._ids(which, limit, among, dry_run)
         # The first ones first: those behind them in a workflow wait for them.
-        return Replayed(ids, []) if dry_run else await self._replay(ids[::-1])
+        return Replayed(ids, []) if dry_run else await self._replay(ids[::-1], which.takes)
 
     async def areplay_ids(self, ids: Ids) -> Replayed:
         """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
-        found: list[str] = []
-        for bite in _bites(each(ids)):
-            async with self._client.store() as driver:
-                jobs = await capability(driver, Inspect).get(bite)
-            found += [job.id for job in jobs if job is not None and job.queue != TASKS]
-        return await self._replay(found)
+        return await self._replay(each(ids), lambda job, _: job.queue != TASKS)
 
-    async def _replay(self, ids: Sequence[str]) -> Replayed:
+    async def _replay(self, ids: Sequence[str], takes: Takes) -> Replayed:
         found = Replayed([], [])
         for bite in _bites(ids):
             async with self._client.store() as driver:
-                answers = await capability(driver, Inspect).replay([Replay(id=id) for id in bite], self._now())
-            for id, answer in zip(bite, answers, strict=True):
+                inspect = capability(driver, Inspect)
+                taken, left = await self._again(inspect, bite, takes)
+                answers = await inspect.replay([Replay(id=id) for id in taken], self._now())
+            found.changed.extend(left)
+            for id, answer in zip(taken, answers, strict=True):
                 if answer in ("replayed", "replayed_without_key"):
                     found.replayed.append(id)
+                else:
+                    found.changed.append(id)
                 if answer == "replayed_without_key":
                     found.without_key.append(id)
         return found
 
+    async def _again(self, inspect: Inspect, ids: Sequence[str], takes: Takes) -> tuple[list[str], list[str]]:
+        """Look at jobs that were found before: the ids of those that are still to be taken, and of the others."""
+        jobs, now = await inspect.get(ids), self._now()
+        taken = [job.id for job in jobs if job is not None and takes(job, now)]
+        known = set(taken)
+        return taken, [id for id in ids if id not in known]
+
+    async def _still(self, ids: Sequence[str], takes: Takes) -> list[str]:
+        found: list[str] = []
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                found += (await self._again(capability(driver, Inspect), bite, takes))[0]
+        return found
+
     async def apurge(
-        self, words: Words = "", *, older_than: Duration | None = None, limit: int = BULK_LIMIT, dry_run: bool = False
+        self,
+        words: Words = "",
+        *,
+        older_than: Duration | None = None,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
     ) -> Purged:
         """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
 
         One that others in its workflow wait for stays; if those are cancelled, they go with it (Q2). Failed tasks of a
-        TaskManager are dead jobs here. `dry_run` only looks, and does not find these out.
+        TaskManager are dead jobs here. `dry_run` only looks, and does not find these out. `among`: only these jobs, as
+        in `replay_all`.
         """
-        ids = await self._ids(words, limit, older_than)
-        return Purged(ids, []) if dry_run else await self.apurge_ids(ids)
+        which = await self._which(words, older_than, tasks=True)
+        ids = await self._ids(which, limit, among, dry_run)
+        return Purged(ids, []) if dry_run else await self._purge(ids, which.takes)
 
     async def apurge_ids(self, ids: Ids) -> Purged:
         """Delete these jobs, if they have ended and nobody needs them but cancelled ones, which go with them."""
-        first = await self._delete(each(ids))
+        return await self._purge(each(ids), lambda _job, _now: True)
+
+    async def _purge(self, ids: Sequence[str], takes: Takes) -> Purged:
+        first = await self._delete(ids, takes)
         if not first.needed or not await self._delete_cancelled(first.needed):
             return first
-        second = await self._delete(first.needed)
-        return Purged(first.deleted + second.deleted, second.needed)
+        second = await self._delete(first.needed, takes)
+        return Purged(first.deleted + second.deleted, second.needed, first.changed + second.changed)
 
     async def _delete_cancelled(self, ids: Sequence[str]) -> bool:
         """Delete what is cancelled in the workflows of these jobs, the last ones first; whether there was anything."""
@@ -188,40 +244,44 @@ class DeadLetters(Part):
             while True:
                 async with self._client.store() as driver:
                     page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
-                gone |= bool((await self._delete([job.id for job in page])).deleted)
+                gone |= bool((await self._delete([job.id for job in page], _is_cancelled)).deleted)
                 if len(page) < PAGE:
                     break
                 after = page[-1].id
         return gone
 
-    async def _delete(self, ids: Sequence[str]) -> Purged:
+    async def _delete(self, ids: Sequence[str], takes: Takes) -> Purged:
         purged = Purged([], [])
+        lists = {"deleted": purged.deleted, "needed": purged.needed}
         for bite in _bites(ids):
             async with self._client.store() as driver:
-                answers = await capability(driver, Inspect).delete(bite)
-            purged.deleted.extend(id for id, answer in zip(bite, answers, strict=True) if answer == "deleted")
-            purged.needed.extend(id for id, answer in zip(bite, answers, strict=True) if answer == "needed")
+                inspect = capability(driver, Inspect)
+                taken, left = await self._again(inspect, bite, takes)
+                answers = await inspect.delete(taken)
+            purged.changed.extend(left)
+            for id, answer in zip(taken, answers, strict=True):
+                lists.get(answer, purged.changed).append(id)
         return purged
 
-    async def _ids(
-        self, words: Words, limit: int, older_than: Duration | None = None, *, tasks: bool = True
-    ) -> list[str]:
-        """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
-        if not 1 <= limit <= BULK_LIMIT:
-            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
+    async def _which(self, words: Words, older_than: Duration | None, *, tasks: bool) -> _Which:
         async with self._client.store():  # whose time is known from here on
             where, last = self._dead(words), None if older_than is None else _before(self._now(), older_than)
         if last is not None:  # whoever died until then was created until then
             where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
+        return _Which(where, last, tasks)
+
+    async def _ids(self, which: _Which, limit: int, among: Ids | None, dry_run: bool) -> list[str]:
+        """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
+        if not 1 <= limit <= BULK_LIMIT:
+            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
+        if among is not None:
+            named = [*dict.fromkeys(each(among))]
+            return await self._still(named, which.takes) if dry_run else named
         ids: dict[str, None] = {}
         size, after = min(PAGE, limit), None
         while len(ids) < limit:
-            page = await self.alist(where, limit=size, after=after)
-            ids |= dict.fromkeys(
-                job.id
-                for job in page
-                if (tasks or job.queue != TASKS) and (last is None or (job.completed_at or job.created_at) <= last)
-            )
+            page, now = await self.alist(which.where, limit=size, after=after), self._now()
+            ids |= dict.fromkeys(job.id for job in page if which.takes(job, now))
             if len(page) < size:
                 break
             size, after = PAGE, page[-1].id  # the limit is no measure of what has to be looked through
@@ -247,6 +307,10 @@ def _with_reason(group: DeadGroup, last: JobRecord | None) -> DeadGroup:
     """The group; of jobs dead-lettered by hand, the error is the reason given for the last one."""
     reason = None if last is None else by_hand(last)
     return group if reason is None else replace(group, error=f"by hand: {reason}")
+
+
+def _is_cancelled(job: JobRecord, _: datetime) -> bool:
+    return job.state is CANCELLED
 
 
 def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:

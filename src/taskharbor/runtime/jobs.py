@@ -25,7 +25,18 @@ from taskharbor.driver import (
     offered,
 )
 from taskharbor.errors import InvalidJob
-from taskharbor.runtime.bulk import Act, Bulk, Progress, applicable, by_answer, in_bites, matching, preview
+from taskharbor.runtime.bulk import (
+    Act,
+    Bulk,
+    Progress,
+    applicable,
+    by_answer,
+    in_bites,
+    matching,
+    preview,
+    still,
+    would,
+)
 from taskharbor.runtime.endings import resolve
 from taskharbor.runtime.options import checked, moment
 from taskharbor.runtime.part import ALIVE, BULK_LIMIT, LIMIT, Ids, Part, Words, each
@@ -66,9 +77,9 @@ class Jobs(Part):
             )
 
     async def aresolve(self, texts: Ids) -> list[str]:
-        """The id that each text is, or is the ending of (8 characters are enough); a text that is neither stays.
+        """The id that each text is, or the UUID that it is the ending of (8 characters or more); else the text itself.
 
-        Searches the newest 50,000 jobs. `ConfigError` if a text is the ending of several ids.
+        Endings are searched among the newest 50,000 jobs. `ConfigError` if a text is the ending of several ids.
         """
         asked = each(texts)
         async with self._client.store() as driver:
@@ -98,9 +109,7 @@ class Jobs(Part):
 
         A running job hears of it as of a cancel; if it finishes first, it is done.
         """
-        if not isinstance(reason, str) or not reason.strip():
-            raise InvalidJob("a dead letter needs a reason: the text that people will find it by")
-        said, retention = bounded(reason.strip()), self._client.session.settings.retention
+        said, retention = _reason(reason), self._client.session.settings.retention
 
         async def bury(bite: Sequence[str]) -> list[DeadLettering]:
             async with self._client.store() as driver:
@@ -150,42 +159,97 @@ class Jobs(Part):
 
         return await in_bites(each(ids), look, None)
 
-    async def acancel_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+    async def acancel_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
         """Cancel matching jobs that have not ended, at most `limit`. `dry_run` only looks.
 
-        Tasks of a TaskManager are left out unless the words name their queue.
+        `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the act; one
+        that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out
+        unless the words name their queue.
         """
-        return await self._all("cancel", words, limit, None if dry_run else self.acancel)
+        return await self._all("cancel", words, limit, among, None if dry_run else self.acancel, progress)
 
-    async def adelete_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+    async def adelete_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
         """Delete matching jobs that have ended, likewise."""
-        return await self._all("delete", words, limit, None if dry_run else self.adelete)
+        return await self._all("delete", words, limit, among, None if dry_run else self.adelete, progress)
 
-    async def areplay_all(self, words: Words, *, limit: int = BULK_LIMIT, dry_run: bool = False) -> Bulk:
+    async def areplay_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
         """Run matching dead and cancelled jobs again, likewise."""
-        return await self._all("replay", words, limit, None if dry_run else self.areplay)
+        return await self._all("replay", words, limit, among, None if dry_run else self.areplay, progress)
 
     async def adead_letter_all(
-        self, words: Words, *, reason: str, limit: int = BULK_LIMIT, dry_run: bool = False
+        self,
+        words: Words,
+        *,
+        reason: str,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
     ) -> Bulk:
         """Dead-letter matching jobs that have not ended, likewise."""
+        said = _reason(reason)
 
         async def bury(ids: Sequence[str]) -> Sequence[str]:
-            return await self.adead_letter(ids, reason=reason)
+            return await self.adead_letter(ids, reason=said)
 
-        return await self._all("dead_letter", words, limit, None if dry_run else bury)
+        return await self._all("dead_letter", words, limit, among, None if dry_run else bury, progress)
 
     async def _all(
-        self, act: Act, words: Words, limit: int, do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None
+        self,
+        act: Act,
+        words: Words,
+        limit: int,
+        among: Ids | None,
+        do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None,
+        progress: Progress | None,
     ) -> Bulk:
         async with self._client.store():  # its clock is known from here on
             where = applicable(act, self._filter(words))
-        ids = await matching(act, where, self._pages(where), limit)
+
+        async def look(bite: Sequence[str]) -> list[str]:
+            async with self._client.store() as driver:
+                records = await capability(driver, Inspect).get(bite)
+            return [still(act, where, record, self._now()) for record in records]
+
+        if among is None:
+            ids = await matching(act, where, self._pages(where), limit)
+        else:
+            ids = [*dict.fromkeys(each(among))]
         if do is None:
-            return Bulk(ids, {})
+            return Bulk(ids if among is None else would(ids, await in_bites(ids, look, None)), {})
+
+        async def check_and_do(bite: Sequence[str]) -> list[str]:
+            seen = await look(bite)
+            answers = iter(await do(would(bite, seen)))
+            return [next(answers) if answer == "would" else answer for answer in seen]
+
         # Dependants go first, except in a replay: there they have to wait for the jobs before them.
         order = ids[::-1] if act == "replay" else ids
-        return Bulk(ids, by_answer(order, await do(order)))
+        return Bulk(ids, by_answer(order, await in_bites(order, check_and_do, progress)))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Move a job that waits in line; False if it does not."""
@@ -214,3 +278,9 @@ class Jobs(Part):
     replay_all = blocking(areplay_all)
     preview = blocking(apreview)
     reschedule = blocking(areschedule)
+
+
+def _reason(text: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidJob("a dead letter needs a reason: the text that people will find it by")
+    return bounded(text.strip())

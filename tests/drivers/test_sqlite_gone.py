@@ -97,7 +97,7 @@ def delete_log(path: Path) -> None:
     Path(f"{path.resolve()}-wal").unlink()
 
 
-TAKEN: list[Callable[[Path], None]] = [delete, delete_all, move, move_folder, replace, turn_link]
+TAKEN: list[Callable[[Path], None]] = [delete, delete_all, delete_log, move, move_folder, replace, turn_link]
 taken = pytest.mark.parametrize("take_away", TAKEN, ids=[each.__name__ for each in TAKEN])
 
 

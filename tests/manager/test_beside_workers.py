@@ -126,6 +126,20 @@ async def test_operators_see_tasks_as_jobs(w: World) -> None:
 
 
 @played
+async def test_operators_do_not_see_the_tokens_of_claims(w: World) -> None:
+    """M1: a token is given by claim alone; records, lists and what is logged of them have none."""
+    harbor, id = w.harbor(), await w.me.asubmit(b"x", max_attempts=1)
+    token = (await w.me.aclaim(id, "w1")).claim_token
+    assert token
+    for _ in range(2):
+        seen = [await harbor.admin.jobs.aget(id), *await harbor.admin.jobs.alist(f"queue:{TASKS}")]
+        assert len(seen) == 2
+        assert token not in repr(seen)
+        await w.me.afail(id, "w1", "no", token=token)
+    assert token not in repr(await harbor.admin.dlq.alist())
+
+
+@played
 async def test_operators_replay_no_tasks(w: World) -> None:
     """M2, Q2: attempts are claims, and a replay would give none back: each way is refused or leaves them out."""
     harbor = w.harbor()

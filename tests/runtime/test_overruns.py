@@ -78,6 +78,22 @@ async def test_a_handler_that_blocked_for_less_than_its_timeout_succeeds() -> No
     assert await job.aresult() == "in time"
 
 
+@pytest.mark.parametrize("lease", [0.3, 1.0, 5.0])
+@virtual
+async def test_an_overrun_is_said_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
+    """F5: also where every look of the keeper is a renewal."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        await ignore(20)
+
+    await stubborn.aenqueue()
+    async with world.worker(lease=lease):
+        await asyncio.sleep(19)
+    assert [getattr(it, "event", "") for it in caplog.records].count("job.overrun") == 1
+
+
 @virtual
 async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     """F5: `job.overrun` in the log, the number in the worker's report, and the record tells since when."""

@@ -153,6 +153,20 @@ async def test_a_queue_never_takes_the_last_slot_of_another() -> None:
 
 
 @virtual
+@pytest.mark.parametrize(("queues", "slots", "at_once"), [(16, 16, 8), (4, 4, 2), (2, 2, 1), (2, 16, 15), (8, 16, 9)])
+async def test_many_idle_queues_keep_half_of_the_slots_at_most(queues: int, slots: int, at_once: int) -> None:
+    """D11: one busy queue among as many queues as slots does not run its jobs one by one."""
+    world = World()
+    hang = hanging(world)
+    await world.harbor.aenqueue_many(hang.using(queue="q0").step() for _ in range(50))
+    async with world.worker(*(f"q{n}" for n in range(queues)), concurrency=slots, grace=0) as worker:
+        await asyncio.sleep(60)
+        assert worker.busy == at_once
+        await hang.using(queue="q1").aenqueue()
+        await until(lambda: worker.busy == at_once + 1)
+
+
+@virtual
 async def test_with_fewer_slots_than_queues_none_is_kept() -> None:
     """D11: the docs say so; shares still let everybody have a turn."""
     world = World()

@@ -15,6 +15,7 @@ from taskharbor.core.arguments import known
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import TERMINAL, shown
 from taskharbor.core.workflow import mapped
 from taskharbor.driver import (
@@ -89,7 +90,13 @@ class Client:
             _stand_ins.reset(before)
 
     def seen(self, record: JobRecord) -> JobRecord:
-        """The record for those who use the library: its `arguments` are decoded by the signature of its task."""
+        """The record for those who use the library: its `arguments` are decoded by the signature of its task.
+
+        The token of a TaskManager's claim is left out.
+        """
+        if record.queue == TASKS:  # whoever has the token of a claim may complete the task (M1)
+            lease = None if record.lease is None else replace(record.lease, token="")
+            return replace(record, lease=lease, settled_token=None)
         task = self.tasks.get(record.type)
         return record if task is None else replace(record, payload=known(record.payload, task.named))
 

@@ -129,6 +129,7 @@ class Keeper:
                 self._hurried = False
                 renewed = await self._renew(loop, list(self._held.values()))
                 renew_at = loop.time() + (self._period if renewed else self._period / 4)
+                self._notice(loop.time())  # leases may be so short that there is never time for a look between
             else:
                 await self._look(loop, renew_at)
 
@@ -155,8 +156,15 @@ class Keeper:
         return max(oldest + TICK, self._reported + REPORT_EVERY)
 
     async def _look(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> None:
-        """Notice news and overruns; report news that have become old. Runs that ended meanwhile have none."""
+        """Report news that have become old."""
         time = loop.time()
+        news = self._notice(time)
+        if news and self._next_report <= time:
+            self._reported = time
+            await self._renew(loop, news, renew_at - time)
+
+    def _notice(self, time: float) -> list[Held]:
+        """Log overruns; return the leases whose runs have news. Runs that ended meanwhile have none."""
         news: list[Held] = []
         for held in list(self._held.values()):
             if held.has_news:
@@ -169,9 +177,7 @@ class Keeper:
                 limit = f"{held.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"
                 tell(logger, logging.WARNING, "job.overrun", held.job, detail)
-        if news and self._next_report <= time:
-            self._reported = time
-            await self._renew(loop, news, renew_at - time)
+        return news
 
     def _left(self, loop: asyncio.AbstractEventLoop) -> float:
         """Seconds until a lease in hand must be taken for lost."""

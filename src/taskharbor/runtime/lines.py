@@ -1,7 +1,8 @@
 """Which queues a worker listens to, with which weights (D11), and which slots they may take.
 
-Every queue keeps one slot that the others cannot take, if there are that many slots: a queue whose jobs hang does not
-stop the others. Weights share what is claimed at a time.
+A queue whose jobs hang does not stop the others: each queue that runs nothing keeps a slot that the others cannot take.
+At most half of the slots are kept, so that one busy queue among many idle ones is not slowed down for them. Weights
+share what is claimed at a time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Lines:
         self._shares = [name for name, weight in weights.items() for _ in range(weight)]
         self._chance = chance
         self._running = dict.fromkeys(self.names, 0)
+        self._most_kept = slots // 2
         self.keep_slots = 1 < len(self.names) <= slots
 
     def shares(self) -> list[str]:
@@ -63,7 +65,8 @@ class Lines:
             return Claim(self.shares(), free)
         idle = [name for name in self.names if not self._running[name]]
         # If no queue runs anything, whichever gives a job uses its own slot.
-        spare = free - len(idle) + (len(idle) == len(self.names))
+        kept = min(len(idle) - (len(idle) == len(self.names)), self._most_kept)
+        spare = free - kept
         if spare > 0:
             return Claim(self.shares(), spare)
         self._chance.shuffle(idle)

@@ -48,11 +48,11 @@ class Files:
         if now - self._looked < LOOK_EVERY:
             return None
         self._looked = now
-        return next((wrong for path, opened in self._known if (wrong := _wrong(path, opened)) is not None), None)
+        return self.wrong()
 
     def wrong(self) -> str | None:
-        """What became of the file of the jobs, at this moment."""
-        return _wrong(*self._jobs)
+        """What became of the files, at this moment: a commit that is in a deleted log only is one that is lost."""
+        return next((wrong for path, opened in self._known if (wrong := _wrong(path, opened)) is not None), None)
 
     def is_away(self) -> bool:
         """Whether there is no file of that name any more, so that the one that is open may have been moved."""

@@ -9,17 +9,19 @@ from .test_acts import busy, hold, task_of
 
 __all__ = ["busy"]
 
+ID = "00000000-0000-7000-8000-0000deadbeef"
+
 
 def test_scheduled_jobs_become_due(desk: Desk) -> None:
     """C: by id or ending, each with its own answer; a job that is due already stays where it is."""
-    desk.enqueue("shop.welcome", "user_id=1", "--id", "far-away-later", "--delay", "2h")
+    desk.enqueue("shop.welcome", "user_id=1", "--id", ID, "--delay", "2h")
     desk.enqueue("shop.welcome", "user_id=2", "--id", "ready")
-    shown = desk.good("jobs", "show", "far-away-later", "--url", desk.url)
-    assert "to do     taskharbor jobs run-now far-away-later" in shown
-    assert desk.good("jobs", "run-now", "way-later", "ready", "--url", desk.url) == (
-        "far-away-later is due now.\nready was due already: `taskharbor jobs show ready` says why it waits.\n"
+    shown = desk.good("jobs", "show", ID, "--url", desk.url)
+    assert f"to do     taskharbor jobs run-now {ID}" in shown
+    assert desk.good("jobs", "run-now", "deadbeef", "ready", "--url", desk.url) == (
+        f"{ID} is due now.\nready was due already: `taskharbor jobs show ready` says why it waits.\n"
     )
-    assert desk.json("jobs", "show", "far-away-later", "--url", desk.url)["state"] == "ready"
+    assert desk.json("jobs", "show", ID, "--url", desk.url)["state"] == "ready"
     assert desk.drain() == 2
 
 

@@ -91,6 +91,12 @@ def test_a_longer_list_says_how_to_go_on(busy: Desk) -> None:
     result = busy.run("jobs", "ls", "--limit", "2", "--url", busy.url)
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
     assert "--after ready" in result.stderr
+    everything = len(listed(busy))
+    assert len(busy.json("jobs", "ls", "--limit", str(everything - 1), "--url", busy.url)) == everything - 1
+    busy.good("jobs", "ls", "--limit", str(everything), "--url", busy.url)  # nothing is left to say
+    dead = len(busy.json("dlq", "ls", "--url", busy.url))
+    assert dead
+    busy.good("dlq", "ls", "--limit", str(dead), "--url", busy.url)
 
 
 def test_an_empty_list(busy: Desk) -> None:

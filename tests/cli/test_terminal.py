@@ -123,6 +123,20 @@ def test_wide_tables_are_whole(crowded: Desk, words: list[str]) -> None:
         assert "CANCELLED" in text
 
 
+def test_one_long_error_widens_nothing_else(desk: Desk) -> None:
+    """C: --wide cuts an error at 300 characters, pads no other row for it, and JSON has the whole."""
+    desk.enqueue("shop.explode", f"text={'x' * 1900}")
+    desk.enqueue("shop.explode", "text=short")
+    desk.drain()
+    for words in (["dlq", "groups"], ["dlq", "ls"], ["jobs", "ls"]):
+        lines = unpainted(shown(desk, 80, *words, "--wide")).splitlines()
+        assert len(lines[1]) == len(lines[0]) < 150
+        assert sorted(len(line) > 300 for line in lines[2:]) == [False, True]
+        assert max(len(line) for line in lines) < 450
+    errors = [group["error"] for group in desk.json("dlq", "groups", "--url", desk.url)]
+    assert max(len(error) for error in errors) > 1900
+
+
 def test_columns_give_way_in_their_order() -> None:
     """C: soft columns are cut first, then columns are left out by rank; what has no rank stays."""
     columns = [Column("ID"), Column("TASK", least=4), Column("WHEN", drop=2), Column("NO", drop=1)]

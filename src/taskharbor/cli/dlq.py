@@ -56,11 +56,11 @@ def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 
     async def look(harbor: Harbor) -> list[JobRecord]:
         where, behind = await whole_words(harbor, words), await place_after(harbor, after)
-        return await harbor.admin.dlq.alist(where, limit=limit, after=behind)
+        return await harbor.admin.dlq.alist(where, limit=limit + 1, after=behind)
 
     found = ask(harbor, look)
     if as_json:
-        output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
+        output.print_json([describe.brief(job, harbor.admin.now()) for job in found[:limit]])
     else:
         lists.jobs(found, harbor.admin.now(), limit, _nothing(words), dead=True, wide=wide)
 
@@ -98,16 +98,16 @@ def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -
     harbor = here().store()
 
     async def look(harbor: Harbor) -> list[DeadGroup]:
-        return await harbor.admin.dlq.agroups(await whole_words(harbor, words), limit=limit)
+        return await harbor.admin.dlq.agroups(await whole_words(harbor, words), limit=limit + 1)
 
     found = ask(harbor, look)
     if as_json:
-        output.print_json([asdict(group) for group in found])
+        output.print_json([asdict(group) for group in found[:limit]])
     elif not found:
         output.say(_nothing(words), "dim")
     else:
-        lists.group_table(found, harbor.admin.now(), wide=wide)
-        if len(found) == limit:
+        lists.group_table(found[:limit], harbor.admin.now(), wide=wide)
+        if len(found) > limit:
             click.echo(f"The first {limit}. More: --limit.", err=True)
 
 

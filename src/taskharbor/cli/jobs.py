@@ -33,11 +33,11 @@ def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 
     async def look(harbor: Harbor) -> list[JobRecord]:
         where, behind = await whole_words(harbor, words), await place_after(harbor, after)
-        return await harbor.admin.jobs.alist(where, limit=limit, after=behind)
+        return await harbor.admin.jobs.alist(where, limit=limit + 1, after=behind)
 
     found = ask(harbor, look)
     if as_json:
-        output.print_json([describe.brief(job, harbor.admin.now()) for job in found])
+        output.print_json([describe.brief(job, harbor.admin.now()) for job in found[:limit]])
     else:
         lists.jobs(found, harbor.admin.now(), limit, "No jobs match." if words else "No jobs yet.", wide=wide)
 

@@ -9,8 +9,8 @@ from datetime import datetime
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.output import Cell
-from taskharbor.cli.tables import Column, Row, short_ids, table
+from taskharbor.cli.output import Cell, one_line
+from taskharbor.cli.tables import Column, Row, short_ids, shortened, table
 from taskharbor.core.decide import by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
@@ -18,6 +18,7 @@ from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown, State, due_since, shown
 from taskharbor.driver import DeadGroup
 
+LONGEST = 300  # an error in a table; JSON has the whole
 _MODULE = re.compile(r"\A(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*: )")
 COLUMNS = (
     Column("ID"),
@@ -41,13 +42,13 @@ GROUP_COLUMNS = (
 def jobs(
     found: list[JobRecord], now: datetime, limit: int, nothing: str, *, dead: bool = False, wide: bool = False
 ) -> None:
-    """A list of jobs, and how to see the rest."""
+    """The first `limit` of these jobs, and how to see the rest, if more were found."""
     if not found:
         output.say(nothing, "dim")
         return
-    job_table(found, now, dead=dead, wide=wide)
-    if len(found) == limit:
-        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
+    job_table(found[:limit], now, dead=dead, wide=wide)
+    if len(found) > limit:
+        click.echo(f"The first {limit}. More: --after {found[limit - 1].id}, or --limit.", err=True)
 
 
 def job_table(found: Sequence[JobRecord], now: datetime, *, dead: bool = False, wide: bool = False) -> None:
@@ -77,7 +78,8 @@ def _error(job: JobRecord) -> str | None:
 
 def error_cell(error: str | None) -> Cell:
     """An error; short, its type has no module."""
-    return Cell(error or "", "red", _MODULE.sub("", error or "", count=1))
+    text = shortened(one_line(error), LONGEST)
+    return Cell(text, "red", _MODULE.sub("", text, count=1))
 
 
 def _when(job: JobRecord, now: datetime) -> str:

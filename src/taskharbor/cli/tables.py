@@ -54,9 +54,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False)
     texts = [[one_line(cell.text if wide else cell.short or cell.text) for cell in row] for row in cells]
     styles = [[cell.style for cell in row] for row in cells]
     widths = _natural(columns, texts)
-    if wide:
-        screen.width = max(screen.width, _total(widths))
-    _draw(screen, columns, texts, styles, widths)
+    _draw(screen, columns, texts, styles, fitted(columns, widths, _total(widths) if wide else screen.width))
 
 
 def _plain(columns: Sequence[Column], rows: list[list[str]]) -> str:
@@ -132,35 +130,24 @@ def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> dict[
 
 
 def _draw(
-    screen: Console,
-    columns: Sequence[Column],
-    texts: list[list[str]],
-    styles: list[list[str]],
-    widths: Sequence[int],
+    screen: Console, columns: Sequence[Column], texts: list[list[str]], styles: list[list[str]], widths: dict[int, int]
 ) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
-    shown = fitted(columns, widths, screen.width)
-    drawing = Table(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, GAP - 1, 0, 0),
-        header_style="bold",
-        border_style="dim",
-    )
-    for place, width in shown.items():
-        column = columns[place]
-        drawing.add_column(
-            column.title, justify="right" if column.right else "left", width=width, no_wrap=True, overflow="ellipsis"
-        )
-    for row, style in zip(texts, styles, strict=True):
-        drawing.add_row(
-            *(
-                Text(shortened(row[place], width, keep_end=columns[place].keep_end), style[place])
-                for place, width in shown.items()
-            )
-        )
-    screen.print(drawing)
+    last = len(widths) - 1
+    cut = [
+        [shortened(row[place], widths[place], keep_end=columns[place].keep_end) for place in widths] for row in texts
+    ]
+    paint = [[style[place] for place in widths] for style in styles]
+    titles = [columns[place].title for place in widths]
+    for line, style in zip([titles, *cut], [["bold"] * len(titles), *paint], strict=True):
+        drawn = Text()
+        for number, (place, text) in enumerate(zip(widths, line, strict=True)):
+            right = columns[place].right
+            # The last column is not padded: one long text there should not widen the other rows.
+            padded = text if number == last and not right else _padded(text, widths[place], right=right)
+            drawn.append(padded, style[number]).append(" " * GAP if number < last else "")
+        screen.print(drawn, soft_wrap=True)
+        if line is titles:
+            rule = "─" if screen.encoding.startswith("utf") else "-"
+            screen.print(Text(rule * cells_of(drawn.plain), "dim"), soft_wrap=True)

@@ -59,9 +59,10 @@ def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> 
 
     async def look(harbor: Harbor) -> list[Workflow]:
         behind = None if after is None else (await _named(harbor, after)).id
-        return await harbor.admin.workflows.alist(limit=limit, after=behind)
+        return await harbor.admin.workflows.alist(limit=limit + 1, after=behind)
 
-    found = ask(harbor, look)
+    listed = ask(harbor, look)
+    found = listed[:limit]
     if as_json:
         output.print_json([asdict(workflow) for workflow in found])
         return
@@ -71,7 +72,7 @@ def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> 
     now = harbor.admin.now()
     ids = short_ids(workflow.id for workflow in found)
     table(COLUMNS, [[id, *_row(workflow, now)] for id, workflow in zip(ids, found, strict=True)], wide=wide)
-    if len(found) == limit:
+    if len(listed) > limit:
         click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
 
 

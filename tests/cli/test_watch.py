@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from taskharbor.driver import Registry, WorkerRecord, capability
+from taskharbor.driver import Counters, Registry, Tally, WorkerRecord, capability
 from taskharbor.manager import TaskManager
 
-from .desk import Desk, until
+from .desk import Desk, in_terminal, unpainted, until
 
 
 def test_stats_of_a_busy_store(desk: Desk) -> None:
@@ -84,7 +84,7 @@ def test_health_with_a_worker(desk: Desk) -> None:
         assert (answer["healthy"], answer["workers"], answer["problems"]) == (True, 1, [])
         assert set(answer) == {
             "healthy", "problems", "workers", "due", "running", "dlq", "overruns", "overrunning", "paused", "lapsed",
-            "oldest_due_seconds",
+            "oldest_due_seconds", "silent",
         }  # fmt: skip
         (seen,) = desk.json("stats", "--url", desk.url)["workers"]
         assert (seen["queues"], seen["slots"]) == (["default"], 16)
@@ -109,6 +109,94 @@ def test_health_counts_runs_past_their_timeout(desk: Desk) -> None:
     assert desk.good("health", "--url", desk.url).startswith(told)
     answer = desk.json("health", "--url", desk.url)
     assert (answer["healthy"], answer["overruns"], answer["overrunning"]) == (True, 2, {"b:2": 2})
+
+
+def test_a_silent_worker_is_not_spoken_for(desk: Desk) -> None:
+    """C: a worker that missed two reports is marked, and its runs and slots do not count."""
+    now = datetime.now(UTC)
+    alive = WorkerRecord(
+        id="a:1", host="a", pid=1, queues=("mail",), slots=3, busy=2, started_at=now, seen_at=now, overruns=1
+    )
+    gone = replace(alive, id="b:2", host="b", busy=3, overruns=2, seen_at=now - timedelta(seconds=25))
+    desk.enqueue("shop.welcome", "user_id=1")
+    asyncio.run(beat(desk, alive, gone))
+    answer = desk.json("health", "--url", desk.url)
+    assert (answer["workers"], answer["silent"], answer["overrunning"]) == (2, 1, {"a:1": 1})
+    text = desk.good("health", "--url", desk.url)
+    assert text.startswith("healthy: 2 workers (1 silent), 1 due job, 0 dead jobs\nworker a:1 has 1 run past")
+    assert "b:2" not in text
+    (queue,) = desk.json("queues", "ls", "--url", desk.url)
+    assert queue["workers"] == 1
+    for command in ("stats", "workers"):
+        (row,) = (line for line in desk.good(command, "--url", desk.url).splitlines() if line.startswith("b:2"))
+        assert "-/3" in row
+        assert " s ago, silent" in row
+    listed = desk.json("workers", "--url", desk.url)
+    assert [(worker["id"], worker["silent"]) for worker in listed] == [("a:1", False), ("b:2", True)]
+    assert desk.json("stats", "--url", desk.url)["workers"] == listed
+
+
+def test_workers_are_listed(desk: Desk) -> None:
+    """C: `taskharbor workers`."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert desk.json("workers", "--url", desk.url) == []
+    assert "taskharbor worker" in desk.good("workers", "--url", desk.url)
+    now = datetime.now(UTC)
+    one = WorkerRecord(
+        id="host:1:abc", host="host", pid=1, queues=("a", "b"), slots=4, busy=2, started_at=now, seen_at=now, overruns=1
+    )
+    asyncio.run(beat(desk, one))
+    head, row = desk.good("workers", "--url", desk.url).splitlines()
+    assert head.split() == ["WORKER", "HOST", "PID", "QUEUES", "BUSY", "OVERRUNS", "SINCE", "SEEN"]
+    assert row.split()[:7] == ["host:1:abc", "host", "1", "a,", "b", "2/4", "1"]
+    code, text = in_terminal(desk.folder, 80, "workers", "--url", desk.url)
+    assert code == 0
+    assert max(len(line) for line in unpainted(text).splitlines()) <= 80
+
+
+def test_health_says_which_due_jobs_no_worker_may_take(desk: Desk) -> None:
+    """C: those of paused queues, and the lapsed ones."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    now = datetime.now(UTC)
+    asyncio.run(
+        beat(
+            desk, WorkerRecord(id="a", host="a", pid=1, queues=("mail",), slots=1, busy=0, started_at=now, seen_at=now)
+        )
+    )
+    asyncio.run(lapse(desk, "mail"))
+    desk.enqueue("shop.welcome", "user_id=2")
+    assert desk.good("health", "--url", desk.url).startswith("healthy: 1 worker, 2 due jobs (1 lapsed job), ")
+    pause(desk, "mail")
+    expected = "healthy: 1 worker, 2 due jobs (2 of them in paused queues: mail; 1 lapsed job), 0 dead jobs\n"
+    assert desk.good("health", "--url", desk.url) == expected
+
+
+async def lapse(desk: Desk, queue: str) -> None:
+    """Claim a job with a lease that ends at once."""
+    async with desk.harbor.open() as harbor:
+        driver = await harbor.client.session.driver()
+        await driver.reserve([queue], datetime.now(UTC), timedelta(microseconds=1), 1, "gone")
+
+
+def test_the_mean_is_that_of_runs(desk: Desk) -> None:
+    """C: jobs that never started have no part in it; `-` if there was none."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    asyncio.run(count(desk, ("not_started:released", 9, 0.0), ("done", 2, 8.0)))
+    (total,) = desk.json("stats", "--url", desk.url)["totals"]
+    assert (total["released"], total["done"], total["runs"], total["seconds"]) == (9, 2, 2, 8.0)
+    assert desk.good("stats", "--url", desk.url).rstrip().endswith(" 4 s")
+    asyncio.run(count(desk, ("not_started:dlq", 1, 0.0), task="other"))
+    rows = desk.good("stats", "--url", desk.url).splitlines()
+    assert next(row for row in rows if row.startswith("other")).endswith(" -")
+
+
+async def count(desk: Desk, *totals: tuple[str, int, float], task: str = "t") -> None:
+    """Add to the totals of this minute."""
+    async with desk.harbor.open() as harbor:
+        counters = capability(await harbor.client.session.driver(), Counters)
+        now = datetime.now(UTC)
+        minute = now.replace(second=0, microsecond=0)
+        await counters.count([Tally(minute, "mail", task, *total) for total in totals], now - timedelta(hours=1))
 
 
 async def beat(desk: Desk, *workers: WorkerRecord) -> None:

@@ -187,16 +187,16 @@ async def one_bad_outcome_drops_its_batch(flush: Any, settler: Settler, batch: l
 async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
     """A run whose outcome was sent twice is two runs in the totals."""
     left: list[Entry] = await flush(settler, batch)
-    settler._settled(left)
+    settler._settled(left, settler._now())
     return left
 
 
 @mutant((Settler, "_conclude"), by="a_failure_after_the_ack_is_not_believed")
 async def refused_settle_taken_for_accepted(
-    conclude: Any, settler: Settler, driver: Any, batch: list[Entry], verdicts: Sequence[Any]
+    conclude: Any, settler: Settler, driver: Any, batch: list[Entry], verdicts: Sequence[Any], now: datetime
 ) -> None:
     """An outcome that the store refused is logged and told as if it had happened."""
-    await conclude(settler, driver, batch, ["ok"] * len(verdicts))
+    await conclude(settler, driver, batch, ["ok"] * len(verdicts), now)
 
 
 # the executor

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Retry, Unrecoverable, current
+from taskharbor.core.last_run import last_run
 from taskharbor.runtime.observe import MOST_UNKNOWN, JobFilter, Observer
 from taskharbor.testing import LoopClock
 
@@ -189,6 +190,36 @@ async def test_failures_are_logged_with_traceback_duration_and_spread(caplog: py
         assert record.exc_text.startswith("Traceback (most recent call last):\n  File")
         assert record.exc_text.endswith('raise ValueError("no")\nValueError: no')
         assert "taskharbor/runtime" not in record.exc_text.replace("tests/runtime", "")
+
+
+@virtual
+async def test_the_log_and_the_record_agree_on_how_long_a_run_took(caplog: pytest.LogCaptureFixture) -> None:
+    """R1, F10: from the start to the time of the settle, however long the store takes to commit it."""
+    caplog.set_level("INFO", "taskharbor")
+    world = World(max_attempts=1)
+    settle = world.memory.settle
+
+    async def slowly(*given: Any) -> Any:
+        verdicts = await settle(*given)
+        await asyncio.sleep(5)
+        return verdicts
+
+    setattr(world.memory, "settle", slowly)  # noqa: B010
+
+    @world.harbor.task
+    async def work(fails: bool) -> None:
+        await asyncio.sleep(3)
+        if fails:
+            raise ValueError
+
+    jobs = [await work.aenqueue(False), await work.aenqueue(True)]
+    async with world.worker():
+        await asyncio.sleep(20)
+    for job in jobs:
+        (duration,) = (getattr(it, "duration", None) for it in caplog.records if getattr(it, "job_id", "") == job.id)
+        took = last_run(await world.record(job))
+        assert took is not None
+        assert duration == took.total_seconds() == 3
 
 
 @virtual

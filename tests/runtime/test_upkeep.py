@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor import Retry, Snooze, current
+from taskharbor.driver import Tally
 from taskharbor.errors import JobCancelled
 from taskharbor.runtime import upkeep
 
@@ -145,6 +146,40 @@ async def test_totals_per_minute_tell_retries_from_releases() -> None:
     }
     assert [round(tally.seconds) for tally in tallies] == [2, 2, 2]
     assert all(tally.minute.second == 0 for tally in tallies)
+
+
+@virtual
+async def test_totals_tell_what_did_not_start() -> None:
+    """D13, C: a job of an unknown task is put back without a run, and takes no part in the mean."""
+    world = World()
+    await world.harbor.aenqueue("t", {}, queue="q")
+    async with world.worker("q"):
+        await asyncio.sleep(2)
+
+    @world.harbor.task(name="t", queue="q")
+    async def work() -> None:
+        await asyncio.sleep(4)
+
+    await work.aenqueue()
+    async with world.worker("q"):
+        await asyncio.sleep(30)
+    found = await world.harbor.admin.astats()
+    totals = {(tally.outcome, tally.count, round(tally.seconds)) for tally in found.tallies}
+    (put_back,) = found.unstarted
+    assert (put_back.outcome, put_back.seconds) == ("released", 0)
+    assert totals == {("released", put_back.count, 0), ("done", 2, 8)}
+
+
+@virtual
+async def test_totals_of_one_outcome_are_one_row_whether_they_started_or_not() -> None:
+    """D13: jobs that a worker returned at its stop, beside those that never started."""
+    world = World()
+    minute = world.clock().replace(second=0, microsecond=0)
+    rows = [Tally(minute, "q", "t", "not_started:released", 3), Tally(minute, "q", "t", "released", 2, 10.0)]
+    await world.memory.count(rows, minute - timedelta(hours=1))
+    found = await world.harbor.admin.astats()
+    assert found.tallies == [Tally(minute, "q", "t", "released", 5, 10.0)]
+    assert found.unstarted == [Tally(minute, "q", "t", "released", 3)]
 
 
 @virtual

@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from taskharbor import Job, Retry, Snooze, Unrecoverable, chain
 from taskharbor.driver import WorkerRecord
 from taskharbor.manager import TaskManager
@@ -52,13 +54,13 @@ async def test_due_jobs() -> None:
     world = Place()
     job = await world.work.aenqueue()
     assert await world.why(job) == Why(
-        "queue_without_worker",
-        "no worker listens to queue mail",
-        "taskharbor worker MODULE:HARBOR -Q mail",
+        "queue_without_worker", "no worker listens to queue mail", "taskharbor worker MODULE:HARBOR"
     )
     async with world.worker("other"):
         await asyncio.sleep(1)
-        assert (await world.why(job)).text == "no worker listens to queue mail (1 worker on other queues)"
+        found = await world.why(job)
+        assert found.text == "no worker listens to queue mail (1 worker on other queues)"
+        assert found.fix == "taskharbor worker MODULE:HARBOR -Q mail"
     await world.harbor.admin.queues.apause("mail")
     async with world.worker("mail", concurrency=1):
         await asyncio.sleep(1)
@@ -111,7 +113,11 @@ async def test_jobs_under_a_lease() -> None:
         assert found.text.startswith(f"{worker.id} has been running it for 45 s; its lease lasts until ")
         await job.acancel()
         assert "for 45 s, and was asked to stop; " in (await world.why(job)).text
-        assert await world.why(late) == Why("overrun", f"past its timeout of 20 s for 25 s: {worker.id} still runs it")
+        assert await world.why(late) == Why(
+            "overrun",
+            f"past its timeout of 20 s for 25 s: {worker.id} still runs it",
+            f"restart worker {worker.id}: a def handler that ignores its cancellation ends with its process",
+        )
 
 
 @virtual
@@ -219,7 +225,11 @@ async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
     assert "2 crashes in a row" in found.text
     await asyncio.sleep(25)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])) == Why(
-        "silent", "the lease of web-1 ran out 35 s ago; the last worker on queue mail was seen 25 s ago"
+        "silent",
+        "the lease of web-1 ran out 35 s ago; the last worker on queue mail was seen 25 s ago",
+        "taskharbor worker MODULE:HARBOR",
     )
+    other = replace(listener, queues=("other",), seen_at=world.clock())
+    assert why(Facts(job=record, now=world.clock(), workers=[listener, other])).fix == "taskharbor worker MODULE:HARBOR -Q mail"
     await asyncio.sleep(400)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])).code == "expired"

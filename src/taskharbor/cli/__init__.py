@@ -22,6 +22,7 @@ from taskharbor.cli.queues import queues
 from taskharbor.cli.recurring import recurring
 from taskharbor.cli.stats import stats
 from taskharbor.cli.worker import worker
+from taskharbor.cli.workers import workers
 from taskharbor.cli.workflows import workflows
 
 __all__ = ["cli", "main"]
@@ -51,7 +52,7 @@ def demo(keep: bool) -> None:
     sys.exit(run_demo(keep=keep))
 
 
-for command in (bench, dlq, enqueue, health, jobs, migrate, queues, recurring, stats, worker, workflows):
+for command in (bench, dlq, enqueue, health, jobs, migrate, queues, recurring, stats, worker, workers, workflows):
     cli.add_command(command)
 
 

@@ -13,11 +13,13 @@ from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
 from taskharbor.cli.types import json_option, time_option
+from taskharbor.cli.workers import overruns_of
 from taskharbor.core.durations import length
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.completeness import silent
 
 NO_WORKER = f"no worker was seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`"
 Problem = tuple[str, str]
@@ -54,7 +56,7 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     if as_json:
         output.print_json(_answer(queues, workers, problems, now))
     else:
-        _show(queues, workers, problems)
+        _show(queues, workers, problems, now)
     sys.exit(BAD if problems else FINE)
 
 
@@ -110,24 +112,41 @@ def _answer(
         "lapsed": sum(counts.lapsed for counts in queues),
         "running": sum(counts.claimed + counts.running for counts in queues),
         "dlq": sum(counts.dlq for counts in queues),
-        "overruns": sum(worker.overruns for worker in workers),
-        "overrunning": {worker.id: worker.overruns for worker in workers if worker.overruns},
+        "silent": sum(silent(worker, now) for worker in workers),
+        "overruns": sum(overruns_of(worker, now) for worker in workers),
+        "overrunning": {worker.id: runs for worker in workers if (runs := overruns_of(worker, now))},
         "paused": [counts.queue for counts in queues if counts.paused],
         "oldest_due_seconds": None if oldest is None else max(0.0, (now - oldest).total_seconds()),
     }
 
 
-def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem]) -> None:
-    due, dead = sum(counts.due for counts in queues), sum(counts.dlq for counts in queues)
-    numbers = ", ".join(
-        [output.count(len(workers), "worker"), output.count(due, "due job"), output.count(dead, "dead job")]
-    )
+def _show(
+    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem], now: datetime
+) -> None:
+    dead = sum(counts.dlq for counts in queues)
+    quiet = sum(silent(worker, now) for worker in workers)
+    seen = output.count(len(workers), "worker") + (f" ({quiet:,} silent)" if quiet else "")
+    numbers = f"{seen}, {_due(queues)}, {output.count(dead, 'dead job')}"
     output.say(f"unhealthy: {numbers}" if problems else f"healthy: {numbers}", "bold red" if problems else "green")
     for worker in workers:
-        if worker.overruns:
-            runs = output.count(worker.overruns, "run")
+        if overruns := overruns_of(worker, now):
+            runs = output.count(overruns, "run")
             output.say(
                 f"worker {worker.id} has {runs} past the timeout: taskharbor jobs ls state:running", "yellow", wrap=True
             )
     for _, message in problems:
         complain(message)
+
+
+def _due(queues: Sequence[QueueCounts]) -> str:
+    """`35 due jobs (30 of them in paused queues: mail; 5 lapsed jobs)`."""
+    paused = [counts for counts in queues if counts.paused and counts.due]
+    lapsed = sum(counts.lapsed for counts in queues)
+    notes: list[str] = []
+    if paused:
+        names = ", ".join(counts.queue for counts in paused)
+        notes.append(f"{sum(counts.due for counts in paused):,} of them in paused queues: {names}")
+    if lapsed:
+        notes.append(output.count(lapsed, "lapsed job"))
+    due = output.count(sum(counts.due for counts in queues), "due job")
+    return f"{due} ({'; '.join(notes)})" if notes else due

@@ -18,6 +18,7 @@ from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.completeness import silent
 
 STATES = tuple(state.value for state in Shown)
 DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6}
@@ -39,7 +40,8 @@ def list_queues(as_json: bool, wide: bool) -> None:
         return await harbor.admin.queues.alist(), await harbor.admin.workers.alist()
 
     harbor = here().store()
-    found, workers = ask(harbor, look)
+    found, seen = ask(harbor, look)
+    workers = [worker for worker in seen if not silent(worker, harbor.admin.now())]
     if as_json:
         output.print_json([{**asdict(counts), "workers": _listeners(counts, workers)} for counts in found])
     elif not found:

@@ -15,7 +15,8 @@ from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.queues import number_cell, queue_table
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option, time_option, wide_option
-from taskharbor.core.durations import ago, length
+from taskharbor.cli.workers import facts_of, overruns_of, worker_table
+from taskharbor.core.durations import length
 from taskharbor.driver import QueueCounts, Tally, WorkerRecord
 
 OUTCOMES = ("done", "retried", "dlq", "cancelled", "released")
@@ -32,13 +33,13 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.astats(since))
     now = harbor.admin.now()
-    totals = _totals(found.tallies)
+    totals = _totals(found.tallies, found.unstarted)
     if as_json:
         output.print_json(
             {
                 "at": now,
                 "queues": [asdict(counts) for counts in found.queues],
-                "workers": [asdict(worker) for worker in found.workers],
+                "workers": [facts_of(worker, now) for worker in found.workers],
                 "since_seconds": since,
                 "totals": totals,
                 "partial": found.partial,
@@ -52,12 +53,18 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
         output.say(f"These totals are partial: {found.partial}.", "yellow", wrap=True)
 
 
-def _totals(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
-    sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(lambda: {**dict.fromkeys(OUTCOMES, 0), "seconds": 0.0})
+def _totals(tallies: Sequence[Tally], unstarted: Sequence[Tally]) -> list[dict[str, Any]]:
+    """The sums per task; `runs` counts those that started, which `seconds` is about."""
+    sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(
+        lambda: {**dict.fromkeys((*OUTCOMES, "runs"), 0), "seconds": 0.0}
+    )
     for tally in tallies:
         total = sums[(tally.queue, tally.task)]
         total[tally.outcome] += tally.count
+        total["runs"] += tally.count
         total["seconds"] += tally.seconds
+    for tally in unstarted:
+        sums[(tally.queue, tally.task)]["runs"] -= tally.count
     return [{"queue": queue, "task": task, **total} for (queue, task), total in sorted(sums.items())]
 
 
@@ -74,30 +81,16 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) ->
     if not workers:
         output.say("none seen within the last 40 seconds", "dim")
         return
-    overruns = any(worker.overruns for worker in workers)
+    overruns = any(overruns_of(worker, now) for worker in workers)
     columns = (
         Column("WORKER", least=16),
         Column("BUSY", right=True),
         Column("QUEUES", least=10),
-        Column("STARTED", drop=2),
+        Column("SINCE", drop=2),
         Column("SEEN", drop=1),
         *([Column("OVERRUNS", right=True)] if overruns else []),
     )
-    table(
-        columns,
-        [
-            [
-                worker.id,
-                f"{worker.busy}/{worker.slots}",
-                ", ".join(worker.queues),
-                ago(worker.started_at, now),
-                ago(worker.seen_at, now),
-                *([number_cell(worker.overruns, "bold red")] if overruns else []),
-            ]
-            for worker in workers
-        ],
-        wide=wide,
-    )
+    worker_table(columns, workers, now, wide=wide)
 
 
 def _show_totals(totals: list[dict[str, Any]], since: float, wide: bool) -> None:
@@ -118,7 +111,7 @@ def _show_totals(totals: list[dict[str, Any]], since: float, wide: bool) -> None
                 total["task"],
                 total["queue"],
                 *(number_cell(total[outcome], _STYLES.get(outcome, "")) for outcome in OUTCOMES),
-                length(total["seconds"] / max(1, sum(total[outcome] for outcome in OUTCOMES))),
+                length(total["seconds"] / total["runs"]) if total["runs"] else "-",
             ]
             for total in totals
         ],

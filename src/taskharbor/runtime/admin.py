@@ -5,7 +5,7 @@ Thin: every rule is the driver's or the core's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
 from taskharbor.driver import Counters, Inspect, QueueCounts, Registry, Tally, WorkerRecord, capability
 from taskharbor.runtime.client import Client
-from taskharbor.runtime.completeness import MISSED, partial, runs
+from taskharbor.runtime.completeness import MISSED, partial, totals
 from taskharbor.runtime.dead_letters import DeadLetters
 from taskharbor.runtime.jobs import Jobs
 from taskharbor.runtime.options import Duration, seconds
@@ -70,13 +70,15 @@ class Workers(Part):
 class Stats(Struct, frozen=True):
     """The whole at a glance: queues, workers, and the totals per minute since the asked time.
 
-    `partial` says why totals are missing, such as those of a worker that was killed; None if none are.
+    `partial` says why totals are missing, such as those of a worker that was killed; None if none are. `unstarted` is
+    the part of `tallies` whose handlers never started: put back or dead because of an unknown task, for example.
     """
 
     queues: list[QueueCounts]
     workers: list[WorkerRecord]
     tallies: list[Tally]
     partial: str | None = None
+    unstarted: Sequence[Tally] = ()
 
 
 class Admin(Part):
@@ -111,6 +113,7 @@ class Admin(Part):
             known = await capability(driver, Registry).workers(min(start - MISSED, now - ALIVE))
             tallies = await capability(driver, Counters).tallies(start - timedelta(minutes=1))
         alive = [worker for worker in known if worker.seen_at >= now - ALIVE]
-        return Stats(queues, alive, runs(tallies, start), partial(known, tallies, start, now))
+        every, unstarted = totals(tallies, start)
+        return Stats(queues, alive, every, partial(known, tallies, start, now), unstarted)
 
     stats = blocking(astats)

@@ -14,12 +14,14 @@ from datetime import datetime, timedelta
 
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
+from taskharbor.core.last_run import last_run
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
 from taskharbor.core.overrun import spread_of
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
+from taskharbor.runtime.completeness import not_started
 from taskharbor.runtime.context import running
 from taskharbor.runtime.events import tell
 from taskharbor.runtime.keeper import Held, Stop
@@ -61,16 +63,16 @@ class Observer:
         self._unknown: dict[str, tuple[datetime, int]] = {}
         self.finished = 0
 
-    def settled(self, entries: Sequence[tuple[Held, Transition]]) -> None:
-        """Note outcomes that the store has accepted."""
-        now = self._now()
+    def settled(self, entries: Sequence[tuple[Held, Transition]], now: datetime) -> None:
+        """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
         minute = now.replace(second=0, microsecond=0)
         quiet = not logger.isEnabledFor(logging.INFO)
         totals: dict[tuple[str, str, str], list[float]] = {}  # of these alone: hashing the minute each time costs
         for held, to in entries:
             job, started = held.job, held.started_at
             outcome = "done" if type(to) is Ack else _outcome(job, to, held.stop)
-            key = job.queue, job.type, "dlq" if outcome == "by_hand" else outcome
+            kept = "dlq" if outcome == "by_hand" else outcome
+            key = job.queue, job.type, kept if started is not None else not_started(kept)
             total = totals.get(key)
             if total is None:
                 total = totals[key] = self._totals[minute, *key]
@@ -105,7 +107,9 @@ class Observer:
         if stored is not None and stored.settled_token == held.token:
             if stored.state is State.DONE:
                 minute = self._now().replace(second=0, microsecond=0)
-                self._totals[minute, job.queue, job.type, "done"][0] += 1
+                total, took = self._totals[minute, job.queue, job.type, "done"], last_run(stored)
+                total[0] += 1
+                total[1] += took / SECOND if took is not None else 0.0
                 self.finished += 1
             tell(logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}")
         else:
@@ -144,8 +148,7 @@ def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
         return
     job = held.job
     failed = outcome in ("dlq", "retried")
-    ended = to.failed_at if failed and to.failed_at is not None else now
-    duration = None if held.started_at is None else (ended - held.started_at) / SECOND
+    duration = None if held.started_at is None else (now - held.started_at) / SECOND
     spread = spread_of(to.failures) if failed else None
     detail = "" if duration is None else f"after {length(duration)}"
     traceback = None

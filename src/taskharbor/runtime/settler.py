@@ -50,7 +50,7 @@ class Settler:
         keeper: Keeper,
         chance: Random,
         keep_done: timedelta,
-        settled: Callable[[Sequence[Entry]], None],
+        settled: Callable[[Sequence[Entry], datetime], None],
         refused: Refused,
         timeout: float,
     ) -> None:
@@ -134,7 +134,8 @@ class Settler:
         try:
             async with asyncio.timeout(self._timeout):
                 driver = await self._driver()
-                verdicts = await driver.settle([transition for _, transition in batch], self._now())
+                now = self._now()
+                verdicts = await driver.settle([transition for _, transition in batch], now)
             if len(verdicts) != len(batch):
                 raise DriverError(f"the driver answered {len(verdicts)} of {len(batch)} outcomes")
         except StoreGone as error:
@@ -150,13 +151,13 @@ class Settler:
             logger.exception("the store cannot take the outcome of job %s; it will run again", batch[0][0].job.id)
             self._keeper.drop(batch[0][0])
             return []
-        await self._conclude(driver, batch, verdicts)
+        await self._conclude(driver, batch, verdicts, now)
         return []
 
-    async def _conclude(self, driver: Driver, batch: list[Entry], verdicts: Sequence[Verdict]) -> None:
+    async def _conclude(self, driver: Driver, batch: list[Entry], verdicts: Sequence[Verdict], now: datetime) -> None:
         self._keeper.drop(*[held for held, _ in batch])
         if verdicts.count("ok") == len(batch):  # nearly always
-            self._settled(batch)
+            self._settled(batch, now)
             return
         accepted: list[Entry] = []
         refused: list[tuple[Entry, LeaseError]] = []
@@ -165,7 +166,7 @@ class Settler:
                 refused.append((entry, verdict))
             else:
                 accepted.append(entry)
-        self._settled(accepted)
+        self._settled(accepted, now)
         stored = await self._stored(driver, [held.job.id for (held, _), _ in refused])
         for ((held, to), why), record in zip(refused, stored, strict=True):
             self._refused(held, to, why, record)

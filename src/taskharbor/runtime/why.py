@@ -18,7 +18,7 @@ from taskharbor.core.overrun import overrun_since, spread_of
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown, State, shown
 from taskharbor.driver import Parent, WorkerRecord
-from taskharbor.runtime.completeness import MISSED
+from taskharbor.runtime.completeness import silent
 
 NAMED = 3
 FAR = timedelta(hours=1)
@@ -58,6 +58,7 @@ def _inflight(facts: Facts) -> Why:
             "overrun",
             f"past its timeout of {length(job.timeout or 0)} for {_for(since, now)}: {lease.worker} still runs it"
             f"{_asked_to_stop(job)}",
+            f"restart worker {lease.worker}: a def handler that ignores its cancellation ends with its process",
         )
     doing = "is about to run it" if job.started_at is None else f"has been running it for {_for(job.started_at, now)}"
     until = f"its lease lasts until {lease.expires_at:%H:%M:%S} UTC, and is renewed while the worker lives"
@@ -101,10 +102,13 @@ def _in_line(facts: Facts) -> Why:
         return Why(
             "queue_without_worker",
             f"no worker listens to queue {job.queue}{others}",
-            f"taskharbor worker MODULE:HARBOR -Q {job.queue}",
+            _start(None if not facts.workers else job.queue),
         )
-    if (seen := max(worker.seen_at for worker in listeners)) < facts.now - MISSED:
-        return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}")
+    if all(silent(worker, facts.now) for worker in listeners):
+        seen = max(worker.seen_at for worker in listeners)
+        alone = all(silent(worker, facts.now) for worker in facts.workers)
+        fix = _start(None if alone else job.queue)
+        return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}", fix)
     if job.unknown_put_backs:
         return _unknown(facts, "it is due for the next try")
     if is_suspect(job):
@@ -113,6 +117,11 @@ def _in_line(facts: Facts) -> Why:
     if all(worker.busy >= worker.slots for worker in listeners):
         return Why("busy", f"every slot of the {number} on queue {job.queue} is busy", "start more workers")
     return Why("in_line", f"it waits for its turn; {number} on queue {job.queue}")
+
+
+def _start(queue: str | None) -> str:
+    """The command that starts a worker: on all queues if there is no other worker, else on this one."""
+    return f"taskharbor worker MODULE:HARBOR{'' if queue is None else f' -Q {queue}'}"
 
 
 def _scheduled(facts: Facts) -> Why:

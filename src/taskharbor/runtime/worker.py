@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import cast
 
@@ -436,7 +436,7 @@ class Worker:
             if held.abandoned:  # `stop` or `release` has seen to its lease
                 pass
             elif held.settled is not None:  # by the handler's own transaction
-                self._observer.settled([(held, held.settled)])
+                self._observer.settled([(held, held.settled)], self._session.now())
                 tell_too_late(held.job, held.settled, outcome)
             elif held.stop == "lost":
                 self._keeper.drop(held)
@@ -447,9 +447,9 @@ class Worker:
         finally:
             self._freed.set()  # last, so that the outcome goes to the store before the next reserve
 
-    def _settled(self, entries: Sequence[Entry]) -> None:
-        """The store has accepted these outcomes."""
-        self._observer.settled(entries)
+    def _settled(self, entries: Sequence[Entry], now: datetime) -> None:
+        """The store has accepted these outcomes, settled at `now`."""
+        self._observer.settled(entries, now)
         self._mourners.settled(entries)
         if self._scheduler.awaits:
             self._scheduler.settled(held.job.id for held, _ in entries)

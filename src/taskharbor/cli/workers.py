@@ -1,0 +1,81 @@
+"""`taskharbor workers`: the workers that reported lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from msgspec.structs import asdict
+
+from taskharbor.cli import output
+from taskharbor.cli.output import Cell
+from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.tables import Column, table
+from taskharbor.cli.types import json_option, wide_option
+from taskharbor.core.durations import ago
+from taskharbor.driver import WorkerRecord
+from taskharbor.runtime.completeness import silent
+
+COLUMNS = (
+    Column("WORKER", least=16),
+    Column("HOST", least=6, drop=1),
+    Column("PID", right=True, drop=2),
+    Column("QUEUES", least=10),
+    Column("BUSY", right=True),
+    Column("OVERRUNS", right=True, drop=4),
+    Column("SINCE", drop=3),
+    Column("SEEN"),
+)
+
+
+@click.command()
+@json_option
+@wide_option
+@place_options
+def workers(as_json: bool, wide: bool) -> None:
+    """List the workers seen within the last 40 seconds.
+
+    A worker reports every ten seconds. One that has missed two reports is silent: it may be gone, and what it last
+    said about its runs is not shown.
+    """
+    harbor = here().store()
+    found = ask(harbor, lambda harbor: harbor.admin.workers.alist())
+    now = harbor.admin.now()
+    if as_json:
+        output.print_json([facts_of(worker, now) for worker in found])
+    elif not found:
+        output.say("No workers were seen within the last 40 seconds: run `taskharbor worker`.", "dim")
+    else:
+        worker_table(COLUMNS, found, now, wide=wide)
+
+
+def facts_of(worker: WorkerRecord, now: datetime) -> dict[str, Any]:
+    """The fields of a worker in JSON."""
+    return {**asdict(worker), "silent": silent(worker, now)}
+
+
+def overruns_of(worker: WorkerRecord, now: datetime) -> int:
+    """How many runs of the worker are past their timeout; none if it is silent, because its leases lapse."""
+    return 0 if silent(worker, now) else worker.overruns
+
+
+def worker_table(columns: Sequence[Column], found: Sequence[WorkerRecord], now: datetime, *, wide: bool) -> None:
+    """Workers as a table."""
+    rows = [_row(worker, now) for worker in found]
+    table(columns, [[row[column.title] for column in columns] for row in rows], wide=wide)
+
+
+def _row(worker: WorkerRecord, now: datetime) -> dict[str, str | Cell]:
+    quiet, overruns = silent(worker, now), overruns_of(worker, now)
+    return {
+        "WORKER": Cell(worker.id, "bold"),
+        "HOST": worker.host,
+        "PID": str(worker.pid),
+        "QUEUES": ", ".join(worker.queues),
+        "BUSY": f"{'-' if quiet else worker.busy}/{worker.slots}",
+        "OVERRUNS": Cell("-" if quiet else f"{overruns:,}", "bold red" if overruns else "dim"),
+        "SINCE": ago(worker.started_at, now),
+        "SEEN": Cell(f"{ago(worker.seen_at, now)}{', silent' if quiet else ''}", "yellow" if quiet else ""),
+    }

@@ -230,6 +230,9 @@ async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
         "taskharbor worker MODULE:HARBOR",
     )
     other = replace(listener, queues=("other",), seen_at=world.clock())
-    assert why(Facts(job=record, now=world.clock(), workers=[listener, other])).fix == "taskharbor worker MODULE:HARBOR -Q mail"
+    assert (
+        why(Facts(job=record, now=world.clock(), workers=[listener, other])).fix
+        == "taskharbor worker MODULE:HARBOR -Q mail"
+    )
     await asyncio.sleep(400)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])).code == "expired"

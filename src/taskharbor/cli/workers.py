@@ -11,13 +11,14 @@ from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.driver import WorkerRecord
 from taskharbor.runtime.completeness import silent
 
+NO_WORKERS = f"No workers were seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`."
 COLUMNS = (
     Column("WORKER", least=16),
     Column("HOST", least=6, drop=1),
@@ -46,7 +47,7 @@ def workers(as_json: bool, wide: bool) -> None:
     if as_json:
         output.print_json([facts_of(worker, now) for worker in found])
     elif not found:
-        output.say("No workers were seen within the last 40 seconds: run `taskharbor worker`.", "dim")
+        output.say(filled_in(NO_WORKERS), "dim", wrap=True)
     else:
         worker_table(COLUMNS, found, now, wide=wide)
 

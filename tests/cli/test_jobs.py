@@ -203,10 +203,10 @@ def test_what_to_do_can_be_pasted(desk: Desk) -> None:
     """C: the application is in the command, unless pyproject.toml names it."""
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     show = ("jobs", "show", "one", "--url", desk.url)
-    assert "  taskharbor worker MODULE:HARBOR -Q mail\n" in desk.good(*show)
-    assert "  taskharbor worker shop:harbor -Q mail\n" in desk.good(*show, "-A", "shop:harbor")
+    assert "  taskharbor worker MODULE:HARBOR\n" in desk.good(*show)
+    assert "  taskharbor worker shop:harbor\n" in desk.good(*show, "-A", "shop:harbor")
     desk.pyproject(app="shop:harbor")
-    assert "  taskharbor worker -Q mail\n" in desk.good(*show)
+    assert "  taskharbor worker\n" in desk.good(*show)
     assert desk.json(*show)["why"]["fix"] == "taskharbor worker -Q mail"
 
 

@@ -207,7 +207,7 @@ def test_what_to_do_can_be_pasted(desk: Desk) -> None:
     assert "  taskharbor worker shop:harbor\n" in desk.good(*show, "-A", "shop:harbor")
     desk.pyproject(app="shop:harbor")
     assert "  taskharbor worker\n" in desk.good(*show)
-    assert desk.json(*show)["why"]["fix"] == "taskharbor worker -Q mail"
+    assert desk.json(*show)["why"]["fix"] == "taskharbor worker"
 
 
 def test_an_id_that_a_caller_gave_has_no_ending(desk: Desk) -> None:

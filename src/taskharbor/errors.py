@@ -45,6 +45,7 @@ HarborError
 │   ├── TaskNotTerminal        it has not ended
 │   └── StoreClosed            the manager was closed
 ├── BlockingCallInLoop         a blocking call on a running event loop
+├── NobodyWorks                a wait without a timeout in a test in which no worker runs
 ├── NoCurrentJob               current() outside a handler
 └── LeaseLost                  this handler no longer owns its job
 
@@ -237,6 +238,10 @@ class StoreClosed(TaskError):
 
 class BlockingCallInLoop(HarborError, RuntimeError):
     """A blocking call on a running event loop; the message names the async twin."""
+
+
+class NobodyWorks(HarborError, RuntimeError):
+    """A wait without a timeout in a test in which no worker runs."""
 
 
 class NoCurrentJob(HarborError, LookupError):

@@ -65,6 +65,15 @@ class _Enqueueable(Generic[P, R]):
 
     def step(self, /, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
         """A call of this task as a value: for `enqueue_many`, flows and `current().enqueue`."""
+        try:
+            return self._step(args, kwargs)
+        except WrongArguments as error:
+            if args or kwargs:
+                raise
+            hint = "for a task that takes the result before it in a chain or chord, pass the task itself, not a step"
+            raise WrongArguments(f"{error} ({hint})") from None
+
+    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[R]:
         limit = self._client.session.settings.payload_limit
         try:
             payload = self._registered.signature.encode(args, kwargs, limit)
@@ -91,13 +100,13 @@ class _Enqueueable(Generic[P, R]):
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""
-        return await self._client.enqueue_one(self.step(*args, **kwargs))
+        return await self._client.enqueue_one(self._step(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
         if (handle := self._options.get("tx")) is None:
             return self.portal.call("aenqueue", lambda: self.aenqueue(*args, **kwargs))
-        (job,) = self._client.enqueue_blocking([self.step(*args, **kwargs)], handle)
+        (job,) = self._client.enqueue_blocking([self._step(args, kwargs)], handle)
         return job
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ def test_any_other_refusal_is_told_as_python_tells_it() -> None:
         (mail, ("a", [], "x"), {}, "parameter when wants datetime.datetime | None: Invalid RFC3339 encoded datetime"),
         (table, ({"a": [1, "b"]},), {}, "parameter x wants dict[str, list[int]]: x[...][1] must be int, got str"),
         (buy, ("x",), {}, "parameter item wants Item, got str"),
+        (mail, (Item("a"), []), {}, "parameter to wants str, got Item"),
+        (add, (Decimal(1),), {}, "parameter a wants int, got Decimal"),
         (buy, ({"count": 1},), {}, "parameter item wants Item: Object missing required field `sku`"),
         (buy, ({"sku": "a", "count": "3"},), {}, "parameter item wants Item: item.count must be int, got str"),
         (buy, (Item("a", "3"),), {}, "parameter item wants Item: item.count must be int, got str"),  # type: ignore[arg-type]

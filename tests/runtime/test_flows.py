@@ -412,6 +412,7 @@ async def test_nothing_is_stored_of_what_is_wrong() -> None:
     wrong: dict[str, Any] = {
         r"takes word: str, but the step before it gives int": lambda: w.number.step(1).then(anything.tell),
         r"takes n: int, but the step before it gives list\[int\]": lambda: chord(group(w.number.step(1)), anything.add),
+        r"_two needs .*pass the task itself, not a step": lambda: chain(w.number.step(1), two.step()),
         r"_two needs 'second': it takes first, second": lambda: chain(w.number.step(1), two),
         r"what comes next is a task, made by @harbor.task, not <built-in function len>": lambda: chain(
             w.number.step(1), plain

@@ -181,12 +181,13 @@ def test_recurring_tasks_come_with_the_time(shop: Shop, bed: TestBed) -> None:
 
     bed.start_at(datetime(2030, 1, 1, 12, 30, tzinfo=UTC))
     bed.advance(29 * 60)
-    assert bed.drain() == 0
+    assert bed.drain(recurring=True) == 0
     bed.advance(60)
-    assert bed.drain() == 1
+    assert bed.drain() == 0  # or its number would depend on the time of day
+    assert bed.drain(recurring=True) == 1
     assert bed.run_for(timedelta(hours=3)) == 3
     bed.advance(timedelta(hours=5))
-    assert bed.drain() == 1  # as after an outage: not every tick that was missed
+    assert bed.drain(recurring=True) == 1  # as after an outage: not every tick that was missed
     assert [slot.hour for slot in slots if slot is not None] == [13, 14, 15, 16, 21]
 
 

@@ -82,11 +82,11 @@ class Signature:
         try:
             read_back(payload)
         except Exception as error:  # also whatever a user's type raises while it is read back
-            raise WrongArguments(f"task {self.name}: {self._misfit(error)}") from error
+            raise WrongArguments(f"task {self.name}: {self._misfit(error, bound)}") from error
         return payload
 
-    def _misfit(self, error: Exception) -> str:
-        return misfit(error, self._call, self._hints)
+    def _misfit(self, error: Exception, given: object = None) -> str:
+        return misfit(error, self._call, self._hints, given)
 
     def _unstorable(self, error: NotEncodable) -> str:
         """Where JSON cannot carry an argument, and what its parameter wants."""

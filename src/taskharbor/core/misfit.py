@@ -78,8 +78,11 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in _STARS
 
 
-def misfit(error: BaseException, call: inspect.Signature, hints: Mapping[str, Any]) -> str:
-    """What is wrong with arguments that cannot be read as the parameters want them."""
+def misfit(error: BaseException, call: inspect.Signature, hints: Mapping[str, Any], given: object = None) -> str:
+    """What is wrong with arguments that cannot be read as the parameters want them.
+
+    `given` has the values as attributes, as far as they are known here and not only their JSON.
+    """
     why, path = _split(message_of(error))
     if path == ".args" and (field := _FIELD.fullmatch(why)):
         return f"there is no parameter {field[2]!r}" if field[1] == "unknown" else f"parameter {field[2]!r} is missing"
@@ -92,8 +95,10 @@ def misfit(error: BaseException, call: inspect.Signature, hints: Mapping[str, An
     if (types := _EXPECTED.fullmatch(why)) is None:
         return f"{wants}: {why}{f' (at {name}{inside})' if inside else ''}"
     expected, got = (" | ".join(_PYTHON.get(part, part) for part in word.split(" | ")) for word in types.groups())
-    if not inside or star:
+    if star:
         return f"{wants}, got {got}"
+    if not inside:
+        return f"{wants}, got {got if (value := getattr(given, name, None)) is None else type(value).__name__}"
     return f"{wants}: {name}{inside} must be {expected}, got {got}"
 
 

@@ -34,6 +34,7 @@ from taskharbor.driver import (
     offered,
 )
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
+from taskharbor.runtime.attendance import Watch
 from taskharbor.runtime.context import lineage
 from taskharbor.runtime.doze import discard
 from taskharbor.runtime.flow import Flow, FlowOptions, Plan
@@ -271,9 +272,10 @@ class Client:
     async def _until_ended(self, id: str, timeout: float | None) -> JobRecord | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        watch = None if timeout is not None else self.watch()
         pause = 0.01
         while True:
-            left = LONGEST_WAIT if deadline is None else deadline - loop.time()
+            left = deadline - loop.time() if deadline is not None else LONGEST_WAIT if watch is None else watch.longest
             hint = asyncio.ensure_future(self._end_hint(id, left, pause))
             await asyncio.sleep(0)  # the hint listens before the look, so that no end falls between the two
             try:
@@ -284,12 +286,19 @@ class Client:
                     raise TimeoutError(
                         f"job {id} is {shown(job, self.session.now())} and has no result after {timeout:g} s"
                     )
+                if watch is not None:
+                    await watch.look(f"job {id}")
                 await hint
             finally:
                 discard(hint)
             # Any end wakes everybody who waits: the more there are, the longer each leaves the store to the workers.
             await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
+
+    def watch(self) -> Watch | None:
+        """For a wait without an end: whether somebody works; None where that cannot be known."""
+        attendance = self.session.attendance
+        return None if attendance is None else Watch(attendance, self.session)
 
     async def _end_hint(self, id: str, left: float, pause: float) -> None:
         wait = max(0.0, min(left, LONGEST_WAIT))

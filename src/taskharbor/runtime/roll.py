@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
@@ -27,7 +27,7 @@ class Parts(Struct, frozen=True, eq=False):
     tasks: Mapping[str, Registered]
     middleware: list[Middleware]
     recurring: Mapping[str, Declared]
-    drain: Callable[[list[Failure] | None], Coroutine[Any, Any, int]]
+    drain: Callable[[list[Failure] | None, Sequence[str]], Coroutine[Any, Any, int]]
 
 
 Look = Callable[[], Parts]

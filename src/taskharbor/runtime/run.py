@@ -144,6 +144,7 @@ class Run(Generic[R]):
     async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> JobRecord | None:
         """The job once it has ended, unless it never will."""
         loop, look = asyncio.get_running_loop(), FIRST_LOOK
+        watch = None if deadline is not None else client.watch()
         while True:
             left = LAST_LOOK if deadline is None else deadline - loop.time()
             try:
@@ -157,6 +158,8 @@ class Run(Generic[R]):
                     ) from None
                 if deadline is not None and loop.time() >= deadline:
                     raise TimeoutError(f"workflow {self.id} is {state} and has no result yet") from None
+                if watch is not None:
+                    await watch.look(f"workflow {self.id}")
             look = min(look * 2, LAST_LOOK)
 
     state = blocking(astate)

@@ -16,6 +16,7 @@ from taskharbor.core.decide import Retention
 from taskharbor.core.retry import Retry
 from taskharbor.driver import Driver, ServerClock
 from taskharbor.errors import DriverUnavailable
+from taskharbor.runtime.attendance import Attendance
 from taskharbor.runtime.clock import Clock, EngineClock, host_clock
 from taskharbor.runtime.forking import after_fork
 from taskharbor.runtime.intake import Intake
@@ -49,6 +50,7 @@ class Session:
         self.settings = settings
         self.chance = chance
         self.portal = Portal()
+        self.attendance: Attendance | None = None
         self.intake = Intake(self.driver, self.now, settings.store_timeout)
         self._connect = connect
         self._shown = shown

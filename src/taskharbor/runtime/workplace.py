@@ -45,7 +45,7 @@ class Workplace:
         enlist(self._parts)
 
     def _parts(self) -> Parts:
-        return Parts(self, self._client, self._tasks, self._middleware, self._recurring, self._drained)
+        return Parts(self, self._client, self._tasks, self._middleware, self._recurring, self._drained_beside)
 
     @property
     def _session(self) -> Session:
@@ -161,6 +161,10 @@ class Workplace:
                 if queues is not None or set(await self._all_queues()) <= set(names):
                     return total
 
+    async def _drained_beside(self, failures: list[Failure] | None, queues: Sequence[str]) -> int:
+        """Drain the queues that the code names, and these."""
+        return await self._drained(failures, sorted({*self._queues(), *queues}))
+
     def drain(
         self,
         queues: Sequence[str] | None = None,
@@ -179,6 +183,8 @@ class Workplace:
         from taskharbor.runtime.worker import Worker  # with all that works: producers do without
 
         async with AsyncExitStack() as stack:
+            if self._session.attendance is not None:
+                stack.enter_context(self._session.attendance.working())
             await (until_open(self._session) if waits else self._session.driver())
             if waits and self._recurring:
                 capability(await self._session.driver(), Schedules)

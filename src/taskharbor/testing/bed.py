@@ -6,22 +6,20 @@ The pytest fixture `taskharbor` gives one; `with TestBed() as bed:` does the sam
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 from taskharbor import drivers
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import INFLIGHT, READY, Shown
-from taskharbor.driver import Driver, Schedules, at_once, offered
-from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.errors import InvalidJob
+from taskharbor.core.misfit import closest
+from taskharbor.driver import Driver, Inspect, at_once, capability
+from taskharbor.errors import InvalidJob, UnknownTask
 from taskharbor.harbor import Harbor
+from taskharbor.runtime.attendance import Attendance
 from taskharbor.runtime.blocks import run_here
 from taskharbor.runtime.chance import own_chance
 from taskharbor.runtime.client import Client
@@ -30,121 +28,15 @@ from taskharbor.runtime.executor import CallNext
 from taskharbor.runtime.failures import Failure, told
 from taskharbor.runtime.handle import Job
 from taskharbor.runtime.portal import Portal
-from taskharbor.runtime.registered import BUILT_IN
 from taskharbor.runtime.roll import Parts, following
-from taskharbor.runtime.scheduler import Scheduler
 from taskharbor.runtime.session import Session
 from taskharbor.task import AsyncTask, Task
+from taskharbor.testing.crashes import Crashes
 from taskharbor.testing.lending import run_beside
+from taskharbor.testing.place import BedClock, KeptMemory, Place
 
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"
-PAGE = 1000
-LOOK = timedelta(microseconds=1)
-ENDED = (Shown.DONE, Shown.DLQ, Shown.CANCELLED)
-ALIVE = Filter(states=tuple(state for state in Shown if state not in ENDED))
-
-
-class BedClock:
-    """Begins at the time of the host and stands still, but for a microsecond at every look, which keeps jobs in line.
-
-    `advance` moves it on; so does `catch_up`, to the host's time and whatever it was advanced by.
-    """
-
-    def __init__(self) -> None:
-        self._looks = count(1)
-        self._ahead = timedelta()
-        self._base = datetime.now(UTC)
-
-    def __call__(self) -> datetime:
-        return self._base + next(self._looks) * LOOK
-
-    def advance(self, by: timedelta) -> None:
-        """Move on."""
-        self._base += by
-        self._ahead += by
-
-    def catch_up(self) -> None:
-        """Move on to the host's time."""
-        self._base = max(self._base, datetime.now(UTC) + self._ahead)
-
-    @contextmanager
-    def back_at(self, time: datetime) -> Generator[None]:
-        """Show an earlier time inside the block."""
-        base, self._base = self._base, time
-        try:
-            yield
-        finally:
-            self._base = base
-
-
-class _KeptMemory(MemoryDriver):
-    """A memory store for one test: an application that closes its harbor and opens it again finds its jobs."""
-
-    async def close(self) -> None:
-        """Nothing, until the bed ends it."""
-
-    async def end(self) -> None:
-        """What `close` is elsewhere."""
-        await super().close()
-
-
-class _Place:
-    """A harbor in the bed, since a certain time."""
-
-    def __init__(self, parts: Parts, harbor: Harbor, session: Session, since: datetime) -> None:
-        self.parts = parts
-        self.harbor = harbor
-        self.session = session
-        self.since = since
-        self._scheduler: Scheduler | None = None
-        self._declared: frozenset[str] = frozenset()
-
-    def knows(self, job: JobRecord) -> bool:
-        return job.type in self.parts.tasks or job.type in BUILT_IN
-
-    async def jobs(self, where: Filter) -> AsyncGenerator[JobRecord]:
-        """All jobs that match."""
-        after: str | None = None
-        while True:
-            page = await self.harbor.admin.jobs.alist(where, limit=PAGE, after=after)
-            for job in page:
-                yield job
-            if len(page) < PAGE:
-                return
-            after = page[-1].id
-
-    async def has_due(self, now: datetime) -> bool:
-        """Whether there is a job to run, or one that somebody died over."""
-        async for job in self.jobs(ALIVE):
-            if self.knows(job) and (moment := _moment(job)) is not None and moment <= now:
-                return True
-        return False
-
-    async def schedules(self) -> Schedules | None:
-        return offered(await self.session.driver(), Schedules) if self.parts.tasks else None
-
-    async def tick(self, clock: BedClock) -> None:
-        """Do what schedulers of workers do: write down what the code declares, and enqueue the ticks that are due."""
-        if await self.schedules() is None:
-            return
-        declared = frozenset(self.parts.recurring)
-        if self._scheduler is None or self._declared != declared:
-            self._scheduler = Scheduler(self.parts.client, self.parts.tasks, list(self.parts.recurring.values()))
-            self._declared = declared
-            with clock.back_at(self.since):
-                await self._scheduler.declare()
-        await self._scheduler.look()
-
-    async def moments(self) -> AsyncGenerator[datetime]:
-        """When something is to be done, as far as that is known now."""
-        async for job in self.jobs(ALIVE):
-            if self.knows(job) and (moment := _moment(job)) is not None:
-                yield moment
-        store = await self.schedules()
-        for schedule in [] if store is None else await store.schedules():
-            if schedule.slot is not None and not schedule.paused:
-                yield schedule.slot
 
 
 class TestBed:
@@ -161,9 +53,10 @@ class TestBed:
         self.url = url
         self._only = None if harbors is None else tuple(harbors)
         self._clock = BedClock()
-        self._places: dict[Client, _Place] = {}
-        self._memories: dict[object, _KeptMemory] = {}
-        self._crashes: Counter[str] = Counter()
+        self._places: dict[Client, Place] = {}
+        self._memories: dict[object, KeptMemory] = {}
+        self._crashes = Crashes()
+        self._attendance = Attendance(elsewhere=url != MEMORY)
         self._lock = threading.RLock()
         self._stack = ExitStack()
 
@@ -192,6 +85,8 @@ class TestBed:
         for memory in self._memories.values():
             at_once(memory.end())
         self._stack.close()
+        if kind is None:
+            self._crashes.check()
 
     def _adopt(self, parts: Parts) -> None:
         harbor = parts.harbor
@@ -201,7 +96,8 @@ class TestBed:
             if parts.client not in self._places:
                 settings = parts.client.session.settings
                 session = Session(self._connecting(harbor, parts.client), settings, self._clock, own_chance())
-                self._places[parts.client] = _Place(parts, harbor, session, self._clock())
+                session.attendance = self._attendance
+                self._places[parts.client] = Place(parts, harbor, session, self._clock())
                 self._stack.enter_context(parts.client.stand_in(session))
                 parts.middleware.insert(0, self._die)
                 self._stack.callback(parts.middleware.remove, self._die)
@@ -210,7 +106,7 @@ class TestBed:
         if self.url != MEMORY:
             return lambda: drivers.from_url(self.url)
         key: object = client if harbor.url.startswith(MEMORY) else harbor.url
-        memory = self._memories.setdefault(key, _KeptMemory())
+        memory = self._memories.setdefault(key, KeptMemory())
 
         async def connect() -> Driver:
             return memory
@@ -222,7 +118,7 @@ class TestBed:
         """The harbors in the bed."""
         return [place.harbor for place in self._in_order()]
 
-    def _in_order(self) -> list[_Place]:
+    def _in_order(self) -> list[Place]:
         with self._lock:
             return list(self._places.values())
 
@@ -234,49 +130,66 @@ class TestBed:
         return self._clock()
 
     def start_at(self, time: datetime) -> None:
-        """Begin the test at this time instead of now: for what depends on the time of day. Before any job is there."""
+        """Begin the test at this time instead of now: for what depends on the time of day.
+
+        Refused as soon as there are jobs: their times would be in the future or long ago.
+        """
         if time.tzinfo is None:
             raise InvalidJob(f"start_at needs a time with a time zone, such as {time.replace(tzinfo=UTC)!r}")
+        if self._has_jobs():
+            raise InvalidJob(
+                "start_at moves the beginning of a test, but there are jobs in it already: call it first, "
+                "or move on by advance(…)"
+            )
         with self._lock:
             self._clock.advance(time - self._clock())
             for place in self._places.values():
                 place.since = self._clock()
+
+    def _has_jobs(self) -> bool:
+        if self.url == MEMORY:
+            now = self._clock()
+            return any(at_once(memory.query(Filter(), now, 1)) for memory in list(self._memories.values()))
+        place = next(iter(self._in_order()), None)
+        return place is not None and place.session.portal.run(lambda: self._has_any(place.session))
+
+    async def _has_any(self, session: Session) -> bool:
+        return bool(await capability(await session.driver(), Inspect).query(Filter(), session.now(), 1))
 
     def advance(self, by: timedelta | float) -> datetime:
         """Let that much time pass (seconds, or a timedelta) and nothing happen; the new time.
 
         What became due meanwhile runs with the next `drain`, as with a worker that was away for so long.
         """
-        length = by if isinstance(by, timedelta) else timedelta(seconds=by)
-        if length < timedelta():
-            raise InvalidJob(f"time goes on: advance takes zero or more seconds, not {by!r}")
-        self._clock.advance(length)
+        self._clock.advance(_length("advance", by))
         return self.now
 
     # working
 
-    async def adrain(self, *, raise_failures: bool = True) -> int:
+    async def adrain(self, *, raise_failures: bool = True, recurring: bool = False) -> int:
         """Run everything that is due in all harbors, and what that makes due; the number of runs.
 
-        That includes the ticks of recurring tasks. What a handler raised is raised once all of it has run.
+        Schedules do not tick, or the number would depend on the time of day; with `recurring=True` they do. What a
+        handler raised is raised once all of it has run.
         """
         self._clock.catch_up()
-        return await self._reporting(raise_failures, self._drain)
+        return await self._reporting(raise_failures, lambda failures: self._drain(failures, ticks=recurring))
 
-    def drain(self, *, raise_failures: bool = True) -> int:
+    def drain(self, *, raise_failures: bool = True, recurring: bool = False) -> int:
         """The blocking twin of `adrain`; `def` handlers run in the calling thread, one at a time."""
-        return run_beside("adrain", lambda: self.adrain(raise_failures=raise_failures))
+        return run_beside("adrain", lambda: self.adrain(raise_failures=raise_failures, recurring=recurring))
 
     async def arun_for(self, by: timedelta | float, *, raise_failures: bool = True) -> int:
-        """Let that much time pass as a worker would live through it: everything runs when it is due."""
+        """Let that much time pass as a worker would live through it: everything runs and ticks when it is due."""
+        length = _length("run_for", by)
         self._clock.catch_up()
-        end = self._clock() + (by if isinstance(by, timedelta) else timedelta(seconds=by))
+        end = self._clock() + length
 
         async def live(failures: list[Failure]) -> int:
-            total = await self._drain(failures)
+            total = await self._drain(failures, ticks=True)
             while (moment := await self._next_moment()) is not None and moment <= end:
                 self._clock.advance(moment - self._clock())
-                total += await self._drain(failures)
+                total += await self._drain(failures, ticks=True)
             self._clock.advance(max(timedelta(), end - self._clock()))
             return total
 
@@ -293,14 +206,14 @@ class TestBed:
             raise told(failures)
         return total
 
-    async def _drain(self, failures: list[Failure]) -> int:
+    async def _drain(self, failures: list[Failure], *, ticks: bool) -> int:
         total, ran = 0, -1
         while ran:
             ran = 0
             for place in self._in_order():
-                await place.tick(self._clock)
-                if await place.has_due(self._clock()):
-                    ran += await place.parts.drain(failures)
+                if ticks:
+                    await place.tick(self._clock)
+                ran += await place.drain(failures, self._clock)
             total += ran
         return total
 
@@ -313,25 +226,34 @@ class TestBed:
         """Let the worker die right after the next run of this task or job: what it did stays, its end is not stored.
 
         The lease runs out by itself: `advance(60)`, and the next `drain` runs the job again. A task may be given by its
-        name.
+        name. One that never happens fails the test at its end, unless `disarm` takes it back.
         """
-        with self._lock:
-            self._crashes[_key(what)] += times
+        key = self._key(what)
+        self._crashes.arm(key, repr(what) if isinstance(what, str | Job) else key, times)
+
+    def disarm(self, what: AnyTask | Job[Any] | str | None = None) -> None:
+        """Take back what `crash_after` asked for: of this task or job, or all of it."""
+        self._crashes.disarm(None if what is None else self._key(what))
+
+    def _key(self, what: AnyTask | Job[Any] | str) -> str:
+        if isinstance(what, Job):
+            return what.id
+        name = what if isinstance(what, str) else what.name
+        known = {name for place in self._in_order() for name in place.parts.tasks}
+        if name not in known:
+            guess = f" (did you mean {close!r}?)" if (close := closest(name, known)) else ""
+            raise UnknownTask(
+                f"no harbor in this test has a task named {name!r}{guess}; "
+                f"there is {', '.join(sorted(known)) or 'none'}. For a job, give its handle: harbor.job(id)"
+            )
+        return name
 
     async def _die(self, job: JobContext, call_next: CallNext) -> Any:
         try:
             return await call_next()
         finally:
-            if self._is_doomed(job):
+            if self._crashes.take(job.id, job.task):
                 lose()
-
-    def _is_doomed(self, job: JobContext) -> bool:
-        with self._lock:
-            for key in (job.id, job.task):
-                if self._crashes[key] > 0:
-                    self._crashes[key] -= 1
-                    return True
-        return False
 
     # looking
 
@@ -355,14 +277,15 @@ class TestBed:
         return run_here("aenqueued", lambda: self.aenqueued(task))
 
 
-def _moment(job: JobRecord) -> datetime | None:
-    """When a worker can take the job."""
-    if job.state is READY:
-        return job.due_at
-    return job.lease.expires_at if job.state is INFLIGHT and job.lease is not None else None
-
-
-def _key(what: AnyTask | Job[Any] | str) -> str:
-    if isinstance(what, str):
-        return what
-    return what.id if isinstance(what, Job) else what.name
+def _length(method: str, by: timedelta | float) -> timedelta:
+    if isinstance(by, bool) or not isinstance(by, timedelta | int | float):
+        raise InvalidJob(
+            f"{method} takes seconds or a timedelta, not {by!r}: write {method}(300), or {method}(timedelta(minutes=5))"
+        )
+    try:
+        length = by if isinstance(by, timedelta) else timedelta(seconds=by)
+    except (OverflowError, ValueError):
+        raise InvalidJob(f"{method} takes a length of time that has an end, not {by!r}") from None
+    if length < timedelta():
+        raise InvalidJob(f"time goes on: {method} takes zero or more seconds, not {by!r}")
+    return length

@@ -19,7 +19,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
 from taskharbor.core.reserved import is_news
 from taskharbor.core.schedule import Schedule
-from taskharbor.core.states import due_since, shown
+from taskharbor.core.states import Shown, due_since, shown
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -45,6 +45,7 @@ from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import DriverClosed, DriverForked, JobExists, LeaseError, UnknownDependency
 
 TallyKey = tuple[datetime, str, str, str]
+ENDED = frozenset({Shown.DONE, Shown.DLQ, Shown.CANCELLED})
 
 
 class MemoryDriver:
@@ -127,9 +128,8 @@ class MemoryDriver:
 
     async def query(self, where: Filter, now: datetime, limit: int, after: str | None = None) -> list[JobRecord]:
         with self._step() as store:
-            newest_first = list(reversed(store.jobs))
-            start = newest_first.index(after) + 1 if after in store.jobs else 0
-            matching = (job for id in newest_first[start:] if where.matches(job := store.jobs[id], now))
+            newest_first = store.newest_first(after, unfinished=bool(where.states) and ENDED.isdisjoint(where.states))
+            matching = (job for id in newest_first if where.matches(job := store.jobs[id], now))
             return [job for _, job in zip(range(limit), matching, strict=False)]
 
     async def counts(self, now: datetime) -> list[QueueCounts]:

@@ -39,7 +39,7 @@ def test_moving_to_postgres_takes_what_the_guide_says(tmp_path: Path, postgres: 
     section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").partition("## From SQLite to PostgreSQL")[2]
     (block,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     install, export, migrate, work = (line.removeprefix("$ ") for line in block.splitlines())
-    assert install == "pip install 'taskharbor[postgres]'"
+    assert install == "pip install './taskharbor[postgres]'  # from a clone"
     name = export.removeprefix("export ").partition("=")[0]
     place: dict[str, Any] = {
         "cwd": tmp_path,

@@ -183,7 +183,10 @@ def test_a_stopped_worker_releases_the_job_to_its_old_place(job: JobRecord) -> N
     assert (to.attempts, to.crashes, to.unknown_put_backs) == (job.attempts, job.crashes, job.unknown_put_backs)
 
 
-@given(held, st.booleans())
+once = records({State.INFLIGHT}, max_attempts=st.just(1), max_crashes=st.just(1))
+
+
+@given(held | once, st.booleans())
 def test_a_stop_during_the_only_run_of_a_job_ends_it(job: JobRecord, started: bool) -> None:
     """F6, W: with max_attempts=1 and max_crashes=1 a job never runs twice; any other, or one not begun, is released."""
     to = decided(job, Interrupted(started))

@@ -63,7 +63,7 @@ async def test_a_lease_is_renewed_three_times_per_lease_for_as_long_as_the_handl
     assert runs == 1
     assert (await world.record(job)).version == 1
     extends = [call["now"] for call in world.log.calls("extend_lease")]
-    assert all(later - earlier <= timedelta(seconds=10) for earlier, later in pairwise(extends))
+    assert all(later - earlier <= timedelta(seconds=10, milliseconds=1) for earlier, later in pairwise(extends))
     assert len(extends) == pytest.approx(30, abs=1)
 
 

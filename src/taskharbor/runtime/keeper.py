@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("taskharbor.keeper")
 TICK = 0.45  # between two looks at the runs; news are reported when they are between one and two of these old
 REPORT_EVERY = 1.0
+MOMENT = 1e-6  # a shorter wait may be lost in the rounding of the loop's time, and would be waited again for ever
 TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancelled it
 
 Stop = Literal["lost", "timeout", "cancel", "dead_letter", "shutdown"]
@@ -140,7 +141,7 @@ class Keeper:
         if self._held:
             wait = min(wait, TICK, self._next_report - loop.time())
         with suppress(TimeoutError):
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(max(wait, MOMENT)):
                 await self._woken.wait()
         self._dozing = False
         woken = self._woken.is_set()

@@ -17,6 +17,7 @@ from taskharbor.core.job import JobRecord
 PATIENCE = 10.0
 REST = 30.0
 ASIDE = 1.0
+MOMENT = 1e-6  # what is left of a wait by rounding alone would be waited for again and again
 
 
 class Quarantine:
@@ -38,7 +39,10 @@ class Quarantine:
     @property
     def patience(self) -> float | None:
         """How long to wait for empty slots at most; None if nothing is waited for."""
-        return None if self._wanted is None or self.alone else max(0.0, self._empty_by - self._time())
+        if self._wanted is None or self.alone:
+            return None
+        left = self._empty_by - self._time()
+        return left if left > MOMENT else 0.0
 
     def ask(self, free: int, empty: bool) -> tuple[int, list[str] | None]:
         """How many jobs to reserve, and which if only certain ones; `empty` says that no lease is held."""

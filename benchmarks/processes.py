@@ -161,7 +161,7 @@ async def _until_empty(url: str) -> None:
         before, moved = -1, time.perf_counter()
         while True:
             queues = await port.harbor.admin.queues.alist()
-            left = sum(queue.ready + queue.claimed + queue.running for queue in queues)
+            left = sum(queue.ready + queue.claimed + queue.running + queue.lapsed for queue in queues)
             if not left:
                 return
             if left != before:

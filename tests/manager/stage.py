@@ -79,7 +79,7 @@ class World:
     async def count(self) -> int:
         """How many jobs there are in all."""
         return sum(
-            it.ready + it.scheduled + it.claimed + it.running + it.done + it.dlq + it.cancelled
+            it.ready + it.scheduled + it.claimed + it.running + it.lapsed + it.done + it.dlq + it.cancelled
             for it in await self.look.counts(self.clock())
         )
 

@@ -319,7 +319,7 @@ class Crew:
     def unfinished(self) -> int:
         """How many jobs have not ended."""
         return sum(
-            each.scheduled + each.ready + each.waiting + each.claimed + each.running
+            each.scheduled + each.ready + each.waiting + each.claimed + each.running + each.lapsed
             for each in self.harbor.admin.queues.list()
         )
 

@@ -41,7 +41,7 @@ async def rush(number: int, limit: int, settings: Settings, start: int) -> None:
             await witness.settle(acks, datetime.now(UTC))
         elif not jobs:
             counts = await capability(driver, Inspect).counts(datetime.now(UTC))
-            if not any(it.ready + it.claimed + it.running for it in counts):
+            if not any(it.ready + it.claimed + it.running + it.lapsed for it in counts):
                 break
             await asyncio.sleep(0.02)
     await driver.close()

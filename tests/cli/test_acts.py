@@ -81,6 +81,8 @@ def test_a_bulk_act_wants_to_know_which_jobs(busy: Desk, act: str) -> None:
         1, "jobs", act, "shop.welcome", "--yes", "--url", busy.url
     )
     assert "unknown filter word" in busy.bad(2, "jobs", act, "colour:*", "--yes", "--url", busy.url)
+    assert "filter words are state:, queue:" in busy.bad(1, "jobs", act, "colour:red", "--yes", "--url", busy.url)
+    assert "say which jobs" in busy.bad(2, "jobs", act, "", "--yes", "--url", busy.url)
 
 
 def test_a_dry_run_only_looks(busy: Desk) -> None:

@@ -132,6 +132,7 @@ def test_no_such_job(busy: Desk) -> None:
     """C: exit 1."""
     assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--url", busy.url)
     assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--json", "--url", busy.url)
+    assert "the id is empty" in busy.bad(2, "jobs", "show", "", "--url", busy.url)
 
 
 def test_a_job_that_is_done_shows_no_error_in_lists(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from taskharbor.cli.ids import meant, search_hint, some, whole_ids
 from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.types import json_option, limit_option
 from taskharbor.cli.words import WORDS_HELP, ids_or_words
-from taskharbor.core.filter import Filter
+from taskharbor.core.filter import KNOWN_WORDS, Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
@@ -247,6 +247,8 @@ def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: 
 
 
 def _hint(missing: str) -> str:
+    if ":" in missing:
+        return f"; filter words are {KNOWN_WORDS}"
     return f"; the jobs of a task are task:{missing}" if "." in missing else search_hint(missing)
 
 

@@ -17,6 +17,8 @@ NAMED = 5
 
 async def whole_id(harbor: Harbor, id: str) -> str:
     """The id of the job that this is the ending of; else what was given."""
+    if not id:
+        raise click.UsageError("the id is empty: `taskharbor jobs ls` lists the ids of jobs")
     return (await harbor.admin.jobs.aresolve(id))[0]
 
 

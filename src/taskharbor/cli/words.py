@@ -35,7 +35,7 @@ def ids_or_words(given: Sequence[str], verb: str) -> tuple[list[str], list[str]]
     """What was given as ids, or as words; one of the two is empty."""
     words = [text for text in given if is_word(text)]
     ids = [text for text in given if not is_word(text)]
-    if not given:
+    if not given or "" in given:
         raise click.UsageError(f"say which jobs to {verb}: ids, or filter words such as queue:mail ('*' is all)")
     if words and ids:
         raise click.UsageError(

@@ -16,6 +16,7 @@ from taskharbor.core.states import Shown, shown
 from taskharbor.errors import ConfigError
 
 WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "since", "until")
+KNOWN_WORDS = ", ".join(f"{name}:" for name in ("state", *WORDS))
 FIELDS = {"group": "fingerprint", "workflow": "workflow_id"}
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
@@ -74,7 +75,7 @@ def parse(words: tuple[str, ...], now: datetime) -> Filter:
             states += [_state(part) for part in value.split(",")]
             continue
         if name not in WORDS:
-            raise ConfigError(f"unknown filter word {word!r}: use state:, {', '.join(f'{name}:' for name in WORDS)}")
+            raise ConfigError(f"unknown filter word {word!r}: use {KNOWN_WORDS}")
         field = FIELDS.get(name, name)
         if field in found:
             raise ConfigError(f"{word!r} is one {name} too many: only state: may be given several times")

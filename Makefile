@@ -56,9 +56,9 @@ torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, a
 	$(STEP) 'Real processes, real faults: what needs root says so'
 	@$(BIN)/python -m torture
 
-bench: $(VENV)/.bench ## Measure speed against the limit and others (half an hour; QUICK=1, ONLY=drain, ENGINE=postgres less)
+bench: $(VENV)/.bench ## Measure speed against the limit and others (half an hour; QUICK=1, ONLY=drain, ENGINE=postgres less; AGAINST=main~9 with an earlier revision)
 	@$(VENV)/bench/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') \
-		$(if $(ENGINE),--engine '$(ENGINE)')
+		$(if $(ENGINE),--engine '$(ENGINE)') $(if $(AGAINST),--against '$(AGAINST)')
 
 lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requirements/*.txt
 	$(STEP) 'Pinning the dependencies for Python 3.11 and newer'

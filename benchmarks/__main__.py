@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import environment, plot, report, rivals, server
+from benchmarks import against, environment, plot, report, rivals, server
 from benchmarks.measures import measures
 from benchmarks.model import POSTGRES, SQLITE, Measure
 from benchmarks.run import Runner, weight
@@ -31,6 +31,7 @@ def main() -> int:
     words.add_argument("--quick", action="store_true", help="two minutes; numbers too rough to keep")
     words.add_argument("--only", default="", help="measures whose key contains this; several with commas")
     words.add_argument("--engine", choices=(SQLITE, POSTGRES), help="all measures of one engine; the other's stay")
+    words.add_argument("--against", metavar="REVISION", help="compare only with an earlier revision of this project")
     words.add_argument("--list", action="store_true", help="show the keys")
     words.add_argument("--report", action="store_true", help="write RESULTS.md and results.svg again from results.json")
     options = words.parse_args()
@@ -42,6 +43,8 @@ def main() -> int:
     if options.list:
         print("\n".join(f"{measure.key:28} {measure.title}" for measure in chosen))
         return 0
+    if options.against is not None:
+        return _compare(chosen, options.against)
     results = _run(chosen)
     _show(chosen, results)
     if options.quick or options.only:
@@ -51,6 +54,16 @@ def main() -> int:
     results = {**json.loads(file.read_text(encoding="utf-8")), **results} if file.exists() else results
     file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return _report(results)
+
+
+def _compare(chosen: Sequence[Measure], revision: str) -> int:
+    try:
+        with against.checked_out(revision) as tree:
+            pairs = list(against.compared(chosen, revision, tree))
+            _show(pairs, _run(pairs))
+    except against.UnknownRevision as error:
+        sys.exit(str(error))
+    return 0
 
 
 def _report(results: dict[str, Any]) -> int:

@@ -18,6 +18,7 @@ class Side:
     `weight` is about how many seconds it takes, for the progress bar. `package` must be there. `known` is what others
     measured, to compare with where the package cannot be had. On PostgreSQL an argument that is `POSTGRES` becomes the
     URL of a database of its own: a new one, or a copy of the one that a setup has made under the name `database`.
+    `root` is another tree of this project, whose code is measured.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Side:
     rounds: int | None = None
     known: float | None = None
     database: str | None = None
+    root: str | None = None
 
 
 @dataclass(frozen=True)

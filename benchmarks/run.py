@@ -107,9 +107,11 @@ class Runner:
         arguments = {name: url if value == POSTGRES else value for name, value in side.arguments.items()}
         command = [sys.executable, "-m", "benchmarks.side", side.function, json.dumps(arguments), str(folder)]
         environment = {name: value for name, value in os.environ.items() if name != "TASKHARBOR_URL"}
+        root = ROOT if side.root is None else Path(side.root)
+        environment["PYTHONPATH"] = str(root / "src")  # goes before the tree that is installed
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=root,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -19,6 +19,7 @@ from benchmarks.server import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 180.0
+LEFT_OUT = ("TASKHARBOR_URL", "PYTHONDONTWRITEBYTECODE")  # a side that compiles its sources each time measures that
 Step = Callable[[str, float], None]
 
 
@@ -106,7 +107,7 @@ class Runner:
     def _process(self, side: Side, folder: Path, url: str | None = None) -> dict[str, float]:
         arguments = {name: url if value == POSTGRES else value for name, value in side.arguments.items()}
         command = [sys.executable, "-m", "benchmarks.side", side.function, json.dumps(arguments), str(folder)]
-        environment = {name: value for name, value in os.environ.items() if name != "TASKHARBOR_URL"}
+        environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         root = ROOT if side.root is None else Path(side.root)
         environment["PYTHONPATH"] = str(root / "src")  # goes before the tree that is installed
         process = subprocess.Popen(

@@ -48,6 +48,8 @@ __all__ = [
     "group",
 ]
 
+__version__ = "0.1.0"
+
 # Where each public name lives: imported when first asked for, so that `import taskharbor` alone costs next to nothing.
 _HOMES = {
     "AsyncTask": "task",

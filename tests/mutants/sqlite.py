@@ -118,7 +118,7 @@ def sql_settled_kind_not_compared(verdict: Any, job: Any, to: Any, now: Any) -> 
 @mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start")
 def sql_start_not_stored(sql: str) -> str:
     """Nobody knows how long a short run took."""
-    return instead(sql, "started_at = run.value", "started_at = started_at")
+    return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
 
 
 @mutant((settle, "FAIL"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-fail]")

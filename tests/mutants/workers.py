@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -294,15 +294,15 @@ def reserves_more_than_it_has_slots(room: Any, worker: Worker) -> Any:
 
 
 @mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
-def one_queue_takes_all_slots(claim: Any, lines: Lines, free: int) -> Claim:
+def one_queue_takes_all_slots(claim: Any, lines: Lines, free: int, running: Iterable[str]) -> Claim:
     """A queue whose jobs hang stops the others."""
     return Claim(lines.shares(), free)
 
 
 @mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
-def kept_slots_stay_empty(claim: Any, lines: Lines, free: int) -> Any:
+def kept_slots_stay_empty(claim: Any, lines: Lines, free: int, running: Iterable[str]) -> Any:
     """The slot kept for a queue is given to nobody, the queue included."""
-    found: Claim = claim(lines, free)
+    found: Claim = claim(lines, free, running)
     return found._replace(limit=0) if found.kept else found
 
 

@@ -6,10 +6,10 @@ Importing this imports no engine and no rich; commands that draw import rich whe
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 
 import click
 
+from taskharbor import __version__
 from taskharbor.cli.bench import bench
 from taskharbor.cli.dlq import dlq
 from taskharbor.cli.enqueue import enqueue
@@ -29,7 +29,7 @@ __all__ = ["cli", "main"]
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(version("taskharbor"), message="taskharbor %(version)s")
+@click.version_option(__version__, message="taskharbor %(version)s")
 @place_options
 def cli() -> None:
     """Durable background jobs for Python.

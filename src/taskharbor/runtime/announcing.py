@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
+from taskharbor import __version__
 from taskharbor.runtime.session import Session
 
 logger = logging.getLogger("taskharbor.worker")
@@ -13,13 +14,11 @@ MOST_NAMED = 10
 
 def announce(id: str, session: Session, queues: Sequence[str], slots: int, tasks: Collection[str]) -> None:
     """Log `worker.started`; warn if there is no task to run."""
-    from importlib.metadata import version  # slow to import, and only workers need it
-
     fields = {"event": "worker.started", "store": session.store, "queues": list(queues), "slots": slots}
     logger.info(
         "worker.started: %s (taskharbor %s) works on %s of %s, %d %s at a time, %s",
         id,
-        version("taskharbor"),
+        __version__,
         ", ".join(queues),
         session.store,
         slots,

@@ -7,7 +7,7 @@ share what is claimed at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -39,7 +39,6 @@ class Lines:
         self.names = tuple(weights)
         self._shares = [name for name, weight in weights.items() for _ in range(weight)]
         self._chance = chance
-        self._running = dict.fromkeys(self.names, 0)
         self._most_kept = slots // 2
         self.keep_slots = 1 < len(self.names) <= slots
 
@@ -49,21 +48,15 @@ class Lines:
             self._chance.shuffle(self._shares)
         return list(self._shares)
 
-    def began(self, queue: str) -> None:
-        """A job of this queue takes a slot."""
-        if self.keep_slots:
-            self._running[queue] = self._running.get(queue, 0) + 1
+    def claim(self, free: int, running: Iterable[str]) -> Claim:
+        """What to reserve with so many free slots, without the slots kept for queues that run nothing.
 
-    def ended(self, queue: str) -> None:
-        """Its slot is free again."""
-        if self.keep_slots:
-            self._running[queue] -= 1
-
-    def claim(self, free: int) -> Claim:
-        """What to reserve with so many free slots, without the slots kept for queues that run nothing."""
+        `running` are the queues of the jobs that run, looked at only if slots are kept.
+        """
         if not self.keep_slots:
             return Claim(self.shares(), free)
-        idle = [name for name in self.names if not self._running[name]]
+        busy = set(running)
+        idle = [name for name in self.names if name not in busy]
         # If no queue runs anything, whichever gives a job uses its own slot.
         kept = min(len(idle) - (len(idle) == len(self.names)), self._most_kept)
         spare = free - kept

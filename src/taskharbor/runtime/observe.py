@@ -67,25 +67,33 @@ class Observer:
         """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
         minute = now.replace(second=0, microsecond=0)
         quiet = not logger.isEnabledFor(logging.INFO)
-        totals: dict[tuple[str, str, str], list[float]] = {}  # of these alone: hashing the minute each time costs
+        successes: dict[tuple[str, str], list[float]] = {}  # nearly all of them; hashing the minute each time costs
         for held, to in entries:
             job, started = held.job, held.started_at
-            outcome = "done" if type(to) is Ack else _outcome(job, to, held.stop)
-            kept = "dlq" if outcome == "by_hand" else outcome
-            key = job.queue, job.type, kept if started is not None else not_started(kept)
-            total = totals.get(key)
+            if not quiet or started is None or type(to) is not Ack:
+                self._note(held, to, minute, now)
+                continue
+            total = successes.get((job.queue, job.type))
             if total is None:
-                total = totals[key] = self._totals[minute, *key]
+                total = successes[job.queue, job.type] = self._totals[minute, job.queue, job.type, "done"]
             total[0] += 1
-            if started is not None:
-                total[1] += (now - started) / SECOND
-                self.finished += 1
-            elif not isinstance(to, PutBack):
-                self.finished += 1
-            if not (quiet and outcome == "done"):
-                _tell(outcome, held, to, now)
-            if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
-                self._tell_unknown(job.type, now)
+            total[1] += (now - started).total_seconds()
+            self.finished += 1
+
+    def _note(self, held: Held, to: Transition, minute: datetime, now: datetime) -> None:
+        """Count and log one outcome."""
+        job, started = held.job, held.started_at
+        outcome = _outcome(job, to, held.stop)
+        kept = "dlq" if outcome == "by_hand" else outcome
+        total = self._totals[minute, job.queue, job.type, kept if started is not None else not_started(kept)]
+        total[0] += 1
+        if started is not None:
+            total[1] += (now - started).total_seconds()
+        if started is not None or not isinstance(to, PutBack):
+            self.finished += 1
+        _tell(outcome, held, to, now)
+        if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
+            self._tell_unknown(job.type, now)
 
     def _tell_unknown(self, task: str, now: datetime) -> None:
         """Warn of a task that is not registered here: at once, then once a minute with the number of put-backs."""

@@ -322,7 +322,9 @@ class Worker:
     def _room(self) -> tuple[Claim, list[str] | None]:
         """How many jobs of which queues to reserve now, and their ids if only certain ones."""
         free, ids = self._quarantine.ask(self._options.concurrency - self.busy, self._empty)
-        return Claim(self._lines.shares(), free) if ids is not None else self._lines.claim(free), ids
+        if ids is not None:
+            return Claim(self._lines.shares(), free), ids
+        return self._lines.claim(free, (held.job.queue for held in self._running.values())), None
 
     async def _slot_soon(self) -> bool:
         """Whether a slot becomes free at once: then the next reserve serves all queues, and idle ones need no look."""
@@ -396,7 +398,6 @@ class Worker:
             self._settler.submit(held, refused)
         else:
             self._running[job.id] = held
-            self._lines.began(job.queue)
             task = new_task(self._executor.run(held, self._concluded), loop=self._loop, name=job.id)
             if not held.ended:
                 held.task = task
@@ -430,7 +431,6 @@ class Worker:
     def _conclude(self, held: Held, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless the lease is lost or somebody else did (L4)."""
         del self._running[held.job.id]
-        self._lines.ended(held.job.queue)
         held.task = None  # a lease outlasts its run, and what a run was made of should not
         try:
             if held.abandoned:  # `stop` or `release` has seen to its lease

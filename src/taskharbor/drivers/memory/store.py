@@ -49,7 +49,6 @@ class Store:
 
     def __init__(self, new_token: Callable[[], str]) -> None:
         self.jobs: dict[str, JobRecord] = {}
-        self._unfinished: set[str] = set()
         self.keys: dict[str, KeyRecord] = {}
         self.paused: set[str] = set()
         self.parents: dict[str, list[Edge]] = {}
@@ -126,9 +125,9 @@ class Store:
         return all(id not in self.jobs or self.jobs[id].state in TERMINAL for id in ids)
 
     def newest_first(self, after: str | None, *, unfinished: bool) -> list[str]:
-        """The ids of all jobs behind this one, or of those that have not ended: that is, without a look at the rest."""
+        """The ids of all jobs behind this one, or of those that have not ended."""
         seq = self._seq
-        ids = sorted(self._unfinished, key=seq.__getitem__, reverse=True) if unfinished else list(reversed(self.jobs))
+        ids = [id for id in reversed(self.jobs) if not unfinished or self.jobs[id].completed_at is None]
         last = None if after is None else seq.get(after)
         return ids if last is None else [id for id in ids if seq[id] < last]
 
@@ -458,7 +457,6 @@ class Store:
         id, state, lease = job.id, job.state, job.lease
         before = self.jobs.get(id)
         self.jobs[id] = job
-        (self._unfinished.discard if state in TERMINAL else self._unfinished.add)(id)
         was_lined = self._line.drop(id)
         if state is READY:
             self._line.put(id, job.queue, job.priority, job.due_at, self._seq[id])

@@ -5,6 +5,7 @@ SQLite goes on in a file that was deleted, renamed or replaced, and says nothing
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,13 +18,13 @@ LOOK_EVERY = 0.5
 Identity = tuple[int, int]
 
 
-def identity(path: Path) -> Identity:
+def identity(path: Path | str) -> Identity:
     """The file itself, whatever it is called."""
-    found = path.stat()
+    found = os.stat(path)  # noqa: PTH116  a Path would be turned into text each time, after every write
     return found.st_dev, found.st_ino
 
 
-def identity_or_none(path: Path) -> Identity | None:
+def identity_or_none(path: Path | str) -> Identity | None:
     """The file itself, if there is one. What cannot be looked at for other reasons is an OSError."""
     try:
         return identity(path)
@@ -36,8 +37,8 @@ class Files:
 
     def __init__(self, path: Path, opened: Identity, db: apsw.Connection) -> None:
         # A name of an open descriptor is no place where a file could be put back.
-        name = Path(db.filename) if path.is_relative_to("/dev") or path.is_relative_to("/proc") else path
-        beside = [(each, identity_or_none(each)) for each in (Path(db.filename_wal), Path(f"{db.filename}-shm"))]
+        name = db.filename if path.is_relative_to("/dev") or path.is_relative_to("/proc") else str(path)
+        beside = [(each, identity_or_none(each)) for each in (db.filename_wal, f"{db.filename}-shm")]
         self._jobs = (name, opened)
         self._known = [self._jobs, *((each, found) for each, found in beside if found is not None)]
         self._looked = time.monotonic()
@@ -61,7 +62,7 @@ class Files:
         return False
 
 
-def _wrong(path: Path, opened: Identity) -> str | None:
+def _wrong(path: str, opened: Identity) -> str | None:
     try:
         found = identity_or_none(path)
     except OSError:  # such as a folder that may no longer be searched: that says nothing about the file

@@ -30,7 +30,7 @@ def test_importing_it_brings_no_engine_and_no_terminal() -> None:
         "heavy = {'apsw', 'sqlite3', 'asyncpg', 'redis', 'nats', 'rich', 'click', 'cronsim', 'starlette', 'uvicorn', "
         "'jinja2', 'pydantic', 'hypothesis', 'pytest', 'pickle'}; "
         "print(*sorted(heavy & set(sys.modules)), *[m for m in sys.modules if m.startswith(('taskharbor.testing', "
-        "'taskharbor.cli', 'taskharbor.drivers.'))])"
+        "'taskharbor.cli.', 'taskharbor.drivers.'))])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("", "")
@@ -122,7 +122,7 @@ def test_it_works_where_processes_do_not_fork_and_signals_are_few(tmp_path: Path
 import asyncio, os, signal
 del os.fork, os.register_at_fork, signal.SIGHUP
 from taskharbor import Harbor
-from taskharbor.runtime.signals import on_end_signals, stop_signals
+from taskharbor.worker.signals import on_end_signals, stop_signals
 
 class Loop(asyncio.SelectorEventLoop):
     def add_signal_handler(self, *args):

@@ -14,12 +14,12 @@ from pages import DOCS, ROOT, blocks, table, text_of
 from taskharbor import Harbor, Retry
 from taskharbor.cli import cli
 from taskharbor.cli.worker import CLOSE_PATIENCE
+from taskharbor.client.declaration import When
+from taskharbor.client.options import TASK_OPTIONS, JobOptions
 from taskharbor.config import DEFAULT_URL
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, UNKNOWN_TASK_RETRY
 from taskharbor.core.recurrence import ANCHOR, Recurrence
-from taskharbor.runtime.declaration import When
-from taskharbor.runtime.options import TASK_OPTIONS, JobOptions
-from taskharbor.runtime.worker import CANCEL_PATIENCE, FLUSH_PATIENCE
+from taskharbor.worker.worker import CANCEL_PATIENCE, FLUSH_PATIENCE
 
 COMMAND = re.compile(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor +(.+)")
 UNITS = {"s": 1, "min": 60, "h": 3600, "days": 24 * 3600, "KiB": 1024}
@@ -159,7 +159,7 @@ def test_every_way_to_die_is_in_the_table_of_failures() -> None:
 
 def test_every_event_in_the_table_of_failures_is_logged() -> None:
     """What the page tells people to look for is what workers write."""
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/taskharbor/runtime").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/taskharbor/worker").glob("*.py"))
     events = set(re.findall(r"`((?:job|lease|store|worker|task)\.\w+)`", text_of("failures")))
     assert {event for event in events if event not in source} == set()
 

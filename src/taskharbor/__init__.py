@@ -14,16 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from taskharbor.client.handle import Job
+    from taskharbor.client.step import Step
     from taskharbor.core.job import JobRecord
     from taskharbor.core.retry import Retry
     from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
     from taskharbor.flow import FailedStep, Flow, Graph, chain, chord, group
     from taskharbor.harbor import Harbor
-    from taskharbor.runtime.context import JobContext, current
-    from taskharbor.runtime.handle import Job
-    from taskharbor.runtime.run import Run
-    from taskharbor.runtime.step import Step
     from taskharbor.task import AsyncTask, Task
+    from taskharbor.worker.context import JobContext, current
+    from taskharbor.workflows.run import Run
 
 __all__ = [
     "AsyncTask",
@@ -57,20 +57,20 @@ _HOMES = {
     "Flow": "flow",
     "Graph": "flow",
     "Harbor": "harbor",
-    "Job": "runtime.handle",
-    "JobContext": "runtime.context",
+    "Job": "client.handle",
+    "JobContext": "worker.context",
     "JobRecord": "core.job",
     "LeaseLost": "errors",
     "Retry": "core.retry",
     "RetryAfter": "errors",
-    "Run": "runtime.run",
+    "Run": "workflows.run",
     "Snooze": "errors",
-    "Step": "runtime.step",
+    "Step": "client.step",
     "Task": "task",
     "Unrecoverable": "errors",
     "chain": "flow",
     "chord": "flow",
-    "current": "runtime.context",
+    "current": "worker.context",
     "group": "flow",
 }
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from taskharbor.client.naming import check_function, name_of
+from taskharbor.client.options import JobOptions, checked
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
 from taskharbor.errors import ConfigError, ScheduleExists
-from taskharbor.runtime.naming import check_function, name_of
-from taskharbor.runtime.options import JobOptions, checked
 from taskharbor.task import AsyncTask, Task
 
 if TYPE_CHECKING:
+    from taskharbor.client.declaration import Declared
+    from taskharbor.client.registered_task import Registered
     from taskharbor.core.recurrence import Recurrence
-    from taskharbor.runtime.declaration import Declared
-    from taskharbor.runtime.registered import Registered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class Recurrer:
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
         """Declare it."""
-        from taskharbor.runtime.declaration import Declared, check_call
+        from taskharbor.client.declaration import Declared, check_call
 
         task = _known(function)
         if task is not None:
@@ -103,7 +103,7 @@ class Recurrer:
         return task
 
     def _check_known(self, task: AnyTask) -> None:
-        from taskharbor.runtime.declaration import check_options
+        from taskharbor.client.declaration import check_options
 
         if self._retry is not None:
             raise ConfigError("retry= belongs to the task: say it in its @harbor.task")

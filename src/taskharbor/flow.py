@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
+from taskharbor.client.step import Step
 from taskharbor.core.collecting import FailedStep
 from taskharbor.errors import InvalidJob
-from taskharbor.runtime.flow import After, Flow, Group, OnFailure, Sequel, Tempered, next_step
-from taskharbor.runtime.graph import Graph
-from taskharbor.runtime.step import Step
+from taskharbor.workflows.flow import After, Flow, Group, OnFailure, Then, WithPolicy, next_step
+from taskharbor.workflows.graph import Graph
 
 __all__ = ["FailedStep", "Flow", "Graph", "chain", "chord", "group"]
 
@@ -113,12 +113,12 @@ def chord(members: Flow[Any], finalizer: Takes[Any, B], /, *, on_failure: OnFail
 
 
 def _tempered(flow: Flow[Any], policy: OnFailure) -> Flow[Any]:
-    return flow if policy == "hold" else Tempered(flow, policy)
+    return flow if policy == "hold" else WithPolicy(flow, policy)
 
 
 def _behind(before: Flow[Any], following: Any) -> Flow[Any]:
     flow: Flow[Any] = following
-    return After(before, flow) if isinstance(following, Flow) else Sequel(before, next_step(before, following, (), {}))
+    return After(before, flow) if isinstance(following, Flow) else Then(before, next_step(before, following, (), {}))
 
 
 def _checked(flow: Flow[T]) -> Flow[T]:

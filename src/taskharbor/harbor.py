@@ -10,24 +10,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
-from taskharbor.core.codec import PAYLOAD_LIMIT
-from taskharbor.core.decide import Retention
-from taskharbor.core.misfit import closest
-from taskharbor.core.names import check_name
-from taskharbor.core.retry import Retry
-from taskharbor.decorators import Recurrer, Registrar
-from taskharbor.driver import Driver, Migration
-from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
-from taskharbor.runtime.admin import Admin
-from taskharbor.runtime.blocks import Managed
-from taskharbor.runtime.chance import own_chance
-from taskharbor.runtime.client import Client, listed, transaction_of
-from taskharbor.runtime.clock import Clock
-from taskharbor.runtime.executor import Middleware
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.mourning import Hook
-from taskharbor.runtime.naming import check_function, name_of, returns_its_result
-from taskharbor.runtime.options import (
+from taskharbor.admin.admin import Admin
+from taskharbor.client.blocks import Managed
+from taskharbor.client.client import Client, listed, transaction_of
+from taskharbor.client.clock import Clock
+from taskharbor.client.handle import Job
+from taskharbor.client.naming import check_function, name_of, returns_its_result
+from taskharbor.client.options import (
     TASK_OPTIONS,
     Duration,
     JobOptions,
@@ -36,17 +25,28 @@ from taskharbor.runtime.options import (
     seconds,
     unknown_option,
 )
-from taskharbor.runtime.other_names import HARBOR_NAMES, hinting
-from taskharbor.runtime.portal import Portal, blocking
-from taskharbor.runtime.registered import Registered
-from taskharbor.runtime.run import Run
-from taskharbor.runtime.session import Session, Settings
-from taskharbor.runtime.step import Step, named_step
-from taskharbor.runtime.workplace import Workplace
+from taskharbor.client.other_names import HARBOR_NAMES, hinting
+from taskharbor.client.portal import Portal, blocking
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.rng import own_rng
+from taskharbor.client.session import Session, Settings
+from taskharbor.client.step import Step, named_step
+from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.decide import Retention
+from taskharbor.core.misfit import closest
+from taskharbor.core.names import check_name
+from taskharbor.core.retry import Retry
+from taskharbor.decorators import Recurrer, Registrar
+from taskharbor.driver import Driver, Migration
+from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
 from taskharbor.task import AsyncTask, Task
+from taskharbor.worker.dead_hooks import Hook
+from taskharbor.worker.executor import Middleware
+from taskharbor.worker.workplace import Workplace
+from taskharbor.workflows.run import Run
 
 if TYPE_CHECKING:
-    from taskharbor.runtime.declaration import RecurringOptions
+    from taskharbor.client.declaration import RecurringOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,7 +105,7 @@ class Harbor(Workplace):
             store_timeout=store_timeout,
         )
         self._driver = driver
-        super().__init__(Client(Session(self._connect, settings, clock, chance or own_chance(), self._shown)))
+        super().__init__(Client(Session(self._connect, settings, clock, chance or own_rng(), self._shown)))
         self.admin = Admin(self._client, self._tasks)
 
     if not TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Harbor(Workplace):
         for a task that has several; `arguments` are what it is called with.
         Workers write this down when they start, the last one to start wins, and every worker sees to it (N5).
         """
-        from taskharbor.runtime.declaration import recurrence  # most harbors have no cron to read
+        from taskharbor.client.declaration import recurrence  # most harbors have no cron to read
 
         if function is not None:
             raise ConfigError(
@@ -353,7 +353,7 @@ class Harbor(Workplace):
 
         def session() -> Session:
             connect = _connecting(store)
-            return Session(connect, self._session.settings, clock, chance or own_chance(), lambda: shown)
+            return Session(connect, self._session.settings, clock, chance or own_rng(), lambda: shown)
 
         return Managed(
             "stand_in",

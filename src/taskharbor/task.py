@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
+from taskharbor.client.client import Client
+from taskharbor.client.handle import Job
+from taskharbor.client.options import JobOptions, checked, misplaced
+from taskharbor.client.other_names import TASK_NAMES, hinting
+from taskharbor.client.portal import Portal
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.step import Step
 from taskharbor.errors import WrongArguments
-from taskharbor.runtime.client import Client
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.options import JobOptions, checked, misplaced
-from taskharbor.runtime.other_names import TASK_NAMES, hinting
-from taskharbor.runtime.portal import Portal
-from taskharbor.runtime.registered import Registered
-from taskharbor.runtime.step import Step
 
 P = ParamSpec("P")
 R = TypeVar("R")

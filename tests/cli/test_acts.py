@@ -205,7 +205,7 @@ def test_a_replay_leaves_what_changed_during_the_question(desk: Desk, monkeypatc
 
 def test_a_missing_id_does_not_stop_the_others(busy: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """C: also where there are more jobs than are searched for endings; only an ending gets the hint about it."""
-    monkeypatch.setattr("taskharbor.runtime.endings.SEARCHED", 2)
+    monkeypatch.setattr("taskharbor.admin.endings.SEARCHED", 2)
     gone = "0198c5d2-0000-7000-8000-0000deadbeef"
     for act in ("jobs", "dlq"):
         result = busy.run(act, "replay", gone, "dead1" if act == "jobs" else "dead2", "deadbeef", "--url", busy.url)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from taskharbor.admin.recurring import RecurringTask
 from taskharbor.cli.demo import play
 from taskharbor.cli.demo.promises import Promise, verdicts
 from taskharbor.cli.demo.story import Story
 from taskharbor.core.job import JobRecord
 from taskharbor.core.recurrence import Recurrence
 from taskharbor.core.states import State
-from taskharbor.runtime.recurring import RecurringTask
 
 from .desk import Desk, in_terminal, unpainted, until
 

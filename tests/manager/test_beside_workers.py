@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from runtime.world import World as Runtime
-from runtime.world import time, virtual
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import WaitForWork
 from taskharbor.errors import IllegalMove, InvalidJob
 from taskharbor.manager import TaskManager
+from world import World as Runtime
+from world import time, virtual
 
 from .stage import LEASE, World, played
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from runtime.world import time, virtual
 from taskharbor import drivers
+from taskharbor.client import forking
 from taskharbor.driver import Driver
 from taskharbor.errors import BlockingCallInLoop, StoreClosed, TaskError
 from taskharbor.manager import TaskManager
-from taskharbor.runtime import forking
 from taskharbor.testing import ManualClock, Wrapper
+from world import time, virtual
 
 from .stage import LEASE, World, played
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from runtime.world import time, virtual
 from taskharbor.core.job import LAST_MOMENT, Progress
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import (
@@ -26,6 +25,7 @@ from taskharbor.manager import Task, TaskManager
 from taskharbor.manager.desk import PAGE
 from taskharbor.manager.holding import FEW, REMEMBERED
 from taskharbor.testing import LostReply, LostRequest, ManualClock, SkewedClock, Wrapper, script
+from world import time, virtual
 
 from .stage import LEASE, World, played
 

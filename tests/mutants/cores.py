@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from taskharbor.client import step as steps
 from taskharbor.core import decide as decisions
 from taskharbor.core import evolve, ids, outcome
 from taskharbor.core import wiring as wirings
@@ -22,10 +23,9 @@ from taskharbor.core.wiring import Given
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
-from taskharbor.runtime import executor as executors
-from taskharbor.runtime import quarantine as quarantines
-from taskharbor.runtime import step as steps
-from taskharbor.runtime import worker as workers
+from taskharbor.worker import executor as executors
+from taskharbor.worker import quarantine as quarantines
+from taskharbor.worker import worker as workers
 
 from .mutant import Roll
 

@@ -9,6 +9,8 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from taskharbor.admin import recurring as operators
+from taskharbor.admin.recurring import Found, Recurring
 from taskharbor.core import ticking
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.recurrence import Definition, Recurrence, decode
@@ -17,11 +19,9 @@ from taskharbor.core.states import INFLIGHT
 from taskharbor.core.ticking import Tick
 from taskharbor.driver import Swap
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.runtime import recurring as operators
-from taskharbor.runtime import scheduler as schedulers
-from taskharbor.runtime.context import JobContext
-from taskharbor.runtime.recurring import Found, Recurring
-from taskharbor.runtime.scheduler import Scheduler
+from taskharbor.worker import scheduler as schedulers
+from taskharbor.worker.context import JobContext
+from taskharbor.worker.scheduler import Scheduler
 
 from .mutant import Roll
 

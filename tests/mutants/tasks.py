@@ -24,7 +24,7 @@ from taskharbor.manager import task as tasks
 from taskharbor.manager.checks import Caller
 from taskharbor.manager.desk import Desk
 from taskharbor.manager.holding import Holding
-from taskharbor.runtime import workplace
+from taskharbor.worker import workplace
 
 from .mutant import Roll
 

@@ -81,5 +81,5 @@ def test_every_catcher_exists() -> None:
 
 
 def test_every_scene_is_needed() -> None:
-    """A scene that catches nobody belongs into tests/runtime."""
+    """A scene that catches nobody belongs into tests/worker."""
     assert SCENES.keys() <= {name for mutant in MUTANTS for name in mutant.caught_by}

@@ -8,6 +8,9 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from taskharbor.admin import workflows as operators
+from taskharbor.admin.workflows import Workflows
+from taskharbor.client.client import Client
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.outcome import Failed, Outcome
@@ -15,14 +18,11 @@ from taskharbor.core.states import Shown
 from taskharbor.core.workflow import Outs, Shape, flat
 from taskharbor.driver import Group, Inspect, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.runtime import executor as executors
-from taskharbor.runtime import flow as flows
-from taskharbor.runtime import workflows as operators
-from taskharbor.runtime.client import Client
-from taskharbor.runtime.flow import Edges, Flow, Plan, Steps
-from taskharbor.runtime.keeper import Held
-from taskharbor.runtime.parents import Parents
-from taskharbor.runtime.workflows import Workflows
+from taskharbor.worker import executor as executors
+from taskharbor.worker.keeper import Held
+from taskharbor.worker.parents import Parents
+from taskharbor.workflows import flow as flows
+from taskharbor.workflows.flow import Edges, Flow, Plan, Steps
 
 from .mutant import Roll
 

@@ -9,25 +9,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from taskharbor.client import clock as clocks
+from taskharbor.client.client import Client
+from taskharbor.client.clock import EngineClock
+from taskharbor.client.idle import Idle
+from taskharbor.client.step import Step
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Extended, Inspect, capability
 from taskharbor.errors import LeaseError
-from taskharbor.runtime import clock as clocks
-from taskharbor.runtime import executor as executors
-from taskharbor.runtime.client import Client
-from taskharbor.runtime.clock import EngineClock
-from taskharbor.runtime.context import JobContext
-from taskharbor.runtime.doze import Doze
-from taskharbor.runtime.executor import Executor
-from taskharbor.runtime.keeper import Held, Keeper, Stop
-from taskharbor.runtime.lines import Claim, Lines
-from taskharbor.runtime.quarantine import Quarantine
-from taskharbor.runtime.settler import Entry, Settler
-from taskharbor.runtime.step import Step
-from taskharbor.runtime.upkeep import Upkeep
-from taskharbor.runtime.worker import Worker
+from taskharbor.worker import executor as executors
+from taskharbor.worker.context import JobContext
+from taskharbor.worker.executor import Executor
+from taskharbor.worker.keeper import Held, Keeper, Stop
+from taskharbor.worker.quarantine import Quarantine
+from taskharbor.worker.queue_weights import Claim, QueueWeights
+from taskharbor.worker.settler import Entry, Settler
+from taskharbor.worker.upkeep import Upkeep
+from taskharbor.worker.worker import Worker
 
 from .mutant import Roll
 
@@ -293,14 +293,14 @@ def reserves_more_than_it_has_slots(room: Any, worker: Worker) -> Any:
     return claim._replace(limit=claim.limit + 1 if claim.limit > 0 else 0), ids
 
 
-@mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
-def one_queue_takes_all_slots(claim: Any, lines: Lines, free: int, running: Iterable[str]) -> Claim:
+@mutant((QueueWeights, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
+def one_queue_takes_all_slots(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Claim:
     """A queue whose jobs hang stops the others."""
     return Claim(lines.shares(), free)
 
 
-@mutant((Lines, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
-def kept_slots_stay_empty(claim: Any, lines: Lines, free: int, running: Iterable[str]) -> Any:
+@mutant((QueueWeights, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
+def kept_slots_stay_empty(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Any:
     """The slot kept for a queue is given to nobody, the queue included."""
     found: Claim = claim(lines, free, running)
     return found._replace(limit=0) if found.kept else found
@@ -399,14 +399,14 @@ async def asks_for_short_leases(reserve: Any, worker: Worker, room: int, *rest: 
         worker._lease_for = lease_for
 
 
-@mutant((Doze, "back_off"), by="a_store_that_was_away_finds_its_workers_again")
-async def outage_ends_the_worker(back_off: Any, doze: Doze, failures: int) -> None:
+@mutant((Idle, "back_off"), by="a_store_that_was_away_finds_its_workers_again")
+async def outage_ends_the_worker(back_off: Any, doze: Idle, failures: int) -> None:
     """A worker that met an outage never asks again."""
     await doze._stopping.wait()
 
 
-@mutant((Doze, "until_work"), by="a_delayed_job_runs_on_time")
-async def polls_in_the_dark(until_work: Any, doze: Doze, **rest: Any) -> None:
+@mutant((Idle, "until_work"), by="a_delayed_job_runs_on_time")
+async def polls_in_the_dark(until_work: Any, doze: Idle, **rest: Any) -> None:
     """A worker sleeps through due times."""
     await doze._first_of(asyncio.sleep(5))
 

@@ -13,12 +13,12 @@ import pytest
 from taskharbor import Harbor, current
 from taskharbor.core.wiring import filled
 from taskharbor.errors import ConfigError, DriverUnavailable
-from taskharbor.runtime import executor as executors
 from taskharbor.testing import simulation
 from taskharbor.testing.history import Began, Called, Final, Job
 from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
 from taskharbor.testing.simulation.flows import Flows, WrongResult
 from taskharbor.testing.simulation.workload import everything
+from taskharbor.worker import executor as executors
 
 from . import scenarios
 

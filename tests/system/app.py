@@ -18,10 +18,10 @@ from msgspec.structs import replace
 from taskharbor import Harbor, LeaseLost, Retry, Snooze, current
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
-from taskharbor.runtime.context import JobContext
 from taskharbor.testing.faults import Call, Wrapper
 from taskharbor.testing.history import Event, Final, HistoryFile
 from taskharbor.testing.witness import Witness
+from taskharbor.worker.context import JobContext
 
 VARIABLE = "SYSTEM_TEST"
 TICK = 0.02

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from taskharbor.admin.base import BULK_LIMIT
+from taskharbor.admin.bulk import MOST, Act, Bulk, Progress
 from taskharbor.cli import lists, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import meant, search_hint, some, whole_ids
@@ -23,8 +25,6 @@ from taskharbor.core.filter import KNOWN_WORDS, Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.bulk import MOST, Act, Bulk, Progress
-from taskharbor.runtime.part import BULK_LIMIT
 
 C = TypeVar("C", bound=Callable[..., Any])
 PREVIEW = 10

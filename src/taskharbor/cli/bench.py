@@ -19,7 +19,7 @@ from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.place import Place, here, place_options
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option
-from taskharbor.runtime.signals import on_end_signals
+from taskharbor.worker.signals import on_end_signals
 
 if TYPE_CHECKING:
     from taskharbor.cli.bench_run import Figures, Stage

@@ -15,7 +15,7 @@ from taskharbor.core.urls import with_options
 from taskharbor.driver import OwnTransaction, Within, capability
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError, SchemaMismatch
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.transaction import to_its_end
+from taskharbor.worker.transaction import to_its_end
 
 PREFIX = "taskharbor_bench_"
 PATIENCE = 30.0

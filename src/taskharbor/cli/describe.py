@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import asdict
 
+from taskharbor.admin.why import Why
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, exact
 from taskharbor.cli.place import filled_in
@@ -17,10 +18,9 @@ from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.last_run import last_run
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import shown
-from taskharbor.runtime.why import Why
 
 if TYPE_CHECKING:
-    from taskharbor.runtime.recurring import RecurringTask
+    from taskharbor.admin.recurring import RecurringTask
 
 
 class _Envelope(msgspec.Struct):

@@ -11,6 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from taskharbor.admin.base import BULK_LIMIT
+from taskharbor.admin.dead_letters import Purged, Replayed
+from taskharbor.admin.why import Why
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import NOT_DEAD, say_changed
 from taskharbor.cli.exits import BAD, complain
@@ -26,9 +29,6 @@ from taskharbor.core.states import State
 from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.dead_letters import Purged, Replayed
-from taskharbor.runtime.part import BULK_LIMIT
-from taskharbor.runtime.why import Why
 
 PREVIEW = 20
 KEYLESS = "without its key: another job holds it"

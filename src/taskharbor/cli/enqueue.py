@@ -14,11 +14,11 @@ import click
 from taskharbor.cli import output
 from taskharbor.cli.place import LASTING, ask, here, place_options
 from taskharbor.cli.types import arguments, json_option, moment, time_option
+from taskharbor.client.handle import Job
+from taskharbor.client.options import JobOptions
+from taskharbor.client.registered_task import Registered
 from taskharbor.errors import ConfigError, WrongArguments
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.options import JobOptions
-from taskharbor.runtime.registered import Registered
 
 WANTS_TEXT = re.compile(r"parameter (\w+) wants str\b[^:]*, got ")
 FLAGS = {"idempotency_key": "key", "idempotency_ttl": "key-ttl", "tags": "tag"}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import click
 
+from taskharbor.admin.endings import SEARCHED
 from taskharbor.core.filter import Filter, parse
 from taskharbor.core.short_ids import ending
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.endings import SEARCHED
 
 WORKFLOW = "workflow:"
 NAMED = 5

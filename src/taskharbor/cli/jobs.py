@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from taskharbor.admin.why import Why
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs
 from taskharbor.cli.ids import place_after, whole_id, whole_words
@@ -13,7 +14,6 @@ from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.job import JobRecord
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.why import Why
 
 
 @click.group()

@@ -22,7 +22,7 @@ from taskharbor.errors import ConfigError
 from taskharbor.harbor import Harbor
 
 if TYPE_CHECKING:
-    from taskharbor.runtime.recurring import RecurringTask
+    from taskharbor.admin.recurring import RecurringTask
 
 MOST_TIMES = 1000
 COLUMNS = (

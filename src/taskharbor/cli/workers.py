@@ -9,6 +9,7 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
+from taskharbor.admin.completeness import silent
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell
 from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
@@ -16,7 +17,6 @@ from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.driver import WorkerRecord
-from taskharbor.runtime.completeness import silent
 
 NO_WORKERS = f"No workers were seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`."
 COLUMNS = (

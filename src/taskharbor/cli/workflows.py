@@ -8,6 +8,7 @@ from datetime import datetime
 import click
 from msgspec.structs import asdict
 
+from taskharbor.admin.workflows import GraphNode, Workflow
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.lists import error_cell
@@ -17,7 +18,6 @@ from taskharbor.cli.tables import Column, short_ids, table
 from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.workflows import GraphNode, Workflow
 
 STYLES = {"running": "yellow", "held": "bold red", "done": "green", "failed": "bold red", "cancelled": "dim"}
 KNOWN_AS = {"inflight": "running"}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import NamedTuple
 
+from taskharbor.client.options import MOST
 from taskharbor.core.job import Progress
 from taskharbor.core.names import KEY_LIMIT, check_name
 from taskharbor.core.reserved import KEY_PREFIX
 from taskharbor.core.text import bounded
 from taskharbor.errors import ConfigError, InvalidJob, InvalidTask, InvalidWorkerID, TaskNotFound
 from taskharbor.manager.task import TaskStatus
-from taskharbor.runtime.context import NOTE_LIMIT
-from taskharbor.runtime.options import MOST
-from taskharbor.runtime.worker_options import LONGEST_LEASE, SHORTEST_LEASE
+from taskharbor.worker.context import NOTE_LIMIT
+from taskharbor.worker.worker_options import LONGEST_LEASE, SHORTEST_LEASE
 
 
 class Caller(NamedTuple):

@@ -8,6 +8,9 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
+from taskharbor.client.clock import Clock
+from taskharbor.client.forking import after_fork
+from taskharbor.client.options import Duration
 from taskharbor.core import evolve
 from taskharbor.core.decide import token_of
 from taskharbor.core.job import JobRecord
@@ -20,9 +23,6 @@ from taskharbor.manager.desk import Desk
 from taskharbor.manager.holding import Holding
 from taskharbor.manager.life import Life
 from taskharbor.manager.task import Task, TaskStatus, claimed_task, is_held, status_of
-from taskharbor.runtime.clock import Clock
-from taskharbor.runtime.forking import after_fork
-from taskharbor.runtime.options import Duration
 
 T = TypeVar("T")
 TRIES = 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from taskharbor.client.session import Session
 from taskharbor.core.decide import later
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
@@ -15,7 +16,6 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Deletion, Driver, Extended, Inspect, Report, Reschedule, capability
 from taskharbor.errors import LeaseError, TaskNotFound
 from taskharbor.manager.task import is_stopping
-from taskharbor.runtime.session import Session
 
 PAGE = 200  # payloads come along
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from taskharbor.client.portal import Portal
 from taskharbor.errors import DriverClosed, StoreClosed
-from taskharbor.runtime.portal import Portal
 
 T = TypeVar("T")
 

@@ -9,14 +9,14 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
+from taskharbor.client.clock import Clock
+from taskharbor.client.portal import refuse_on_a_loop
+from taskharbor.client.session import Session
 from taskharbor.driver import Driver
 from taskharbor.errors import ConfigError
 from taskharbor.harbor import Harbor
 from taskharbor.manager.desk import Desk
 from taskharbor.manager.gate import Entrance, Gate
-from taskharbor.runtime.clock import Clock
-from taskharbor.runtime.portal import refuse_on_a_loop
-from taskharbor.runtime.session import Session
 
 
 class Life:

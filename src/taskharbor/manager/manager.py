@@ -10,6 +10,10 @@ import asyncio
 from collections import deque
 from random import Random
 
+from taskharbor.client.clock import Clock
+from taskharbor.client.options import Duration
+from taskharbor.client.portal import blocking
+from taskharbor.client.step import Preparation
 from taskharbor.core import evolve
 from taskharbor.core.codec import checked_size
 from taskharbor.core.job import JobRecord, NewJob
@@ -22,11 +26,7 @@ from taskharbor.manager import checks, rules
 from taskharbor.manager.claiming import BREATH, TRIES, Claiming
 from taskharbor.manager.desk import PAGE, Desk
 from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
-from taskharbor.runtime.clock import Clock
-from taskharbor.runtime.context import lineage
-from taskharbor.runtime.options import Duration
-from taskharbor.runtime.portal import blocking
-from taskharbor.runtime.step import Preparation
+from taskharbor.worker.context import lineage
 
 
 class TaskManager(Claiming):

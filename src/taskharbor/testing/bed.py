@@ -13,27 +13,27 @@ from types import TracebackType
 from typing import Any, Self
 
 from taskharbor import drivers
+from taskharbor.client.attendance import Attendance
+from taskharbor.client.blocks import run_here
+from taskharbor.client.client import Client
+from taskharbor.client.handle import Job
+from taskharbor.client.portal import Portal
+from taskharbor.client.rng import own_rng
+from taskharbor.client.session import Session
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.misfit import closest
 from taskharbor.driver import Driver, Inspect, at_once, capability
 from taskharbor.errors import InvalidJob, UnknownTask
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.attendance import Attendance
-from taskharbor.runtime.blocks import run_here
-from taskharbor.runtime.chance import own_chance
-from taskharbor.runtime.client import Client
-from taskharbor.runtime.context import JobContext, lose
-from taskharbor.runtime.executor import CallNext
-from taskharbor.runtime.failures import Failure, told
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.portal import Portal
-from taskharbor.runtime.roll import Parts, following
-from taskharbor.runtime.session import Session
 from taskharbor.task import AsyncTask, Task
 from taskharbor.testing.crashes import Crashes
 from taskharbor.testing.lending import run_beside
 from taskharbor.testing.place import BedClock, KeptMemory, Place
+from taskharbor.worker.context import JobContext, lose
+from taskharbor.worker.executor import CallNext
+from taskharbor.worker.failures import Failure, told
+from taskharbor.worker.roll import Parts, following
 
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"
@@ -95,7 +95,7 @@ class TestBed:
         with self._lock:
             if parts.client not in self._places:
                 settings = parts.client.session.settings
-                session = Session(self._connecting(harbor, parts.client), settings, self._clock, own_chance())
+                session = Session(self._connecting(harbor, parts.client), settings, self._clock, own_rng())
                 session.attendance = self._attendance
                 self._places[parts.client] = Place(parts, harbor, session, self._clock())
                 self._stack.enter_context(parts.client.stand_in(session))

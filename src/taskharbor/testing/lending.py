@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from taskharbor.runtime.portal import refuse_on_a_loop
-from taskharbor.runtime.threads import Threads, lent
+from taskharbor.client.portal import refuse_on_a_loop
+from taskharbor.worker.threads import Threads, lent
 
 T = TypeVar("T")
 Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]

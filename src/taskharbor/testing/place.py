@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from taskharbor.client.registered_task import BUILT_IN
+from taskharbor.client.session import Session
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import INFLIGHT, READY, Shown
 from taskharbor.driver import Schedules, offered
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.failures import Failure
-from taskharbor.runtime.registered import BUILT_IN
-from taskharbor.runtime.roll import Parts
-from taskharbor.runtime.scheduler import Scheduler
-from taskharbor.runtime.session import Session
+from taskharbor.worker.failures import Failure
+from taskharbor.worker.roll import Parts
+from taskharbor.worker.scheduler import Scheduler
 
 PAGE = 1000
 LOOK = timedelta(microseconds=1)

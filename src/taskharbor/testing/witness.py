@@ -12,7 +12,6 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import PutBack, Transition
 from taskharbor.driver import Driver, Enqueued, Extended, Group, Inspect, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable, HarborError
-from taskharbor.runtime.context import JobContext
 from taskharbor.testing.faults import Call, Wrapper
 from taskharbor.testing.history import (
     MICROSECOND,
@@ -39,6 +38,7 @@ from taskharbor.testing.history import (
     micros,
     monotonic,
 )
+from taskharbor.worker.context import JobContext
 
 PAGE = 1000
 

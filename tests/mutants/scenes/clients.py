@@ -6,12 +6,12 @@ import asyncio
 from datetime import datetime, timedelta
 from unittest import mock
 
-from runtime.world import World, time, until
 from taskharbor import Harbor
+from taskharbor.client import clock as clocks
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.runtime import clock as clocks
 from taskharbor.testing import LoopClock, SkewedClock, Slow, Wrapper
+from world import World, time, until
 
 from .stage import HOUR, scene
 

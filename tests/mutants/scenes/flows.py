@@ -7,12 +7,13 @@ from collections import Counter
 from typing import Any
 from unittest import mock
 
-from runtime.world import World, time, until
 from taskharbor import FailedStep, Flow, Retry, Run, chain, current, group
+from taskharbor.admin import workflows
 from taskharbor.core import wiring
 from taskharbor.core.job import JobRecord
-from taskharbor.runtime import parents, workflows
 from taskharbor.testing import LostRequest, Slow, script
+from taskharbor.worker import parents
+from world import World, time, until
 
 from .stage import only, scene
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from runtime.world import World, time, until
 from taskharbor import current
 from taskharbor.testing import LoopClock, LostRequest, Outage, SkewedClock, Slow, script
+from world import World, time, until
 
 from .stage import HOUR, LEASE, Stage, ended, only, scene
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
-from runtime.world import World, time, until
 from taskharbor import Job, Retry, RetryAfter, Snooze, Unrecoverable, current
 from taskharbor.core.job import NewJob
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Group
 from taskharbor.testing import LostReply, LostRequest, Wrapper, script
+from world import World, time, until
 
 from .stage import ENOUGH, Stage, ended, scene
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from runtime.rhythm import at, jobs_of, slot_of, slots_of, stored, ticking
-from runtime.world import World, until
+from rhythm import at, jobs_of, slot_of, slots_of, stored, ticking
 from taskharbor import Harbor, Retry, current
 from taskharbor.errors import ScheduleBusy
 from taskharbor.testing import Outage, SkewedClock, Slow
+from world import World, until
 
 from .stage import only, scene
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from runtime.world import World, time, until, virtual
 from taskharbor import Job, current
 from taskharbor.core.job import JobRecord
+from world import World, time, until, virtual
 
 SCENES: dict[str, Callable[[], None]] = {}
 LEASE = 30.0

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from runtime.world import World
 from taskharbor import Harbor
 from taskharbor.core.evolve import DeadLetter
 from taskharbor.driver import Driver
@@ -23,6 +22,7 @@ from taskharbor.errors import (
 )
 from taskharbor.manager import TaskManager
 from taskharbor.testing import LostRequest, SkewedClock, Slow, script
+from world import World
 
 from .stage import HOUR, LEASE, scene
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from runtime.world import World, time
 from taskharbor import Unrecoverable, current
 from taskharbor.core.decide import succeed, token_of
 from taskharbor.core.outcome import Succeeded
 from taskharbor.testing import Outage, Slow
+from world import World, time
 
 from .stage import Stage, ended, only, scene
 

@@ -26,7 +26,7 @@ from taskharbor import (
     group,
 )
 from taskharbor import manager as agents
-from taskharbor.runtime.recurring import RecurringTask
+from taskharbor.admin.recurring import RecurringTask
 from taskharbor.testing import TestBed
 
 harbor = Harbor("memory://", max_attempts=5, max_crashes=None, keep_done=timedelta(hours=1))

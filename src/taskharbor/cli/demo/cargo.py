@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from taskharbor import Job, Run, chord, group
+from taskharbor.admin.recurring import RecurringTask
 from taskharbor.cli.demo import tasks
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL, State
-from taskharbor.runtime.recurring import RecurringTask
 
 WAVES, WAVE_EVERY = 12, 0.25
 QUICK_PER_WAVE, SLOW_PER_WAVE = 20, 2

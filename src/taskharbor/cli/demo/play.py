@@ -20,7 +20,7 @@ from taskharbor.cli.demo.view import view
 from taskharbor.cli.exits import BAD, FINE, complain
 from taskharbor.cli.output import Cell
 from taskharbor.errors import HarborError
-from taskharbor.runtime.signals import on_end_signals
+from taskharbor.worker.signals import on_end_signals
 
 
 def run_demo(*, keep: bool) -> int:

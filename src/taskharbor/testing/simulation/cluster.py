@@ -10,17 +10,17 @@ from random import Random
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
+from taskharbor.client.client import closed_world
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.errors import DriverError
 from taskharbor.harbor import Harbor
-from taskharbor.runtime.client import closed_world
-from taskharbor.runtime.context import JobContext
 from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.network import EngineTime, Hints, Lines, Wire
 from taskharbor.testing.simulation.processes import Process, current_process
 from taskharbor.testing.witness import Witness, take_stock
+from taskharbor.worker.context import JobContext
 
 T = TypeVar("T")
 HOUR = 3600.0

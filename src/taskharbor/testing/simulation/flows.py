@@ -12,8 +12,8 @@ import msgspec
 from taskharbor import AsyncTask, Flow, Graph, Harbor, Retry, Unrecoverable, chain, chord, current, group
 from taskharbor.core.states import State
 from taskharbor.driver import Inspect, Parent, capability
-from taskharbor.runtime.flow import OnFailure
 from taskharbor.testing.simulation.cluster import Cluster, crash
+from taskharbor.workflows.flow import OnFailure
 
 MUCH = 2**24
 POLICIES: tuple[OnFailure, ...] = ("hold", "cancel", "collect")

@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
+from taskharbor.client.handle import Job
+from taskharbor.client.step import Step
 from taskharbor.errors import DriverError, JobCancelled, JobFailed, JobNotFound
-from taskharbor.runtime.handle import Job
-from taskharbor.runtime.step import Step
 from taskharbor.testing.simulation.cluster import Cluster, crash
 from taskharbor.testing.simulation.flows import Flows
 from taskharbor.testing.simulation.rhythms import KINDS, Operator, Rhythms, silence, slots

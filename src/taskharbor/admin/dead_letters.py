@@ -1,0 +1,356 @@
+"""Dead jobs as an operator sees them: `harbor.admin.dlq` (Q1, Q2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, PAGE, Ids, Part, Words, each
+from taskharbor.client.options import Duration, JobOptions, checked, seconds
+from taskharbor.client.portal import blocking
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.step import key_expiry
+from taskharbor.core.codec import Undecodable, checked_size, encode_named
+from taskharbor.core.decide import by_hand
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import CANCELLED, DLQ, Shown, shown
+from taskharbor.core.wiring import Wiring, wired, wiring_of
+from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
+from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
+
+if TYPE_CHECKING:
+    from taskharbor.client.client import Client
+
+BITE = 500
+MOMENT = timedelta(microseconds=1)
+
+
+class Purged(Struct, frozen=True):
+    """What a purge did: the ids of the jobs that are gone, and of those that stay because others wait for them.
+
+    `changed`: those that were left alone because they were gone before, or not what was asked for any more.
+    """
+
+    deleted: list[str]
+    needed: list[str]
+    changed: list[str] = []
+
+
+class Replayed(Struct, frozen=True):
+    """What a replay did: the ids of the jobs that run again, and of those among them whose key another job has now.
+
+    `changed`: those that were left alone because they were gone, or not what was asked for any more.
+    """
+
+    replayed: list[str]
+    without_key: list[str]
+    changed: list[str] = []
+
+
+class _Which(Struct, frozen=True):
+    """Which dead jobs are asked for: those that match, died until `last`, and are tasks of a TaskManager only if so."""
+
+    where: Filter
+    last: datetime | None
+    tasks: bool
+
+    def takes(self, job: JobRecord, now: datetime) -> bool:
+        """Whether it is one of them now."""
+        return (
+            self.where.matches(job, now)
+            and (self.tasks or job.queue != TASKS)
+            and (self.last is None or (job.completed_at or job.created_at) <= self.last)
+        )
+
+
+Takes = Callable[[JobRecord, datetime], bool]
+
+
+class DeadLetters(Part):
+    """Jobs in the dead-letter queue."""
+
+    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
+        super().__init__(client)
+        self._tasks = tasks
+
+    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
+        """Matching dead jobs, the newest first."""
+        async with self._client.store() as driver:
+            found = await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
+        return [self._client.seen(record) for record in found]
+
+    async def aget(self, id: str) -> JobRecord:
+        """One dead job with its reason and its failures, or `JobNotFound`."""
+        job = await self._client.record(id)
+        if job is None:
+            raise await self._why_gone(id)
+        if job.state is not DLQ:
+            raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
+        return self._client.seen(job)
+
+    async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
+        """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""
+        async with self._client.store() as driver:
+            inspect = capability(driver, Inspect)
+            groups = await inspect.dead_groups(self._dead(words), self._now(), limit)
+            last = await inspect.get([group.last_id for group in groups])
+        return [_with_reason(group, job) for group, job in zip(groups, last, strict=True)]
+
+    async def areplay(
+        self,
+        id: str,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        idempotency_ttl: Duration | EllipsisType | None = ...,
+    ) -> Replaying:
+        """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
+
+        The arguments take the place of the old ones for good; where the task is registered, they must fit it.
+        Says `replayed`, or `missing` if there is no such job; `replayed_without_key` if another job has the key by now.
+        `IllegalMove` if it is neither dead nor cancelled, or a TaskManager's task.
+        """
+        key = _key(idempotency_key, idempotency_ttl)
+        async with self._client.store() as driver:
+            inspect, session = capability(driver, Inspect), self._client.session
+            (job,) = await inspect.get([id])
+            if job is None:
+                return "missing"
+            if job.queue == TASKS:
+                raise IllegalMove(
+                    f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
+                    "TaskManager.retry while attempts remain, or delete it and submit it again"
+                )
+            replay = Replay(
+                id=id,
+                payload=None if arguments is None else self.edited(job, arguments),
+                idempotency_key=_own_key(key, job),
+                key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
+            )
+            (answer,) = await inspect.replay([replay], self._now())
+            if answer == "not_dead":
+                raise await self._not_dead(inspect, id)
+            return answer
+
+    def edited(self, job: JobRecord, arguments: Mapping[str, Any]) -> bytes:
+        """The job's payload with other arguments, or why they do not fit; its place in a workflow stays (K3)."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidJob(f"arguments must be a dict by the names of parameters, not {arguments!r}")
+        limit, wiring = self._client.session.payload_limit, wiring_of(job.payload)
+        task = self._tasks.get(job.type)
+        payload = encode_named(arguments, limit) if task is None else _fitting(task, arguments, wiring, limit)
+        return checked_size(wired(payload, wiring), limit, f"the arguments of {job.type}")
+
+    async def _not_dead(self, inspect: Inspect, id: str) -> IllegalMove:
+        (job,) = await inspect.get([id])
+        state = "gone" if job is None else shown(job, self._now()).value
+        return IllegalMove(
+            f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
+        )
+
+    async def areplay_all(
+        self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False, among: Ids | None = None
+    ) -> Replayed:
+        """Run all matching dead jobs again, at most `limit`. `dry_run` only looks.
+
+        `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the replay;
+        one that does not match any more is left alone (`changed`). Tasks of a TaskManager are left out.
+        """
+        which = await self._which(words, None, tasks=False)
+        ids = await self._ids(which, limit, among, dry_run)
+        # The first ones first: those behind them in a workflow wait for them.
+        return Replayed(ids, []) if dry_run else await self._replay(ids[::-1], which.takes)
+
+    async def areplay_ids(self, ids: Ids) -> Replayed:
+        """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
+        return await self._replay(each(ids), lambda job, _: job.queue != TASKS)
+
+    async def _replay(self, ids: Sequence[str], takes: Takes) -> Replayed:
+        found = Replayed([], [])
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                inspect = capability(driver, Inspect)
+                taken, left = await self._again(inspect, bite, takes)
+                answers = await inspect.replay([Replay(id=id) for id in taken], self._now())
+            found.changed.extend(left)
+            for id, answer in zip(taken, answers, strict=True):
+                if answer in ("replayed", "replayed_without_key"):
+                    found.replayed.append(id)
+                else:
+                    found.changed.append(id)
+                if answer == "replayed_without_key":
+                    found.without_key.append(id)
+        return found
+
+    async def _again(self, inspect: Inspect, ids: Sequence[str], takes: Takes) -> tuple[list[str], list[str]]:
+        """Look at jobs that were found before: the ids of those that are still to be taken, and of the others."""
+        jobs, now = await inspect.get(ids), self._now()
+        taken = [job.id for job in jobs if job is not None and takes(job, now)]
+        known = set(taken)
+        return taken, [id for id in ids if id not in known]
+
+    async def _still(self, ids: Sequence[str], takes: Takes) -> list[str]:
+        found: list[str] = []
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                found += (await self._again(capability(driver, Inspect), bite, takes))[0]
+        return found
+
+    async def apurge(
+        self,
+        words: Words = "",
+        *,
+        older_than: Duration | None = None,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+    ) -> Purged:
+        """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
+
+        One that others in its workflow wait for stays; if those are cancelled, they go with it (Q2). Failed tasks of a
+        TaskManager are dead jobs here. `dry_run` only looks, and does not find these out. `among`: only these jobs, as
+        in `replay_all`.
+        """
+        which = await self._which(words, older_than, tasks=True)
+        ids = await self._ids(which, limit, among, dry_run)
+        return Purged(ids, []) if dry_run else await self._purge(ids, which.takes)
+
+    async def apurge_ids(self, ids: Ids) -> Purged:
+        """Delete these jobs, if they have ended and nobody needs them but cancelled ones, which go with them."""
+        return await self._purge(each(ids), lambda _job, _now: True)
+
+    async def _purge(self, ids: Sequence[str], takes: Takes) -> Purged:
+        first = await self._delete(ids, takes)
+        if not first.needed or not await self._delete_cancelled(first.needed):
+            return first
+        second = await self._delete(first.needed, takes)
+        return Purged(first.deleted + second.deleted, second.needed, first.changed + second.changed)
+
+    async def _delete_cancelled(self, ids: Sequence[str]) -> bool:
+        """Delete what is cancelled in the workflows of these jobs, the last ones first; whether there was anything."""
+        async with self._client.store() as driver:
+            jobs = await capability(driver, Inspect).get(ids)
+        gone = False
+        for workflow in dict.fromkeys(job.workflow_id for job in jobs if job is not None and job.workflow_id):
+            where, after = Filter(workflow_id=workflow, states=(Shown.CANCELLED,)), None
+            while True:
+                async with self._client.store() as driver:
+                    page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
+                gone |= bool((await self._delete([job.id for job in page], _is_cancelled)).deleted)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].id
+        return gone
+
+    async def _delete(self, ids: Sequence[str], takes: Takes) -> Purged:
+        purged = Purged([], [])
+        lists = {"deleted": purged.deleted, "needed": purged.needed}
+        for bite in _bites(ids):
+            async with self._client.store() as driver:
+                inspect = capability(driver, Inspect)
+                taken, left = await self._again(inspect, bite, takes)
+                answers = await inspect.delete(taken)
+            purged.changed.extend(left)
+            for id, answer in zip(taken, answers, strict=True):
+                lists.get(answer, purged.changed).append(id)
+        return purged
+
+    async def _which(self, words: Words, older_than: Duration | None, *, tasks: bool) -> _Which:
+        async with self._client.store():  # whose time is known from here on
+            where, last = self._dead(words), None if older_than is None else _before(self._now(), older_than)
+        if last is not None:  # whoever died until then was created until then
+            where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
+        return _Which(where, last, tasks)
+
+    async def _ids(self, which: _Which, limit: int, among: Ids | None, dry_run: bool) -> list[str]:
+        """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
+        if not 1 <= limit <= BULK_LIMIT:
+            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
+        if among is not None:
+            named = [*dict.fromkeys(each(among))]
+            return await self._still(named, which.takes) if dry_run else named
+        ids: dict[str, None] = {}
+        size, after = min(PAGE, limit), None
+        while len(ids) < limit:
+            page, now = await self.alist(which.where, limit=size, after=after), self._now()
+            ids |= dict.fromkeys(job.id for job in page if which.takes(job, now))
+            if len(page) < size:
+                break
+            size, after = PAGE, page[-1].id  # the limit is no measure of what has to be looked through
+        return [*ids][:limit]
+
+    def _dead(self, words: Words) -> Filter:
+        where = self._filter(words)
+        if not set(where.states) <= {Shown.DLQ}:
+            raise ConfigError("the dead-letter queue holds dead jobs only: leave state: out, or look through all jobs")
+        return replace(where, states=(Shown.DLQ,))
+
+    list = blocking(alist)
+    get = blocking(aget)
+    groups = blocking(agroups)
+    replay = blocking(areplay)
+    replay_all = blocking(areplay_all)
+    replay_ids = blocking(areplay_ids)
+    purge = blocking(apurge)
+    purge_ids = blocking(apurge_ids)
+
+
+def _with_reason(group: DeadGroup, last: JobRecord | None) -> DeadGroup:
+    """The group; of jobs dead-lettered by hand, the error is the reason given for the last one."""
+    reason = None if last is None else by_hand(last)
+    return group if reason is None else replace(group, error=f"by hand: {reason}")
+
+
+def _is_cancelled(job: JobRecord, _: datetime) -> bool:
+    return job.state is CANCELLED
+
+
+def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:
+    """The payload of named arguments that fit the task; without the first if the steps before give it (K3)."""
+    signature = task.signature
+    if wiring.takes is None:
+        payload = encode_named(arguments, limit)
+        try:
+            signature.decode(payload)
+        except Undecodable as error:
+            raise WrongArguments(f"task {task.name}: {error}") from None
+        return payload
+    return signature.encode_rest(Any, (), arguments, limit)
+
+
+def _key(key: str | None, ttl: Duration | EllipsisType | None) -> JobOptions:
+    """A new key and its life as options; empty if there is none."""
+    given = {} if key is None else {"idempotency_key": key}
+    return checked(given if isinstance(ttl, EllipsisType) else {**given, "idempotency_ttl": ttl})
+
+
+def _own_key(key: JobOptions, job: JobRecord) -> str | None:
+    if key and job.workflow_id is not None:
+        raise InvalidJob(
+            f"job {job.id} is a step of a workflow, which has no key of its own: leave idempotency_key out"
+        )
+    return key.get("idempotency_key")
+
+
+def _before(now: datetime, age: Duration) -> datetime:
+    try:
+        if (length := timedelta(seconds=seconds(age))) >= timedelta():
+            return now - length
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InvalidJob(f"older_than must be seconds or a timedelta, neither negative nor before all time, not {age!r}")
+
+
+def _bites(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids in bites that hold nobody up for long."""
+    if len(ids) > BULK_LIMIT:
+        raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
+    return (ids[start : start + BITE] for start in range(0, len(ids), BITE))

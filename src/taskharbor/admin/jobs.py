@@ -1,0 +1,286 @@
+"""All jobs as an operator sees them: `harbor.admin.jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from taskharbor.admin.base import ALIVE, BULK_LIMIT, LIMIT, Ids, Part, Words, each
+from taskharbor.admin.bulk import (
+    Act,
+    Bulk,
+    Progress,
+    applicable,
+    by_answer,
+    in_bites,
+    matching,
+    preview,
+    still,
+    would,
+)
+from taskharbor.admin.endings import resolve
+from taskharbor.admin.why import Facts, Why, why
+from taskharbor.client.options import checked, moment
+from taskharbor.client.portal import blocking
+from taskharbor.core.decide import dead_letter
+from taskharbor.core.evolve import Replay
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import INFLIGHT, READY, WAITING, shown
+from taskharbor.core.text import bounded
+from taskharbor.driver import (
+    Cancellation,
+    DeadLettering,
+    Deletion,
+    Inspect,
+    Registry,
+    Replaying,
+    Reschedule,
+    capability,
+    offered,
+)
+from taskharbor.errors import InvalidJob
+
+
+class Jobs(Part):
+    """All jobs."""
+
+    async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
+        """Matching jobs, the newest first. Words: `state:dlq,ready queue:mail task:mail.* tag:x error:… since:1h`."""
+        async with self._client.store() as driver:
+            found = await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
+        return [self._client.seen(record) for record in found]
+
+    async def aget(self, id: str) -> JobRecord:
+        """One job, or `JobNotFound`."""
+        record = await self._client.record(id)
+        if record is None:
+            raise await self._why_gone(id)
+        return self._client.seen(record)
+
+    async def awhy(self, job: JobRecord | str) -> Why:
+        """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
+        record = job if isinstance(job, JobRecord) else await self.aget(job)
+        async with self._client.store() as driver:
+            inspect, registry, now = capability(driver, Inspect), offered(driver, Registry), self._now()
+            counts = await inspect.counts(now) if record.state in (READY, INFLIGHT) else []
+            return why(
+                Facts(
+                    job=record,
+                    now=now,
+                    paused=any(count.paused for count in counts if count.queue == record.queue),
+                    workers=await registry.workers(now - ALIVE) if registry is not None else (),
+                    parents=(await inspect.parents([record.id], 0))[0] if record.state is WAITING else (),
+                )
+            )
+
+    async def aresolve(self, texts: Ids) -> list[str]:
+        """The id that each text is, or the UUID that it is the ending of (8 characters or more); else the text itself.
+
+        Endings are searched among the newest 50,000 jobs. `ConfigError` if a text is the ending of several ids.
+        """
+        asked = each(texts)
+        async with self._client.store() as driver:
+            records = await capability(driver, Inspect).get(asked)
+        unknown = [text for text, record in zip(asked, records, strict=True) if record is None]
+        pages = ([job.id for job in page] async for page in self._pages(Filter()))
+        found = await resolve(unknown, pages, "job")
+        return [found.get(text, text) for text in asked]
+
+    async def afind(self, key: str) -> JobRecord | None:
+        """The job that a living idempotency key stands for (I3)."""
+        async with self._client.store() as driver:
+            inspect = capability(driver, Inspect)
+            id = await inspect.find_key(key, self._now())
+            record = None if id is None else (await inspect.get([id]))[0]
+        return None if record is None else self._client.seen(record)
+
+    async def acancel(self, ids: Ids, *, progress: Progress | None = None) -> list[Cancellation]:
+        """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each.
+
+        `progress` is called with the number of jobs done so far.
+        """
+        return await in_bites(each(ids), self._client.cancel, progress)
+
+    async def adead_letter(self, ids: Ids, *, reason: str, progress: Progress | None = None) -> list[DeadLettering]:
+        """Dead-letter jobs by hand (Q4): `dead`, `requested` (running), `finished` or `missing` for each.
+
+        A running job hears of it as of a cancel; if it finishes first, it is done.
+        """
+        said, retention = _reason(reason), self._client.session.settings.retention
+
+        async def bury(bite: Sequence[str]) -> list[DeadLettering]:
+            async with self._client.store() as driver:
+                inspect, now = capability(driver, Inspect), self._now()
+                jobs = {job.id: job for job in await inspect.get(bite) if job is not None}
+                deaths = [dead_letter(jobs[id], said, retention, now) for id in bite if id in jobs]
+                answers = iter(await inspect.dead_letter(deaths, now))
+            return [next(answers) if id in jobs else "missing" for id in bite]
+
+        return await in_bites(each(ids), bury, progress)
+
+    async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
+        """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
+
+        One that is `live` has to be cancelled first.
+        """
+
+        async def delete(bite: Sequence[str]) -> list[Deletion]:
+            async with self._client.store() as driver:
+                return await capability(driver, Inspect).delete(bite)
+
+        return await in_bites(each(ids), delete, progress)
+
+    async def areplay(self, ids: Ids, *, progress: Progress | None = None) -> list[Replaying | Literal["task"]]:
+        """Run dead or cancelled jobs again: `replayed`, `missing`, `not_dead` or `task` (a TaskManager's) for each.
+
+        `harbor.admin.dlq.replay` can change a job's arguments and key as well.
+        """
+
+        async def replay(bite: Sequence[str]) -> list[Replaying | Literal["task"]]:
+            async with self._client.store() as driver:
+                inspect = capability(driver, Inspect)
+                tasks = {job.id for job in await inspect.get(bite) if job is not None and job.queue == TASKS}
+                replays = [Replay(id=id) for id in bite if id not in tasks]
+                answers = iter(await inspect.replay(replays, self._now()))
+            return ["task" if id in tasks else next(answers) for id in bite]
+
+        return await in_bites(each(ids), replay, progress)
+
+    async def apreview(self, act: Act, ids: Ids) -> list[str]:
+        """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
+
+        async def look(bite: Sequence[str]) -> list[str]:
+            async with self._client.store() as driver:
+                records = await capability(driver, Inspect).get(bite)
+            return [preview(act, record, self._now()) for record in records]
+
+        return await in_bites(each(ids), look, None)
+
+    async def acancel_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Cancel matching jobs that have not ended, at most `limit`. `dry_run` only looks.
+
+        `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the act; one
+        that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out
+        unless the words name their queue.
+        """
+        return await self._all("cancel", words, limit, among, None if dry_run else self.acancel, progress)
+
+    async def adelete_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Delete matching jobs that have ended, likewise."""
+        return await self._all("delete", words, limit, among, None if dry_run else self.adelete, progress)
+
+    async def areplay_all(
+        self,
+        words: Words,
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Run matching dead and cancelled jobs again, likewise."""
+        return await self._all("replay", words, limit, among, None if dry_run else self.areplay, progress)
+
+    async def adead_letter_all(
+        self,
+        words: Words,
+        *,
+        reason: str,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Dead-letter matching jobs that have not ended, likewise."""
+        said = _reason(reason)
+
+        async def bury(ids: Sequence[str]) -> Sequence[str]:
+            return await self.adead_letter(ids, reason=said)
+
+        return await self._all("dead_letter", words, limit, among, None if dry_run else bury, progress)
+
+    async def _all(
+        self,
+        act: Act,
+        words: Words,
+        limit: int,
+        among: Ids | None,
+        do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None,
+        progress: Progress | None,
+    ) -> Bulk:
+        async with self._client.store():  # its clock is known from here on
+            where = applicable(act, self._filter(words))
+
+        async def look(bite: Sequence[str]) -> list[str]:
+            async with self._client.store() as driver:
+                records = await capability(driver, Inspect).get(bite)
+            return [still(act, where, record, self._now()) for record in records]
+
+        if among is None:
+            ids = await matching(act, where, self._pages(where), limit)
+        else:
+            ids = [*dict.fromkeys(each(among))]
+        if do is None:
+            return Bulk(ids if among is None else would(ids, await in_bites(ids, look, None)), {})
+
+        async def check_and_do(bite: Sequence[str]) -> list[str]:
+            seen = await look(bite)
+            answers = iter(await do(would(bite, seen)))
+            return [next(answers) if answer == "would" else answer for answer in seen]
+
+        # Dependants go first, except in a replay: there they have to wait for the jobs before them.
+        order = ids[::-1] if act == "replay" else ids
+        return Bulk(ids, by_answer(order, await in_bites(order, check_and_do, progress)))
+
+    async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
+        """Move a job that waits in line; False if it does not."""
+        given = {"run_at": run_at, "priority": priority}
+        checked({name: value for name, value in given.items() if value is not None})
+        change = Reschedule(id=id, run_at=None if run_at is None else moment(run_at), priority=priority)
+        async with self._client.store() as driver:
+            return (await capability(driver, Inspect).reschedule([change], self._now()))[0]
+
+    def shown(self, record: JobRecord) -> str:
+        """The state to show for a record."""
+        return shown(record, self._now()).value
+
+    list = blocking(alist)
+    get = blocking(aget)
+    why = blocking(awhy)
+    resolve = blocking(aresolve)
+    find = blocking(afind)
+    cancel = blocking(acancel)
+    cancel_all = blocking(acancel_all)
+    dead_letter = blocking(adead_letter)
+    dead_letter_all = blocking(adead_letter_all)
+    delete = blocking(adelete)
+    delete_all = blocking(adelete_all)
+    replay = blocking(areplay)
+    replay_all = blocking(areplay_all)
+    preview = blocking(apreview)
+    reschedule = blocking(areschedule)
+
+
+def _reason(text: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidJob("a dead letter needs a reason: the text that people will find it by")
+    return bounded(text.strip())

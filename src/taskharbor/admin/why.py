@@ -1,0 +1,225 @@
+"""Why a job is where it is: one answer for people, from what the store says about the job and its surroundings.
+
+Pure: `Facts` are collected by `harbor.admin.jobs.why`, and commands and pages show the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from taskharbor.admin.completeness import silent
+from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
+from taskharbor.core.durations import ago, length
+from taskharbor.core.job import JobRecord
+from taskharbor.core.last_run import last_run
+from taskharbor.core.overrun import overrun_since, spread_of
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import Shown, State, shown
+from taskharbor.driver import Parent, WorkerRecord
+
+NAMED = 3
+FAR = timedelta(hours=1)
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """A job, whether its queue is paused, the live workers, and what it depends on."""
+
+    job: JobRecord
+    now: datetime
+    paused: bool = False
+    workers: Sequence[WorkerRecord] = ()
+    parents: Sequence[Parent] = ()
+
+
+class Why(Struct, frozen=True):
+    """A cause with a stable code, one sentence about it, and the command that helps, if one does."""
+
+    code: str
+    text: str
+    fix: str | None = None
+
+
+def why(facts: Facts) -> Why:
+    """The cause that an operator should hear first."""
+    cause = _CAUSES.get(shown(facts.job, facts.now), _inflight)
+    return cause(facts)
+
+
+def _inflight(facts: Facts) -> Why:
+    job, now = facts.job, facts.now
+    lease = job.lease
+    if lease is None or lease.expires_at <= now:
+        return _lapsed(facts)
+    if (since := overrun_since(job, now)) is not None:
+        return Why(
+            "overrun",
+            f"past its timeout of {length(job.timeout or 0)} for {_for(since, now)}: {lease.worker} still runs it"
+            f"{_asked_to_stop(job)}",
+            f"restart worker {lease.worker}: a def handler that ignores its cancellation ends with its process",
+        )
+    doing = "is about to run it" if job.started_at is None else f"has been running it for {_for(job.started_at, now)}"
+    until = f"its lease lasts until {lease.expires_at:%H:%M:%S} UTC, and is renewed while the worker lives"
+    if job.queue != TASKS and lease.worker not in {worker.id for worker in facts.workers}:
+        until = f"that worker has not reported lately: if it is gone, the job is due again {ago(lease.expires_at, now)}"
+    code = "claimed" if job.started_at is None else "running"
+    return Why(code, f"{lease.worker} {doing}{_asked_to_stop(job)}; {until}")
+
+
+def _asked_to_stop(job: JobRecord) -> str:
+    if job.stop_requested_at is None:
+        return ""
+    return ", and was asked to stop" if job.stop_reason is None else f", and is to be dead-lettered ({job.stop_reason})"
+
+
+def _lapsed(facts: Facts) -> Why:
+    job = facts.job
+    holder = "its worker" if job.lease is None else job.lease.worker
+    when = "" if job.lease is None else f" {ago(job.lease.expires_at, facts.now)}"
+    lost = f"the lease of {holder} ran out{when}"
+    if job.stop_requested_at is not None:
+        end = "cancels it" if job.stop_reason is None else f"dead-letters it ({job.stop_reason})"
+        return Why("lapsed", f"{lost}, and it was asked to stop: a worker's upkeep {end}")
+    reason = _in_line(facts)
+    code = "lapsed" if reason.code in ("in_line", "busy") else reason.code
+    return Why(code, f"{lost}; {reason.text}", reason.fix)
+
+
+def _in_line(facts: Facts) -> Why:
+    """Why a due job is not running."""
+    job = facts.job
+    if facts.paused:
+        return Why("paused", f"queue {job.queue} is paused", f"taskharbor queues resume {job.queue}")
+    if job.expires_at is not None and job.expires_at <= facts.now:
+        return Why("expired", f"it expired {ago(job.expires_at, facts.now)}: a worker's upkeep ends it")
+    if job.queue == TASKS:
+        return Why("task", "a TaskManager's task: it waits until an agent claims it by its id")
+    listeners = [worker for worker in facts.workers if job.queue in worker.queues]
+    if not listeners:
+        others = f" ({_count(len(facts.workers), 'worker')} on other queues)" if facts.workers else ""
+        return Why(
+            "queue_without_worker",
+            f"no worker listens to queue {job.queue}{others}",
+            _start(None if not facts.workers else job.queue),
+        )
+    if all(silent(worker, facts.now) for worker in listeners):
+        seen = max(worker.seen_at for worker in listeners)
+        alone = all(silent(worker, facts.now) for worker in facts.workers)
+        fix = _start(None if alone else job.queue)
+        return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}", fix)
+    if job.unknown_put_backs:
+        return _unknown(facts, "it is due for the next try")
+    if is_suspect(job):
+        return Why("suspect", f"{job.crashes} crashes in a row: it waits for a worker that runs nothing beside it")
+    number = _count(len(listeners), "worker")
+    if all(worker.busy >= worker.slots for worker in listeners):
+        return Why("busy", f"every slot of the {number} on queue {job.queue} is busy", "start more workers")
+    return Why("in_line", f"it waits for its turn; {number} on queue {job.queue}")
+
+
+def _start(queue: str | None) -> str:
+    """The command that starts a worker: on all queues if there is no other worker, else on this one."""
+    return f"taskharbor worker MODULE:HARBOR{'' if queue is None else f' -Q {queue}'}"
+
+
+def _scheduled(facts: Facts) -> Why:
+    job, now = facts.job, facts.now
+    then = ago(job.due_at, now) + (f", if queue {job.queue} is resumed by then" if facts.paused else "")
+    if job.unknown_put_backs:
+        return _unknown(facts, f"the next try is {then}")
+    sooner = None if job.queue == TASKS else f"taskharbor jobs run-now {job.id}"
+    if job.failed_at is not None and job.attempts and job.run_at is not None and job.run_at >= job.failed_at:
+        failed = _of(job.attempts, job.max_attempts)
+        return Why("retry", f"failed {failed}; the next try is {then}: {job.last_error}", sooner)
+    fix = sooner if job.due_at - now >= FAR else None
+    if job.version:
+        return Why("put_back", f"put back without a failure; the next run is {then}", fix)
+    return Why("scheduled", f"not due before {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {then}", fix)
+
+
+def _unknown(facts: Facts, then: str) -> Why:
+    job = facts.job
+    return Why(
+        "unknown_task",
+        f"no worker that claimed it knows the task {job.type} (put back {_count(job.unknown_put_backs, 'time')}, dead "
+        f"after {MAX_UNKNOWN_PUT_BACKS}); {then}",
+        "look for a typo in the name; make the workers import the task's module (--include MODULE); or deploy the code "
+        "that has this task",
+    )
+
+
+def _waiting(facts: Facts) -> Why:
+    unmet = [parent for parent in facts.parents if not parent.satisfied]
+    stuck = [parent for parent in unmet if parent.state in (State.DLQ, State.CANCELLED)]
+    of = f"{len(unmet):,} of {_count(len(facts.parents), 'job')}"
+    if stuck:
+        first = stuck[0]
+        error = f" ({first.error})" if first.error else ""
+        more = f", and {len(stuck) - 1:,} more like it" if len(stuck) > 1 else ""
+        dead = "dead" if first.state is State.DLQ else "cancelled"
+        return Why(
+            "held",
+            f"it waits for {of}, and {first.id} is {dead}{error}{more}",
+            f"taskharbor workflows replay {facts.job.workflow_id or ''}".rstrip(),
+        )
+    named = ", ".join(f"{parent.id} ({_plain(parent.state)})" for parent in unmet[:NAMED])
+    return Why("waiting", f"it waits for {of}: {named}{' …' if len(unmet) > NAMED else ''}")
+
+
+def _plain(state: State) -> str:
+    return "running" if state is State.INFLIGHT else state.value
+
+
+def _dead(facts: Facts) -> Why:
+    job = facts.job
+    when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
+    fix = None if job.queue == TASKS else f"taskharbor jobs replay {job.id}"
+    if job.dlq_reason == "max_attempts":
+        spread = spread_of(job.failures)
+        over = "" if spread is None else f" over {length(spread.total_seconds())}"
+        return Why(
+            "dead", f"dead-lettered{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix
+        )
+    error = f": {job.last_error}" if job.last_error else ""
+    return Why("dead", f"dead-lettered{when} ({job.dlq_reason}){error}", fix)
+
+
+def _done(facts: Facts) -> Why:
+    job = facts.job
+    when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
+    ran = last_run(job)
+    took = "" if ran is None else f" and took {length(ran.total_seconds())}"
+    by = f" by {job.worker}" if job.worker else ""
+    return Why("done", f"finished{when}{by}{took}")
+
+
+def _cancelled(facts: Facts) -> Why:
+    job = facts.job
+    when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
+    expired = job.expires_at is not None and job.completed_at is not None and job.expires_at <= job.completed_at
+    return Why("cancelled", f"cancelled{when}{': it expired before it could run' if expired else ''}")
+
+
+_CAUSES: dict[Shown, Callable[[Facts], Why]] = {
+    Shown.SCHEDULED: _scheduled,
+    Shown.READY: _in_line,
+    Shown.WAITING: _waiting,
+    Shown.DONE: _done,
+    Shown.DLQ: _dead,
+    Shown.CANCELLED: _cancelled,
+}
+
+
+def _for(since: datetime, now: datetime) -> str:
+    return length((now - since).total_seconds())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _of(number: int, most: int | None) -> str:
+    """`1 of 4 times`."""
+    return _count(number, "time") if most is None else f"{number:,} of {_count(most, 'time')}"

@@ -1,0 +1,182 @@
+"""What can be said about a recurring task, checked when it is said, and the definition that is stored for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, TypedDict, get_args
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.session import Session
+from taskharbor.client.step import Preparation, Step
+from taskharbor.core.cron import cron
+from taskharbor.core.recurrence import (
+    ANCHOR,
+    MICROSECOND,
+    CatchUp,
+    Definition,
+    Mode,
+    Overlap,
+    Recurrence,
+    checked,
+)
+from taskharbor.errors import ConfigError
+
+
+class When(TypedDict, total=False):
+    """When a recurring task runs, and what becomes of ticks that were missed or overlap."""
+
+    cron: str
+    every: Duration
+    tz: str | tzinfo
+    anchor: datetime
+    mode: Mode
+    catch_up: CatchUp
+    max_catch_up: int
+    overlap: Overlap
+    jitter: Duration
+
+
+class RecurringOptions(When, total=False):
+    """The same, and what can be said about its jobs."""
+
+    queue: str
+    priority: int
+    max_attempts: int | None
+    max_crashes: int | None
+    timeout: Duration | None
+    tags: Sequence[str]
+
+
+class Declared(Struct, frozen=True):
+    """A recurring task in the code."""
+
+    name: str
+    task: Registered
+    options: JobOptions
+    arguments: Mapping[str, Any]
+    when: Recurrence
+
+
+def recurrence(given: Mapping[str, Any], base: Recurrence | None = None) -> Recurrence:
+    """The recurrence that was asked for, or `base` with what was asked for changed; `ConfigError` names the mistake."""
+    if unknown := set(given) - set(_READ):
+        others = ", ".join(("name", "arguments", "retry", *sorted(TASK_OPTIONS)))
+        raise ConfigError(f"unknown option {min(unknown)!r}; it takes {', '.join(_READ)}, and in code {others}")
+    base = base or Recurrence()
+    if "cron" in given:
+        base = replace(base, every=None, anchor=ANCHOR, mode="fixed_rate")
+    if "every" in given:
+        base = replace(base, cron=None, tz="UTC")
+    return checked(replace(base, **{name: _READ[name](name, value) for name, value in given.items()}))
+
+
+def _cron(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be text such as '0 3 * * *' or @daily, not {value!r}")
+    cron(value, "UTC")
+    return value
+
+
+def _seconds(name: str, value: Any) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise ConfigError(f"{name} must be seconds or a timedelta, not {value!r}")
+    try:
+        return value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise ConfigError(f"{name} must be a number of seconds that a calendar can hold") from None
+
+
+def _every(name: str, value: Any) -> int:
+    return _seconds(name, value) // MICROSECOND
+
+
+def _jitter(name: str, value: Any) -> float:
+    return _seconds(name, value).total_seconds()
+
+
+def _zone(name: str, value: Any) -> str:
+    if value is UTC:
+        return "UTC"
+    if isinstance(value, ZoneInfo) and isinstance(value.key, str):  # one made from a file has none
+        return value.key
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be the name of a time zone, such as 'Europe/Berlin', not {value!r}")
+    return value
+
+
+def _anchor(name: str, value: Any) -> datetime:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise ConfigError(f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}")
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(f"{name} must be a time that UTC can express, not {value!r}") from None
+
+
+def _one_of(*known: str) -> Callable[[str, Any], str]:
+    def read(name: str, value: Any) -> str:
+        if value not in known:
+            raise ConfigError(f"{name} must be {' or '.join(map(repr, known))}, not {value!r}")
+        return str(value)
+
+    return read
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "cron": _cron,
+    "every": _every,
+    "tz": _zone,
+    "anchor": _anchor,
+    "mode": _one_of(*get_args(Mode)),
+    "catch_up": _one_of(*get_args(CatchUp)),
+    "max_catch_up": _count,
+    "overlap": _one_of(*get_args(Overlap)),
+    "jitter": _jitter,
+}
+
+
+def check_call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse a function that cannot be called with these arguments alone, before its types are known."""
+    try:
+        inspect.signature(function).bind(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"a recurring task is called with its arguments= alone, and {getattr(function, '__qualname__', function)} "
+            f"cannot be: {error}"
+        ) from None
+
+
+def check_options(options: JobOptions) -> None:
+    """Refuse options that say something about one job alone."""
+    if single := sorted(options.keys() - TASK_OPTIONS):
+        raise ConfigError(f"{single[0]}= is about one job: a recurring task takes {', '.join(sorted(TASK_OPTIONS))}")
+
+
+def definition_of(step: Step[Any], when: Recurrence, session: Session, *, in_code: bool) -> Definition:
+    """What is stored for a recurring task: every option of its jobs is resolved (R5)."""
+    (job,) = Preparation(session.settings, session.now(), session.chance).jobs([step])
+    return Definition(
+        task=job.type,
+        when=when,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        timeout=job.timeout,
+        max_attempts=job.max_attempts,
+        max_crashes=job.max_crashes,
+        tags=job.tags,
+        in_code=in_code,
+    )

@@ -1,0 +1,41 @@
+"""A registered task as the runtime sees it: a name, a handler, and the defaults of its jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from taskharbor.client.options import JobOptions
+from taskharbor.core.codec import Signature
+from taskharbor.core.retry import Retry
+
+
+class Registered:
+    """The handler behind a name. Its signature is read when first needed, so that it may refer to later types."""
+
+    def __init__(self, name: str, handler: Callable[..., Any], retry: Retry, options: JobOptions) -> None:
+        self.name = name
+        self.handler = handler
+        self.retry = retry
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(handler)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The codec of the handler's parameters and result."""
+        return Signature(self.name, self.handler)
+
+    def named(self, payload: bytes) -> dict[str, Any]:
+        """The arguments in a payload, by name."""
+        return self.signature.named(payload)
+
+
+async def _join() -> None:
+    """Nothing: it was waited for others."""
+
+
+# Known to every worker: where many steps of a workflow wait for many others, they all wait for one of these.
+JOIN = Registered("taskharbor.join", _join, Retry(), {})
+BUILT_IN = {JOIN.name: JOIN}

@@ -1,0 +1,135 @@
+"""An open harbor: the driver, opened once for all threads and loops, with its clock and the harbor's settings."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import datetime
+from random import Random
+
+from msgspec import Struct
+
+from taskharbor.client.attendance import Attendance
+from taskharbor.client.batching import Intake
+from taskharbor.client.clock import Clock, EngineClock, host_clock
+from taskharbor.client.forking import after_fork
+from taskharbor.client.portal import Portal
+from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.decide import Retention
+from taskharbor.core.retry import Retry
+from taskharbor.driver import Driver, ServerClock
+from taskharbor.errors import DriverUnavailable
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Defaults of a harbor; a task's own and a job's own go before them (F3, R5)."""
+
+    max_attempts: int | None = 4
+    max_crashes: int | None = 5
+    timeout: float | None = None
+    retry: Retry = Retry()
+    idempotency_ttl: float | None = 24 * 3600.0
+    payload_limit: int = PAYLOAD_LIMIT
+    retention: Retention = Retention()
+    store_timeout: float = 30.0
+
+
+class Session:
+    """Opens the driver on first use, whoever comes first; `now` is the time that everybody passes to it."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Driver]],
+        settings: Settings,
+        clock: Clock | None,
+        chance: Random,
+        shown: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.settings = settings
+        self.chance = chance
+        self.portal = Portal()
+        self.attendance: Attendance | None = None
+        self.intake = Intake(self.driver, self.now, settings.store_timeout)
+        self._connect = connect
+        self._shown = shown
+        self._given_clock = clock
+        self._clock: Clock = clock or host_clock
+        self._engine_clock: EngineClock | None = None
+        self._lock = threading.Lock()
+        self._opening: Future[Driver] | None = None
+        self._driver: Driver | None = None
+        after_fork(self, Session._renew)
+
+    def _renew(self) -> None:
+        """In a forked child, nobody finishes what a thread of the parent was at."""
+        self._lock = threading.Lock()
+        if self._driver is None:
+            self._opening = None
+
+    def now(self) -> datetime:
+        """The time to pass to the driver."""
+        return self._clock()
+
+    @property
+    def store(self) -> str:
+        """The store for logs: its URL without secrets, or the name of a driver that was given."""
+        if (shown := self._shown()) is not None:
+            return shown
+        return "a store" if self._driver is None else f"a {self._driver.name} driver"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has used it already."""
+        return self._driver is not None
+
+    @property
+    def payload_limit(self) -> int:
+        """How large a payload or a result may be: the harbor's limit, never above the engine's own (R4)."""
+        engines = None if self._driver is None else self._driver.max_payload
+        return self.settings.payload_limit if engines is None else min(engines, self.settings.payload_limit)
+
+    async def driver(self) -> Driver:
+        """The open driver."""
+        driver = self._driver or await self._open()
+        if self._engine_clock is not None and self._engine_clock.stale():
+            await self._engine_clock.measure()
+        return driver
+
+    async def _open(self) -> Driver:
+        with self._lock:
+            opening, mine = self._opening, self._opening is None
+            if opening is None:
+                opening = self._opening = Future()
+                opening.set_running_or_notify_cancel()  # one who stops waiting cancels nothing for the others
+        if not mine:
+            return await asyncio.wrap_future(opening)
+        try:
+            async with asyncio.timeout(self.settings.store_timeout):
+                driver = await self._connect()
+                if self._given_clock is None and isinstance(driver, ServerClock):
+                    self._engine_clock = EngineClock(driver)
+                    await self._engine_clock.measure()
+                    self._clock = self._engine_clock
+        except BaseException as error:
+            self._opening = None
+            failure = error if isinstance(error, Exception) else DriverUnavailable("opening the store was interrupted")
+            if isinstance(error, TimeoutError):
+                failure = DriverUnavailable(f"the store did not open within {self.settings.store_timeout:g} s")
+            opening.set_exception(failure)
+            opening.exception()
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
+        self._driver = driver
+        opening.set_result(driver)
+        return driver
+
+    async def close(self) -> None:
+        """Close the driver; the next use opens it again."""
+        with self._lock:
+            driver, self._driver, self._opening = self._driver, None, None
+            self._engine_clock, self._clock = None, self._given_clock or host_clock
+        if driver is not None:
+            await driver.close()

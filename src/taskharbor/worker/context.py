@@ -1,0 +1,177 @@
+"""The running job as its handler sees it: `current()`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from msgspec import Struct
+
+from taskharbor.core.codec import checked_size, encode_value
+from taskharbor.core.job import JobRecord, Progress
+from taskharbor.core.text import bounded
+from taskharbor.errors import LeaseLost, NoCurrentJob
+
+if TYPE_CHECKING:
+    from taskharbor.client.handle import Job
+    from taskharbor.client.step import Step
+    from taskharbor.worker.keeper import Held
+    from taskharbor.worker.transaction import Block
+    from taskharbor.workflows.flow import Flow
+    from taskharbor.workflows.run import Run
+
+R = TypeVar("R")
+NOTE_LIMIT = 500
+_current: ContextVar[Held | None] = ContextVar("taskharbor_job", default=None)
+
+
+class JobContext(Struct, frozen=True):
+    """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
+
+    _held: Held
+
+    def __repr__(self) -> str:
+        return f"<JobContext {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._held.job.id
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self._held.job.type
+
+    @property
+    def queue(self) -> str:
+        """The queue it came from."""
+        return self._held.job.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run, one more after each recorded failure."""
+        return self._held.job.attempts + 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How many failures are allowed before the dead-letter queue; None means any number."""
+        return self._held.job.max_attempts
+
+    @property
+    def lease_version(self) -> int:
+        """How often this job was claimed, this time included: the fencing number (L5)."""
+        return self._held.job.version
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What travels with the job."""
+        return dict(self._held.job.headers)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Labels given at the enqueue."""
+        return self._held.job.tags
+
+    @property
+    def slot(self) -> datetime | None:
+        """The tick of a recurring task that this job is for, None for other jobs."""
+        if "schedule" not in self._held.job.headers:
+            return None
+        with suppress(KeyError, ValueError):  # headers of the user's own
+            return datetime.fromisoformat(self._held.job.headers["slot"])
+        return None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run should end: cancelled, timed out, lease lost or worker stopping. For `def` handlers."""
+        return self._held.stop is not None
+
+    def check(self) -> None:
+        """Raise `LeaseLost` or `InterruptedError` if this run should end."""
+        if self._held.stop == "lost":
+            raise LeaseLost(f"job {self.id} is no longer held by this worker")
+        if self._held.stop is not None:
+            raise InterruptedError(f"job {self.id} should end: {self._held.stop}")
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far the work is, from 0 to 1; stored with the next heartbeat."""
+        self._held.progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
+
+    @overload
+    def enqueue(self, step: Step[R]) -> Job[R]: ...  # type: ignore[overload-overlap]  # a step is a flow, of one job
+    @overload
+    def enqueue(self, step: Flow[R]) -> Run[R]: ...
+    def enqueue(self, step: Step[R] | Flow[R]) -> Job[R] | Run[R]:
+        """Enqueue a step or a flow in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
+        self._must_go_on("nothing can be enqueued with it any more")
+        return self._held.client.enqueue_with(self._held, step)
+
+    def transaction(self) -> Block:
+        """A transaction that ends with this job's Ack: what is written in it happens exactly if the job is done.
+
+        `async with current().transaction() as tx:`, or `with` in a `def` handler; `tx` is a connection to the store's
+        database. If the lease was lost, all of it is rolled back and `LeaseLost` raised. After the block the job is
+        done, whatever the handler still does: give its result inside, by `set_result`.
+        """
+        from taskharbor.worker.transaction import Block  # seldom needed
+
+        self._must_go_on("it can have no further transaction")
+        return Block(self._held)
+
+    def set_result(self, value: object) -> None:
+        """The job's result, for a handler that ends in a `transaction`: what it returns afterwards comes too late."""
+        if not self._held.in_transaction:
+            raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
+        result = None if value is None else encode_value(value)
+        if result is not None:
+            checked_size(result, self._held.client.session.payload_limit, f"the result of {self.task}")
+        self._held.result = result
+
+    def _must_go_on(self, otherwise: str) -> None:
+        if self._held.settled is not None:
+            raise NoCurrentJob(f"job {self.id} is done, by its transaction: {otherwise}")
+        if self._held.ended:
+            raise NoCurrentJob(f"the run of job {self.id} has ended: {otherwise}")
+
+    @property
+    def record(self) -> JobRecord:
+        """The record as it was claimed."""
+        return self._held.client.seen(self._held.job)
+
+
+def current() -> JobContext:
+    """The job that is running here."""
+    held = _current.get()
+    if held is None:
+        raise NoCurrentJob("current() works inside a running handler only")
+    return JobContext(held)
+
+
+enter = _current.set
+"""Make this the current job of the calling task or thread; each job has a context of its own, so none leaves."""
+
+
+def running() -> JobContext | None:
+    """The current job, if any."""
+    held = _current.get()
+    return None if held is None else JobContext(held)
+
+
+def lose() -> None:
+    """Let the run that is current here end as if its worker had died: nothing is settled, its lease runs out."""
+    if (held := _current.get()) is not None:
+        held.stop = "lost"
+
+
+def lineage() -> dict[str, str] | None:
+    """Headers that tie a job enqueued inside a handler to the one that enqueues it."""
+    context = running()
+    if context is None:
+        return None
+    inherited: dict[str, Any] = {
+        name: value for name, value in context.headers.items() if name in ("correlation_id", "traceparent")
+    }
+    return {**inherited, "parent_id": context.id, "root_id": context.headers.get("root_id", context.id)}

@@ -1,0 +1,222 @@
+"""A worker's log records about its jobs, and totals per minute.
+
+Loggers are `taskharbor.*`; nothing here configures handlers. `JobFilter` puts job id, task and attempt on every record
+that is logged inside a job, whatever logs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from taskharbor.admin.completeness import not_started
+from taskharbor.core.durations import length
+from taskharbor.core.job import JobRecord
+from taskharbor.core.last_run import last_run
+from taskharbor.core.outcome import Failed, Outcome, Succeeded
+from taskharbor.core.overrun import spread_of
+from taskharbor.core.states import State
+from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.driver import Tally
+from taskharbor.errors import LeaseError
+from taskharbor.worker.context import running
+from taskharbor.worker.events import tell
+from taskharbor.worker.keeper import Held, Stop
+from taskharbor.worker.own_frames import own_frames
+
+logger = logging.getLogger("taskharbor.worker")
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+# Attempts within less than this were over before most outages are: the log names a policy that lasts longer.
+HASTY = 60.0
+MOST_UNKNOWN = 1000
+UNKNOWN = (
+    "task.unknown: put back a job of task %r%s, which this worker does not know. Likely causes: its module was not "
+    "imported (--include, or include in [tool.taskharbor]), this worker runs other code than the enqueuer (a deploy "
+    "under way), the task was renamed, or another application uses the same store"
+)
+TallyKey = tuple[datetime, str, str, str]
+
+
+class JobFilter(logging.Filter):
+    """Adds `job_id`, `task` and `attempt` to log records; `-` outside of jobs. Put it on a handler."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass, with the three fields set."""
+        if not hasattr(record, "job_id"):
+            context = running()
+            record.job_id = context.id if context else "-"
+            record.task = context.task if context else "-"
+            record.attempt = context.attempt if context else "-"
+        return True
+
+
+class Observer:
+    """Counts and logs what became of each run."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._totals: dict[TallyKey, list[float]] = defaultdict(lambda: [0, 0.0])
+        self._unknown: dict[str, tuple[datetime, int]] = {}
+        self.finished = 0
+
+    def settled(self, entries: Sequence[tuple[Held, Transition]], now: datetime) -> None:
+        """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
+        minute = now.replace(second=0, microsecond=0)
+        quiet = not logger.isEnabledFor(logging.INFO)
+        successes: dict[tuple[str, str], list[float]] = {}  # nearly all of them; hashing the minute each time costs
+        for held, to in entries:
+            job, started = held.job, held.started_at
+            if not quiet or started is None or type(to) is not Ack:
+                self._note(held, to, minute, now)
+                continue
+            total = successes.get((job.queue, job.type))
+            if total is None:
+                total = successes[job.queue, job.type] = self._totals[minute, job.queue, job.type, "done"]
+            total[0] += 1
+            total[1] += (now - started).total_seconds()
+            self.finished += 1
+
+    def _note(self, held: Held, to: Transition, minute: datetime, now: datetime) -> None:
+        """Count and log one outcome."""
+        job, started = held.job, held.started_at
+        outcome = _outcome(job, to, held.stop)
+        kept = "dlq" if outcome == "by_hand" else outcome
+        total = self._totals[minute, job.queue, job.type, kept if started is not None else not_started(kept)]
+        total[0] += 1
+        if started is not None:
+            total[1] += (now - started).total_seconds()
+        if started is not None or not isinstance(to, PutBack):
+            self.finished += 1
+        _tell(outcome, held, to, now)
+        if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
+            self._tell_unknown(job.type, now)
+
+    def _tell_unknown(self, task: str, now: datetime) -> None:
+        """Warn of a task that is not registered here: at once, then once a minute with the number of put-backs."""
+        told, since = self._unknown.get(task, (None, 0))
+        if told is not None and now - told < MINUTE:
+            self._unknown[task] = told, since + 1
+            return
+        if len(self._unknown) >= MOST_UNKNOWN:
+            self._unknown.clear()
+        self._unknown[task] = now, 0
+        times = f" ({since + 1} times since the last warning)" if since else ""
+        fields = {"event": "task.unknown", "unknown_task": task, "count": since + 1}
+        with suppress(Exception):  # such as a log filter of the application
+            logger.warning(UNKNOWN, task, times, extra=fields)
+
+    def refused(self, held: Held, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
+        """Tell that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
+        job, wanted = held.job, _EVENTS[_outcome(held.job, to, held.stop)][1]
+        if stored is not None and stored.settled_token == held.token:
+            if stored.state is State.DONE:
+                minute = self._now().replace(second=0, microsecond=0)
+                total, took = self._totals[minute, job.queue, job.type, "done"], last_run(stored)
+                total[0] += 1
+                total[1] += took / SECOND if took is not None else 0.0
+                self.finished += 1
+            tell(logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}")
+        else:
+            tell(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
+
+    def take_tallies(self) -> list[Tally]:
+        """The totals since the last call."""
+        totals, self._totals = self._totals, defaultdict(lambda: [0, 0.0])
+        return [Tally(*key, int(count), seconds) for key, (count, seconds) in totals.items()]
+
+    def give_back(self, tallies: list[Tally]) -> None:
+        """Keep totals that the store did not take for the next time."""
+        for tally in tallies:
+            total = self._totals[(tally.minute, tally.queue, tally.task, tally.outcome)]
+            total[0] += tally.count
+            total[1] += tally.seconds
+
+
+def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
+    """Log what is lost of a run whose transaction had made its job done before."""
+    if isinstance(outcome, Succeeded) and outcome.result in (None, ack.result):
+        return
+    lost = "returned a result: give it inside, by current().set_result(…)"
+    if isinstance(outcome, Failed):
+        lost = f"failed: {outcome.kind}: {outcome.message}"
+    elif not isinstance(outcome, Succeeded):
+        lost = "was interrupted"
+    traceback = outcome.traceback if isinstance(outcome, Failed) else None
+    detail = f"is done by its transaction; after that its handler {lost}"
+    tell(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
+
+
+def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
+    level, event = _EVENTS[outcome]
+    if not logger.isEnabledFor(level):
+        return
+    job = held.job
+    failed = outcome in ("dlq", "retried")
+    duration = None if held.started_at is None else (now - held.started_at) / SECOND
+    spread = spread_of(to.failures) if failed else None
+    detail = "" if duration is None else f"after {length(duration)}"
+    traceback = None
+    if isinstance(to, Fail):
+        detail = _joined(f"{to.reason} {detail}".strip(), _spread(to, spread)) + f": {to.last_error}"
+    elif isinstance(to, PutBack):
+        again = to.run_at - now
+        when = f"again in {length(again / SECOND)}" if again > timedelta(0) else "again at once"
+        if failed:
+            detail = _joined(detail, _spread(to, spread), when) + f": {to.last_error}"
+        elif outcome == "by_hand":
+            detail = _joined("by hand", detail)
+        else:
+            unknown = to.unknown_put_backs > job.unknown_put_backs
+            detail = _joined("no task of this name here" if unknown else "", detail, when)
+    if failed and to.failures:
+        whole = to.failures[-1].traceback
+        traceback = own_frames(whole) if outcome == "retried" else whole  # the whole one is in the store
+    fields = {"duration": duration, "spread": None if spread is None else spread / SECOND}
+    tell(logger, level, event, job, detail, traceback=traceback, **fields)
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _spread(to: Transition, spread: timedelta | None) -> str:
+    """Over what time the attempts were spread, with the policy that lasts longer if that was seconds (F2)."""
+    if spread is None:
+        return ""
+    seconds = spread / SECOND
+    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY and not _is_our_timeout(to)
+    hint = " (retry=Retry.patient() with max_attempts=20 lasts hours)" if hasty else ""
+    return f"{to.attempts} failures within {length(seconds)}{hint}"
+
+
+def _is_our_timeout(to: Fail) -> bool:
+    """Whether the last run was stopped by its timeout: it has no traceback. Longer pauses do not help a slow task."""
+    return bool(to.failures) and to.failures[-1].kind == "TimeoutError" and not to.failures[-1].traceback
+
+
+def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:
+    match to:
+        case Ack():
+            return State.DONE.value
+        case Fail():
+            return State.DLQ.value
+        case Cancel():
+            return State.CANCELLED.value
+        case PutBack():
+            if to.attempts > job.attempts:
+                return "retried"
+            return "by_hand" if stop == "dead_letter" else "released"
+
+
+_EVENTS = {
+    "done": (logging.INFO, "job.succeeded"),
+    "dlq": (logging.ERROR, "job.dead"),
+    "cancelled": (logging.INFO, "job.cancelled"),
+    "retried": (logging.WARNING, "job.retrying"),
+    "released": (logging.INFO, "job.released"),
+    "by_hand": (logging.WARNING, "job.dead"),
+}

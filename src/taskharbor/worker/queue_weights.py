@@ -1,0 +1,66 @@
+"""Which queues a worker listens to, with which weights (D11), and which slots they may take.
+
+A queue whose jobs hang does not stop the others: each queue that runs nothing keeps a slot that the others cannot take.
+At most half of the slots are kept, so that one busy queue among many idle ones is not slowed down for them. Weights
+share what is claimed at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from taskharbor.core.reserved import check_queue
+from taskharbor.errors import ConfigError
+
+
+class Claim(NamedTuple):
+    """At most `limit` jobs of `queues`. `kept` means that only slots kept for these queues are free."""
+
+    queues: list[str]
+    limit: int
+    kept: bool = False
+
+
+class QueueWeights:
+    """Queues by shares: a weight of 3 is three shares of every reserve. Shuffled each time, so none starves."""
+
+    def __init__(self, queues: Sequence[str] | Mapping[str, int], slots: int, chance: Random) -> None:
+        if isinstance(queues, str):
+            raise ConfigError(f"queues must be a list of names or a dict of weights, not the text {queues!r}")
+        weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
+        if not weights:
+            raise ConfigError("a worker needs at least one queue")
+        for name, weight in weights.items():
+            check_queue("a queue's name", name)
+            if isinstance(weight, bool) or not isinstance(weight, int) or not 1 <= weight <= 100:
+                raise ConfigError(f"the weight of queue {name!r} must be a whole number from 1 to 100, not {weight!r}")
+        self.names = tuple(weights)
+        self._shares = [name for name, weight in weights.items() for _ in range(weight)]
+        self._chance = chance
+        self._most_kept = slots // 2
+        self.keep_slots = 1 < len(self.names) <= slots
+
+    def shares(self) -> list[str]:
+        """The names in a new order, each as often as its weight."""
+        if len(self._shares) > 1:
+            self._chance.shuffle(self._shares)
+        return list(self._shares)
+
+    def claim(self, free: int, running: Iterable[str]) -> Claim:
+        """What to reserve with so many free slots, without the slots kept for queues that run nothing.
+
+        `running` are the queues of the jobs that run, looked at only if slots are kept.
+        """
+        if not self.keep_slots:
+            return Claim(self.shares(), free)
+        busy = set(running)
+        idle = [name for name in self.names if name not in busy]
+        # If no queue runs anything, whichever gives a job uses its own slot.
+        kept = min(len(idle) - (len(idle) == len(self.names)), self._most_kept)
+        spare = free - kept
+        if spare > 0:
+            return Claim(self.shares(), spare)
+        self._chance.shuffle(idle)
+        return Claim(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two

@@ -1,0 +1,61 @@
+"""The harbors of this process, for tests that put another store behind all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
+
+from msgspec import Struct
+
+from taskharbor.client.client import Client
+from taskharbor.client.registered_task import Registered
+from taskharbor.worker.executor import Middleware
+from taskharbor.worker.failures import Failure
+
+if TYPE_CHECKING:
+    from taskharbor.client.declaration import Declared
+    from taskharbor.worker.workplace import Workplace
+
+
+class Parts(Struct, frozen=True, eq=False):
+    """A harbor and what it is made of; a change of `middleware` is seen by its next worker."""
+
+    harbor: Workplace
+    client: Client
+    tasks: Mapping[str, Registered]
+    middleware: list[Middleware]
+    recurring: Mapping[str, Declared]
+    drain: Callable[[list[Failure] | None, Sequence[str]], Coroutine[Any, Any, int]]
+
+
+Look = Callable[[], Parts]
+Follower = Callable[[Parts], object]
+_members: dict[int, WeakMethod[Look]] = {}
+_followers: list[Follower] = []
+
+
+def enlist(look: Look) -> None:
+    """A new harbor's method that gives its parts; it is forgotten together with its harbor."""
+
+    def forget(gone: WeakMethod[Look]) -> None:
+        _members.pop(id(gone), None)
+
+    member = WeakMethod(look, forget)
+    _members[id(member)] = member
+    for follower in list(_followers):
+        follower(look())
+
+
+@contextmanager
+def following(follower: Follower) -> Generator[None]:
+    """Call the function for every harbor there is, and for each that is made inside the block; for some, twice."""
+    _followers.append(follower)
+    try:
+        for member in list(_members.values()):
+            if (look := member()) is not None:
+                follower(look())
+        yield
+    finally:
+        _followers.remove(follower)

@@ -1,0 +1,253 @@
+"""The scheduler: every worker has one, and none leads (N3).
+
+It reads the schedules, lets the core say which ticks are due, and swaps each schedule together with the job of its
+tick. Whoever comes second finds the schedule changed, and has nothing to do. A worker ticks for the tasks that it
+knows: what no worker could run is not enqueued either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from taskharbor.client.client import Client
+from taskharbor.client.declaration import Declared, definition_of
+from taskharbor.client.idle import pause
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.step import Step
+from taskharbor.core.decide import later
+from taskharbor.core.ids import Ids
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.recurrence import Definition, Recurrence, decode
+from taskharbor.core.schedule import Schedule
+from taskharbor.core.text import stamp
+from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
+from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
+from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
+
+logger = logging.getLogger("taskharbor.scheduler")
+# Changes that others make are seen with the next look. Ends of runs that a delay counts from, within a second.
+LOOK, LOOK_FOR_ENDS = 5.0, 0.7
+# All workers wake up for a slot; those who come a little later see that it is taken, without trying.
+SPREAD = 0.05
+BITE = 100
+
+
+class Scheduler:
+    """Declares what the code says, then ticks until it is cancelled."""
+
+    def __init__(self, client: Client, tasks: Mapping[str, Registered], recurring: Sequence[Declared]) -> None:
+        self._client = client
+        self._session = client.session
+        self._tasks = tasks
+        self._wanted = {each.name: self._definition(each) for each in recurring}
+        self._left = set(self._wanted)
+        self._unreadable: set[str] = set()
+        self._busy: dict[str, str] = {}
+        self._is_declared = False
+        self._decided = asyncio.Event()
+        self._refusal: Exception | None = None
+        self._hurry = asyncio.Event()
+        self._awaited: set[str | None] = set()
+
+    async def run(self) -> None:
+        """Write down what the code declares, then look whenever something may be due."""
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._session.settings.store_timeout):
+                    if not self._is_declared:
+                        await self.declare()
+                        self._is_declared = True
+                        self._decided.set()
+                    wait = await self.look()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == 1:
+                    logger.warning("scheduler.failed: trying again: %s: %s", type(error).__name__, error)
+                if not isinstance(error, DriverUnavailable | OSError | TimeoutError):
+                    self._refusal = error
+                    self._decided.set()
+                wait = pause(failures, self._session.chance)
+            await self._rest(wait + self._session.chance.random() * SPREAD)
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        self._hurry.clear()
+
+    async def ready(self) -> None:
+        """Return when the declarations are stored. What waiting does not mend, such as missing rights, is raised."""
+        await self._decided.wait()
+        if not self._is_declared and self._refusal is not None:
+            raise self._refusal
+
+    # what the code says
+
+    async def declare(self) -> None:
+        """Store each declaration that is new or says something new (N5). Of several who do, one does it.
+
+        What is stored is not looked at again: whoever changes it afterwards is later, and wins.
+        """
+        store = offered(await self._session.driver(), Schedules)
+        if store is None:
+            return
+        stored = await store.schedules()
+        self._tell_undeclared(stored)
+        while swaps := (await self._redefinitions(stored))[:BITE]:
+            for swap, answer in zip(swaps, await store.swap_schedules(swaps, self._session.now()), strict=True):
+                if answer is True:
+                    self._left.discard(swap.name)
+                    _tell_declared(swap)
+            stored = await store.schedules()
+
+    async def _redefinitions(self, stored: list[Schedule]) -> list[Swap]:
+        known = {schedule.name: schedule for schedule in stored if schedule.name in self._left}
+        now = self._session.now()
+        lasts = await self._runs(schedule.last_job_id for schedule in known.values())
+        swaps: list[Swap] = []
+        for name in sorted(self._left):
+            seen = known.get(name)
+            last = None if seen is None else lasts.get(seen.last_job_id)
+            then = declared(seen, name, self._wanted[name], last, now)
+            if then != seen:
+                swaps.append(Swap(name=name, seen=seen, then=then))
+        self._left = {swap.name for swap in swaps}
+        return swaps
+
+    def _definition(self, each: Declared) -> Definition:
+        try:
+            payload = each.task.signature.encode((), each.arguments, self._session.payload_limit)
+        except InvalidJob as error:
+            raise ConfigError(
+                f"the recurring task {each.name!r} cannot be called with its arguments=: {error}"
+            ) from error
+        step = Step[object](self._client, each.task, payload, each.options)
+        return definition_of(step, each.when, self._session, in_code=True)
+
+    def _tell_undeclared(self, stored: list[Schedule]) -> None:
+        for schedule in [each for each in stored if each.name not in self._wanted]:
+            it = decode(schedule.definition)
+            if isinstance(it, Definition) and it.in_code and it.task in self._tasks:
+                logger.warning(
+                    "recurring.undeclared: %s goes on, though this code does not declare it: other code may; "
+                    "if none does, `taskharbor recurring rm %s` ends it",
+                    schedule.name,
+                    schedule.name,
+                )
+
+    # what is due
+
+    async def look(self) -> float:
+        """Do what is due, and say how long to wait before the next look."""
+        store = offered(await self._session.driver(), Schedules)
+        if store is None:
+            return LOOK
+        mine = self._mine(await store.schedules())
+        now = self._session.now()
+        lasts = await self._runs(seen.last_job_id for seen, it in mine if needs_last(seen, it.when, now))
+        swaps: list[Swap] = []
+        wait, self._awaited = LOOK, set()
+        for seen, definition in mine:
+            steps = self._steps(seen, definition, lasts.get(seen.last_job_id), now)
+            then = steps[-1].then if steps else seen
+            assert then is not None
+            wait = min(wait, self._until(then, definition.when, now, waits=not steps))
+            swaps += steps
+            while len(swaps) >= BITE:
+                await store.swap_schedules(swaps[:BITE], now)
+                del swaps[:BITE]
+            if steps:
+                await asyncio.sleep(0)  # cron takes its time, and there may be many
+        if swaps:
+            await store.swap_schedules(swaps, now)
+        return wait
+
+    def _until(self, schedule: Schedule, when: Recurrence, now: datetime, *, waits: bool) -> float:
+        """Seconds to the next look. One that is due but has nothing to do waits for the end of its last run."""
+        if (schedule.slot is None and when.mode == "fixed_delay") or (schedule.slot and schedule.slot <= now and waits):
+            self._awaited.add(schedule.last_job_id)
+            return LOOK_FOR_ENDS
+        return LOOK if schedule.slot is None else max((schedule.slot - now).total_seconds(), 0.0)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a schedule waits for the end of a run."""
+        return bool(self._awaited)
+
+    def settled(self, ids: Iterable[str]) -> None:
+        """This worker has settled jobs: somebody's delay may count from now."""
+        if not self._awaited.isdisjoint(ids):
+            self._hurry.set()
+
+    def _mine(self, schedules: list[Schedule]) -> list[tuple[Schedule, Definition]]:
+        found: list[tuple[Schedule, Definition]] = []
+        for schedule in schedules:
+            definition = decode(schedule.definition)
+            if isinstance(definition, ConfigError):
+                self._tell_unreadable(schedule.name, definition)
+            elif definition.task in self._tasks and not schedule.paused:
+                found.append((schedule, definition))
+        return found
+
+    async def _runs(self, ids: Iterable[str | None]) -> dict[str | None, JobRecord]:
+        asked = [id for id in ids if id is not None]
+        if not asked:
+            return {}
+        found = await capability(await self._session.driver(), Inspect).get(asked)
+        return {job.id: job for job in found if job is not None}
+
+    def _steps(self, seen: Schedule, definition: Definition, last: JobRecord | None, now: datetime) -> list[Swap]:
+        swaps: list[Swap] = []
+        for tick in ticks(seen, definition.when, last, now):
+            job = None if tick.run is None else self._job(seen.name, definition, tick.run, now)
+            if job is None and last is not None and is_live(last):
+                self._tell_skipped(seen.name, last)
+            then = ran(seen, tick, None if job is None else job.id)
+            swaps.append(Swap(name=seen.name, seen=seen, then=then, job=job))
+            seen = then
+        return swaps
+
+    def _job(self, name: str, definition: Definition, slot: datetime, now: datetime) -> NewJob:
+        chance = self._session.chance
+        run_at = later(slot, timedelta(seconds=chance.random() * definition.when.jitter))
+        return new_job(name, definition, run_at, slot, Ids(int(now.timestamp() * 1000), chance.getrandbits)())
+
+    def _tell_skipped(self, name: str, last: JobRecord) -> None:
+        """Once for each run that ticks are skipped for."""
+        if self._busy.get(name) != last.id:
+            self._busy[name] = last.id
+            logger.info("recurring.skipped: %s rests until its last run ends, job %s (%s)", name, last.id, last.state)
+
+    def _tell_unreadable(self, name: str, why: ConfigError) -> None:
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            logger.warning("recurring.unreadable: this worker leaves %s alone: %s", name, why)
+
+
+def new_job(name: str, definition: Definition, run_at: datetime | None, slot: datetime, id: str) -> NewJob:
+    """The job of one tick; its headers say of which."""
+    return NewJob(
+        id=id,
+        type=definition.task,
+        queue=definition.queue,
+        payload=definition.payload,
+        priority=definition.priority,
+        run_at=run_at,
+        timeout=definition.timeout,
+        max_attempts=definition.max_attempts,
+        max_crashes=definition.max_crashes,
+        headers={"schedule": name, "slot": slot.isoformat()},
+        tags=definition.tags,
+    )
+
+
+def _tell_declared(swap: Swap) -> None:
+    verb = "declared" if swap.seen is None else "redefined"
+    slot = swap.then and swap.then.slot
+    logger.info("recurring.%s: %s, next %s", verb, swap.name, stamp(slot) if slot else "after its last run")

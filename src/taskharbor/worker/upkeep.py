@@ -1,0 +1,114 @@
+"""What workers do for the store beside their jobs, in small bites: sweep, prune, report themselves, add up totals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+from taskharbor.admin.completeness import vanished
+from taskharbor.client.session import Session
+from taskharbor.core.decide import later
+from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
+from taskharbor.errors import DriverClosed
+from taskharbor.worker.observe import Observer
+
+logger = logging.getLogger("taskharbor.upkeep")
+TICK = 1.0
+TICKS_PER_ROUND = 10
+BITE = 500
+AIR = 0.02
+KEEP_TALLIES = timedelta(days=2)
+GONE = timedelta(hours=1)
+
+
+class Upkeep:
+    """A loop of small duties; one that fails is tried again in the next round."""
+
+    def __init__(self, session: Session, observer: Observer, describe: Callable[[], WorkerRecord]) -> None:
+        self._session = session
+        self._observer = observer
+        self._describe = describe
+        self._failing: set[str] = set()
+
+    async def run(self) -> None:
+        """Sweep every second; prune, report and count every ten."""
+        ticks = 0
+        while True:
+            await self._safely("sweep", self.sweep())
+            if ticks % TICKS_PER_ROUND == 0:
+                await self._safely("report", self.report())
+                await self._safely("prune", self.prune())
+                await self._safely("flush_tallies", self.flush_tallies())
+            ticks += 1
+            await asyncio.sleep(TICK * (0.75 + self._session.chance.random() / 2))
+
+    async def sweep(self) -> None:
+        """Cancel what expired or was left behind."""
+        jobs = offered(await self._session.driver(), Inspect)
+        if jobs is not None:
+            now = self._session.now()
+            keep_until = later(now, self._session.settings.retention.done)
+            while await jobs.sweep(now, keep_until, BITE) == BITE:
+                pass
+
+    async def prune(self) -> None:
+        """Forget records past their retention, one bite after another with air between."""
+        jobs = offered(await self._session.driver(), Inspect)
+        if jobs is not None:
+            while True:
+                if await jobs.prune(self._session.now(), BITE) < BITE:
+                    return
+                await asyncio.sleep(AIR)
+
+    async def report(self) -> None:
+        """Say that this worker is alive."""
+        registry = offered(await self._session.driver(), Registry)
+        if registry is not None:
+            await registry.beat(self._describe())
+            now = self._session.now()
+            for worker in await registry.workers(now - timedelta(days=3650)):
+                if worker.seen_at < now - GONE:  # killed, or it would have said farewell
+                    await self._forget_killed(registry, worker)
+
+    async def _forget_killed(self, registry: Registry, worker: WorkerRecord) -> None:
+        """Forget a killed worker; a trace among the totals says that some of its runs are missing there."""
+        counters, oldest = offered(await self._session.driver(), Counters), self._session.now() - KEEP_TALLIES
+        if counters is not None and worker.seen_at > oldest:
+            await counters.count([vanished(worker)], oldest)
+        await registry.forget_worker(worker.id)
+
+    async def flush_tallies(self) -> None:
+        """Add the totals since the last time."""
+        counters = offered(await self._session.driver(), Counters)
+        if counters is not None and (tallies := self._observer.take_tallies()):
+            try:
+                await counters.count(tallies, self._session.now() - KEEP_TALLIES)
+            except BaseException:
+                self._observer.give_back(tallies)
+                raise
+
+    async def farewell(self, worker_id: str) -> None:
+        """The last duties of a worker that stops."""
+        await self._safely("flush_tallies", self.flush_tallies())
+        await self._safely("farewell", self._forget(worker_id))
+
+    async def _forget(self, worker_id: str) -> None:
+        registry = offered(await self._session.driver(), Registry)
+        if registry is not None:
+            await registry.forget_worker(worker_id)
+
+    async def _safely(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+        """Do a duty; of failures in a row, the first is told."""
+        try:
+            async with asyncio.timeout(self._session.settings.store_timeout):
+                await duty
+        except Exception as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                level = logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING  # an outage may end
+                logger.log(level, "upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
+        else:
+            self._failing.discard(name)

@@ -1,0 +1,4 @@
+"""Flows and graphs as values, and workflows that were enqueued.
+
+Internal: `taskharbor.flow` is what applications import.
+"""

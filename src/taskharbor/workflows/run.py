@@ -1,0 +1,178 @@
+"""A workflow from outside: what enqueueing a flow gives back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from taskharbor.admin.workflows import Workflows, cause_of, results_of
+from taskharbor.client.handle import Collected, Job
+from taskharbor.client.portal import Portal, blocking
+from taskharbor.core.job import JobRecord
+from taskharbor.core.states import TERMINAL
+from taskharbor.core.wiring import wiring_of
+from taskharbor.core.workflow import Nested, Standing, flat, mapped
+from taskharbor.driver import Inspect, at_once, capability
+from taskharbor.errors import JobCancelled, JobFailed
+
+if TYPE_CHECKING:
+    from taskharbor.client.client import Client
+
+R = TypeVar("R", covariant=True)
+FEW, MANY = 16, 1000
+FIRST_LOOK, LAST_LOOK = 0.2, 5.0
+
+
+class Run(Generic[R]):
+    """A workflow that was enqueued. `created` is False if its idempotency key already stood for this one.
+
+    Where `outs`, the jobs that the result is made of, are not known, the store knows them, and `returns` are their
+    types if somebody asked for the same. A flow without steps is done from the start, and stored nowhere: its run has
+    no client.
+    """
+
+    __slots__ = ("_client", "_outs", "_returns", "created", "id", "same_payload")
+
+    def __init__(
+        self,
+        client: Client | None,
+        id: str,
+        outs: Nested[Job[Any]] | None = None,
+        created: bool = True,
+        same_payload: bool = True,
+        returns: Nested[Any] | None = None,
+    ) -> None:
+        self._client = client
+        self._outs = outs
+        self._returns = returns
+        self.id = id
+        self.created = created
+        self.same_payload = same_payload
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    @property
+    def portal(self) -> Portal:
+        """Where blocking twins run."""
+        return cast(Portal, _Here()) if self._client is None else self._client.portal
+
+    @property
+    def _workflows(self) -> Workflows | None:
+        return None if self._client is None else Workflows(self._client)
+
+    async def astate(self) -> str:
+        """running, held (something failed, and the rest waits for its replay), done, failed or cancelled."""
+        workflows = self._workflows
+        return Standing.DONE.value if workflows is None else (await workflows.aget(self.id)).state
+
+    async def acancel(self) -> int:
+        """Cancel what has not ended; how many jobs that were. Running ones hear of it with their next heartbeat.
+
+        `JobNotFound` if there is no such workflow.
+        """
+        workflows = self._workflows
+        if workflows is None:
+            return 0
+        stopped = await workflows.acancel(self.id)
+        if not stopped:
+            await workflows.aget(self.id)
+        return stopped
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
+
+        Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there will be none, unless somebody replays.
+        """
+        client, outs = self._client, self._outs
+        if client is None:
+            return cast(R, _shaped(outs, iter(())))
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        if outs is None:
+            outs = await self._stored_outs(client)
+        try:
+            values = await self._values(client, list(flat(outs)), deadline)
+        except JobCancelled:
+            if (why := await cause_of(client, self.id)) is None:
+                raise
+            raise JobFailed(f"workflow {self.id} has failed: {why}. What waited for it was cancelled") from None
+        return cast(R, _shaped(outs, iter(values)))
+
+    async def _stored_outs(self, client: Client) -> Nested[Job[Any]]:
+        workflows = Workflows(client)
+        await workflows.aget(self.id)
+        found = await results_of(client, self.id)
+
+        def handle(job: JobRecord, returns: Any = Any) -> Job[Any]:
+            return (Collected if wiring_of(job.payload).collects else Job)(client, job.id, returns)
+
+        if self._returns is None:
+            return mapped(found, handle)
+        jobs = flat(found)
+        return mapped(self._returns, lambda returns: handle(next(jobs), returns))
+
+    async def _values(self, client: Client, jobs: Sequence[Job[Any]], deadline: float | None) -> list[Any]:
+        """The results of all of these, for about as many records read.
+
+        Each look is at twice as many as the one before; after a wait, at one.
+        """
+        values: list[Any] = []
+        most = FEW
+        while len(values) < len(jobs):
+            asked = jobs[len(values) : len(values) + most]
+            ended = await self._ended(client, asked)
+            values += ended
+            most = min(most * 2, MANY)
+            if len(ended) < len(asked):
+                first = asked[len(ended)]
+                values.append(first.outcome(await self._wait(client, first, deadline)))
+                most = 1
+        return values
+
+    async def _ended(self, client: Client, jobs: Sequence[Job[Any]]) -> list[Any]:
+        """The results of the first of these, as far as they have ended."""
+        values: list[Any] = []
+        async with client.store() as driver:
+            records = await capability(driver, Inspect).get([job.id for job in jobs])
+        for job, record in zip(jobs, records, strict=True):
+            if record is not None and record.state not in TERMINAL:
+                break
+            values.append(job.outcome(record))
+        return values
+
+    async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> JobRecord | None:
+        """The job once it has ended, unless it never will."""
+        loop, look = asyncio.get_running_loop(), FIRST_LOOK
+        watch = None if deadline is not None else client.watch()
+        while True:
+            left = LAST_LOOK if deadline is None else deadline - loop.time()
+            try:
+                return await client.finished(job.id, max(0.0, min(left, look)))
+            except TimeoutError:
+                state = await self.astate()
+                if state == Standing.HELD:
+                    why = await cause_of(client, self.id) or "something was cancelled that others wait for"
+                    raise JobFailed(
+                        f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
+                    ) from None
+                if deadline is not None and loop.time() >= deadline:
+                    raise TimeoutError(f"workflow {self.id} is {state} and has no result yet") from None
+                if watch is not None:
+                    await watch.look(f"workflow {self.id}")
+            look = min(look * 2, LAST_LOOK)
+
+    state = blocking(astate)
+    result = blocking(aresult)
+    cancel = blocking(acancel)
+
+
+def _shaped(nested: Nested[Any], values: Iterator[Any]) -> Any:
+    if isinstance(nested, tuple):
+        return [_shaped(part, values) for part in cast("tuple[Nested[Any], ...]", nested)]
+    return next(values)
+
+
+class _Here:
+    def call(self, name: str, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        return at_once(make())

@@ -1,0 +1,267 @@
+"""A job from outside: its state, its result, its cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from taskharbor import Unrecoverable, current
+from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
+from taskharbor.testing import LostRequest
+from worker.test_waiting import NoHints
+from world import World, time, until, virtual
+
+
+@dataclass
+class Receipt:
+    """A result with a type."""
+
+    number: int
+    at: datetime
+
+
+@virtual
+async def test_a_result_comes_back_in_its_type_the_moment_it_is_there() -> None:
+    """P3."""
+    world = World()
+
+    @world.harbor.task
+    async def pay() -> Receipt:
+        await asyncio.sleep(40)
+        return Receipt(7, datetime(2026, 1, 1, tzinfo=UTC))
+
+    @world.harbor.task
+    async def nothing() -> None: ...
+
+    async with world.worker():
+        job = await pay.aenqueue()
+        assert await job.aresult() == Receipt(7, datetime(2026, 1, 1, tzinfo=UTC))
+        assert time() == pytest.approx(40)
+        assert await job.aresult(timeout=0) == Receipt(7, datetime(2026, 1, 1, tzinfo=UTC))
+        empty: object = await world.harbor.job((await nothing.aenqueue()).id).aresult()
+        assert empty is None
+        assert await world.harbor.job(job.id).aresult() == {"number": 7, "at": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize("timeout", [None, 3600])
+@virtual
+async def test_waiting_for_a_result_is_no_busy_polling(timeout: float | None) -> None:
+    """P: a look per hint, or every five seconds."""
+    world = World()
+
+    @world.harbor.task
+    async def slow() -> str:
+        await asyncio.sleep(1000)
+        return "done"
+
+    job = await slow.aenqueue()
+    async with world.worker():
+        before = len(world.log.calls("get"))
+        assert await job.aresult(timeout) == "done"
+    assert len(world.log.calls("get")) - before <= 1000 / 5 + 5
+
+
+@virtual
+async def test_without_hints_looking_for_a_result_backs_off() -> None:
+    world = World(NoHints)
+
+    @world.harbor.task
+    async def slow() -> str:
+        await asyncio.sleep(300)
+        return "done"
+
+    job = await slow.aenqueue()
+    async with world.worker():
+        assert await job.aresult() == "done"
+    assert len(world.log.calls("get")) < 300 / 5 + 25
+
+
+@virtual
+async def test_hints_that_fail_do_not_fail_the_wait() -> None:
+    """D13: hints may be missing."""
+    world = World(lambda inner: LostRequest(inner, lambda verb: verb == "wait_for_end"))
+
+    @world.harbor.task
+    async def slow() -> str:
+        await asyncio.sleep(20)
+        return "done"
+
+    job = await slow.aenqueue()
+    async with world.worker():
+        assert await job.aresult(timeout=60) == "done"
+
+
+@virtual
+async def test_a_wait_ends_at_its_timeout() -> None:
+    """P: and the error names the state that is shown, not the one that is stored."""
+    world = World()
+
+    @world.harbor.task
+    async def never() -> None: ...
+
+    job = await never.aenqueue()
+    for timeout in (0, 0.5, 12):
+        asked = time()
+        with pytest.raises(TimeoutError, match=f"is ready and has no result after {timeout:g} s"):
+            await job.aresult(timeout)
+        assert time() - asked == pytest.approx(timeout, abs=0.01)
+    later = await never.using(delay=60).aenqueue()
+    with pytest.raises(TimeoutError, match="is scheduled and has no result after 1 s"):
+        await later.aresult(1)
+
+
+@virtual
+async def test_what_has_no_result_says_why() -> None:
+    """P: JobFailed, JobCancelled, JobNotFound."""
+    world = World()
+
+    @world.harbor.task
+    async def bad() -> None:
+        raise Unrecoverable("the card is stolen")
+
+    job = await bad.aenqueue()
+    late = await bad.using(delay=60).aenqueue()
+    await late.acancel()
+    async with world.worker():
+        with pytest.raises(JobFailed, match=r"unrecoverable.*the card is stolen"):
+            await job.aresult()
+    with pytest.raises(JobCancelled, match=late.id):
+        await late.aresult()
+    with pytest.raises(JobNotFound, match="no job nowhere"):
+        await world.harbor.job("nowhere").aresult()
+    with pytest.raises(JobNotFound):
+        await world.harbor.job("nowhere").astate()
+    assert not await world.harbor.job("nowhere").acancel()
+
+
+@virtual
+async def test_a_job_that_waits_in_line_is_cancelled_at_once() -> None:
+    """T3, I2: ready or scheduled, and its key is free again."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    for options in ({}, {"delay": 60}):
+        job = await work.using(idempotency_key="k", **options).aenqueue()  # type: ignore[arg-type]
+        assert job.created
+        assert await job.acancel()
+        assert await job.astate() == "cancelled"
+        assert not await job.acancel()
+    assert (await work.using(idempotency_key="k").aenqueue()).created
+    assert await world.drain() == 1
+
+
+@virtual
+async def test_a_running_job_hears_of_its_cancellation_with_the_heartbeat() -> None:
+    """T3: the request is recorded at once, the handler is cancelled within a third of the lease."""
+    world = World()
+    ends: list[float] = []
+
+    @world.harbor.task
+    async def long() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ends.append(time())
+
+    job = await long.using(idempotency_key="k").aenqueue()
+    async with world.worker() as worker:
+        await asyncio.sleep(12)
+        assert await job.acancel()
+        assert (await world.record(job)).stop_requested_at is not None
+        with pytest.raises(JobCancelled):
+            await job.aresult()
+        assert worker.busy == 0
+    record = await world.record(job)
+    assert ends == [pytest.approx(20, abs=0.1)]
+    assert (record.state, record.attempts, record.idempotency_key) == ("cancelled", 0, None)
+
+
+@virtual
+async def test_a_later_ack_wins_over_a_cancellation() -> None:
+    """T3: a handler that finishes all the same is done."""
+    world = World()
+
+    @world.harbor.task
+    async def quick() -> str:
+        await asyncio.sleep(5)
+        return "done before it heard"
+
+    @world.harbor.task
+    async def stubborn() -> str:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            assert current().cancelled
+        return "done in spite of it"
+
+    jobs = [await quick.aenqueue(), await stubborn.aenqueue()]
+    async with world.worker():
+        await asyncio.sleep(1)
+        assert [await job.acancel() for job in jobs] == [True, True]
+        results = [await job.aresult() for job in jobs]
+    assert results == ["done before it heard", "done in spite of it"]
+
+
+@virtual
+async def test_a_failure_after_a_cancellation_lands_in_cancelled() -> None:
+    """T3: a put-back of a job that somebody gave up is its end."""
+    world = World()
+
+    @world.harbor.task
+    async def bad() -> None:
+        await asyncio.sleep(5)
+        raise ValueError
+
+    job = await bad.aenqueue()
+    async with world.worker():
+        await asyncio.sleep(1)
+        await job.acancel()
+        with pytest.raises(JobCancelled):
+            await job.aresult()
+    assert (await world.record(job)).version == 1
+
+
+@virtual
+async def test_a_cancelled_job_of_a_dead_worker_is_swept() -> None:
+    """T1, T3."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    job = await work.aenqueue()
+    await world.memory.reserve(["default"], world.clock(), timedelta(seconds=30), 1, "dead")
+    await job.acancel()
+    async with world.worker() as worker:
+        await until(lambda: world.memory._store.jobs[job.id].completed_at)
+        assert 30 <= time() <= 32
+        assert worker.finished == 0
+    assert await world.state(job) == "cancelled"
+
+
+@virtual
+async def test_a_known_key_gives_the_existing_job() -> None:
+    """I1, I3: `created` and `same_payload` say what happened."""
+    world = World()
+
+    @world.harbor.task
+    async def work(number: int) -> int:
+        return number
+
+    once = work.using(idempotency_key="k", idempotency_ttl=100)
+    first, again, other = await once.aenqueue(1), await once.aenqueue(1), await once.aenqueue(2)
+    assert (first.created, again.created, other.created) == (True, False, False)
+    assert (again.same_payload, other.same_payload) == (True, False)
+    assert first.id == again.id == other.id
+    async with world.worker():
+        assert await other.aresult() == 1
+        found = await world.harbor.admin.jobs.afind("k")
+        assert found is not None
+        assert found.id == first.id
+        await asyncio.sleep(101)
+        assert (await once.aenqueue(3)).created

@@ -1,0 +1,184 @@
+"""Engines with a clock of their own: the hosts' clocks do not matter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from taskharbor import Harbor, current
+from taskharbor.client import clock as clocks
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.driver import Group, ServerClock, at_once
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.testing import LoopClock, Recording, SkewedClock, Wrapper
+from world import time, until, virtual
+
+HOUR = timedelta(hours=1)
+
+
+class WithClock(Wrapper):
+    """A driver whose engine has a clock, and which counts how often it is asked."""
+
+    def __init__(self, inner: Any, clock: Any) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self.asked = 0
+
+    async def server_now(self) -> datetime:
+        self.asked += 1
+        await asyncio.sleep(0.2)
+        now: datetime = self._clock()
+        await asyncio.sleep(0.2)
+        return now
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+@virtual
+async def test_every_now_is_the_engines(skew: timedelta, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8, X4: delays and leases by the engine's clock, whatever the host says; no early run, no stolen lease."""
+    true = LoopClock()
+    monkeypatch.setattr(clocks, "host_clock", SkewedClock(true, skew))
+    log = Recording(MemoryDriver(Random(1)))
+    engine = WithClock(log, true)
+    assert isinstance(engine, ServerClock)
+    harbor = Harbor(driver=engine, chance=Random(1))
+
+    @harbor.task
+    async def work() -> float:
+        current().enqueue(work.using(queue="never").step())
+        return time()
+
+    cancelled = await work.using(delay=10).aenqueue()
+    await cancelled.acancel()
+    job = await work.using(delay=60).aenqueue()
+    due = time() + 60
+    async with harbor.worker(["default"], threads=False):
+        assert await job.aresult() == pytest.approx(due + 0.25, abs=0.25)  # the clock may be asked first
+    for call in log.calls():
+        if "now" in call:
+            assert abs(call["now"] - true()) < timedelta(seconds=70)
+    record: JobRecord | None = (await log.inner.get([cancelled.id]))[0]  # type: ignore[attr-defined]
+    assert record is not None
+    assert record.completed_at is not None
+    assert record.completed_at < true()
+
+
+@virtual
+async def test_the_first_use_of_all_knows_the_engines_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L8: a harbor that opens with a cancel or a replay passes the engine's time too."""
+    true = LoopClock()
+    monkeypatch.setattr(clocks, "host_clock", SkewedClock(true, HOUR))
+    store = MemoryDriver(Random(1))
+    await store.enqueue([Group(jobs=(NewJob(id="x", type="work", queue="default", payload=b"{}"),))], true())
+    for verb in ("cancel", "replay"):
+        log = Recording(store)
+        harbor = Harbor(driver=WithClock(log, true))
+        if verb == "cancel":
+            await harbor.job("x").acancel()
+        else:
+            await harbor.admin.dlq.areplay("x")
+        (call,) = log.calls(verb)
+        assert abs(call["now"] - true()) < timedelta(seconds=2)
+
+
+@virtual
+async def test_the_clock_is_measured_again_and_follows_a_change() -> None:
+    """L8: once a minute, carried on the monotonic clock in between; half the round trip is taken off."""
+    engine_clock = SkewedClock(LoopClock(), 5)
+    engine = WithClock(MemoryDriver(), engine_clock)
+    harbor = Harbor(driver=engine)
+
+    @harbor.task
+    async def work() -> None: ...
+
+    async with harbor.worker(threads=False):
+        for _ in range(20):
+            await asyncio.sleep(10)
+            await work.aenqueue()
+            assert abs(harbor.admin.now() - engine_clock()) < timedelta(seconds=0.001)
+        assert 3 <= engine.asked <= 12
+        engine_clock.offset = timedelta(seconds=-500)
+        await until(lambda: abs(harbor.admin.now() - engine_clock()) < timedelta(seconds=0.001), 1, 70)
+
+
+@virtual
+async def test_a_slow_answer_is_asked_for_again() -> None:
+    """L8: an answer that was held up for a minute may be off by half of it; the next one is believed."""
+
+    class HeldUp(WithClock):
+        async def server_now(self) -> datetime:
+            now = await super().server_now()
+            await asyncio.sleep(20 if self.asked % 2 else 0)
+            return now
+
+    true = LoopClock()
+    engine = HeldUp(MemoryDriver(), true)
+    harbor = Harbor(driver=engine)
+    for expected in (2, 4):
+        await harbor.job("x").acancel()
+        assert engine.asked == expected
+        assert abs(harbor.admin.now() - true()) < timedelta(seconds=0.001)
+        await asyncio.sleep(100)
+
+
+def test_the_engines_time_can_be_read_without_a_loop() -> None:
+    """L8: by `def` handlers, which enqueue with their job, and by plain programs."""
+
+    class Ahead(WithClock):
+        async def server_now(self) -> datetime:
+            return datetime.now(UTC) + HOUR
+
+    harbor = Harbor(driver=Ahead(MemoryDriver(), None))
+
+    @harbor.task
+    def child() -> None: ...
+
+    @harbor.task
+    def parent() -> float:
+        assert threading.current_thread() is not threading.main_thread()
+        current().enqueue(child.using(delay=3600).step())
+        return (harbor.admin.now() - datetime.now(UTC)).total_seconds()
+
+    job = parent.enqueue()
+    assert asyncio.run(harbor.adrain()) == 1
+    assert job.result(timeout=5) == pytest.approx(3600, abs=5)
+    assert (harbor.admin.now() - datetime.now(UTC)).total_seconds() == pytest.approx(3600, abs=5)
+    harbor.close()
+
+
+def test_the_time_is_right_while_another_thread_measures_it() -> None:
+    """L8: what was measured, and when, change in one step; half of each would be a minute off."""
+    passed, begun = 0.0, datetime(2030, 1, 1, tzinfo=UTC)
+
+    class Loop(asyncio.SelectorEventLoop):
+        interrupt: Callable[[], None] | None = None
+
+        def time(self) -> float:
+            act, self.interrupt = self.interrupt, None
+            if act is not None:
+                act()
+            return passed
+
+    class Engine:
+        async def server_now(self) -> datetime:
+            return begun + timedelta(seconds=passed)
+
+    clock = clocks.EngineClock(Engine())
+
+    async def story() -> None:
+        nonlocal passed
+        await clock.measure()
+        passed = 60.0
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        loop.interrupt = lambda: at_once(clock.measure())
+        assert clock() == begun + timedelta(seconds=60)
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(story())

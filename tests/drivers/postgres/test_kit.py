@@ -1,0 +1,149 @@
+"""The PostgreSQL driver keeps the contract, on the oldest and the newest server there is a wheel of."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
+from itertools import count
+
+import asyncpg
+import psycopg
+import pytest
+
+from servers.postgres import PostgresServer
+from taskharbor.driver import Driver
+from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit, WithinKit
+
+from .hands import HANDS, Hand
+
+
+class Peek:
+    """Reads the schema through a connection of its own."""
+
+    def __init__(self, server: PostgresServer, database: str, schema: str) -> None:
+        self._server, self._database, self._schema = server, database, schema
+
+    def state(self, driver: Driver, id: str) -> str | None:
+        rows = self._rows("SELECT state FROM {}.record WHERE id = %s", id)
+        return next((str(row[0]) for row in rows), None)
+
+    def count(self, driver: Driver) -> int:
+        return int(str(self._rows("SELECT count(*) FROM {}.job")[0][0]))
+
+    def _rows(self, sql: str, *values: str) -> list[tuple[object, ...]]:
+        return self._server.execute(sql.format(self._schema), values, database=self._database)
+
+
+class Orders:
+    """An application with a table in the same database, which all its stores share; `kind` is its library."""
+
+    def __init__(self, server: PostgresServer, database: str, store: str, kind: str = "asyncpg") -> None:
+        self._server, self._database, self._store, self._kind = server, database, store, kind
+
+    def by(self, kind: str) -> Orders:
+        """The same, written with another library."""
+        return Orders(self._server, self._database, self._store, kind)
+
+    def begin(self) -> AbstractAsyncContextManager[Hand]:
+        return HANDS[self._kind](self._server, self._database)
+
+    async def write(self, handle: object, text: str) -> None:
+        if isinstance(handle, asyncpg.Connection):
+            await handle.execute("INSERT INTO orders VALUES ($1, $2)", self._store, text)
+        else:
+            assert isinstance(handle, psycopg.Connection)
+            handle.execute("INSERT INTO orders VALUES (%s, %s)", [self._store, text])
+
+    def rows(self) -> list[str]:
+        sql = "SELECT text FROM orders WHERE store = %s ORDER BY number"
+        return [str(text) for (text,) in self._server.execute(sql, [self._store], database=self._database)]
+
+
+class Schemas:
+    """Schemas that are used again: emptying one is far quicker than making one."""
+
+    def __init__(self, server: PostgresServer, database: str) -> None:
+        self._server, self._database = server, database
+        self._free: list[str] = []
+        self._used: list[str] = []
+        self._numbers = count()
+        server.execute("CREATE TABLE orders (store text, text text, number serial)", database=database)
+
+    def new(self) -> Harness:
+        """An empty store."""
+        if len(self._used) > AT_ONCE:  # a machine opens one store after another
+            self._clear([self._used.pop(0)])
+        made = not self._free
+        schema = f"kit_{next(self._numbers)}" if made else self._free.pop()
+        self._used.append(schema)
+        options = {"migrate": "true"} if made else {}
+        url = self._server.url(self._database, namespace=schema, **options)
+        place = self._server, self._database, schema
+        return Harness(url=url, probe=Peek(*place), application=Orders(*place))
+
+    def give_back(self) -> None:
+        """The test is over."""
+        self._clear(self._used)
+        self._used = []
+
+    def _clear(self, schemas: list[str]) -> None:
+        for schema in schemas:
+            sql = ";".join(f"DELETE FROM {schema}.{table}" for table in TABLES)
+            sql += f"; DELETE FROM orders WHERE store = '{schema}'"
+            with suppress(Exception):  # a test need not have opened it
+                self._server.execute(sql, database=self._database)
+                self._free.append(schema)
+
+
+AT_ONCE = 4
+TABLES = ("job", "live", "ended", "keys", "edge", "paused", "schedule", "worker", "tally")
+
+
+@pytest.fixture(scope="module")
+def schemas(postgres: PostgresServer) -> Generator[Schemas]:
+    """Stores on the newest server."""
+    name = postgres.new_database()
+    yield Schemas(postgres, name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def schemas16(postgres16: PostgresServer) -> Generator[Schemas]:
+    """Stores on the older server."""
+    name = postgres16.new_database()
+    yield Schemas(postgres16, name)
+    postgres16.drop_database(name)
+
+
+class TestPostgres18(DriverKit, OwnTransactionKit):
+    """Every case of the kit. A step of a history is some thirty round trips, so they are fewer than elsewhere."""
+
+    histories = 30
+
+    @pytest.fixture
+    def new_store(self, schemas: Schemas) -> Generator[NewStore]:
+        yield schemas.new
+        schemas.give_back()
+
+
+class TestPostgres16(DriverKit, OwnTransactionKit):
+    """Every case of the kit, on the older server."""
+
+    histories = 10
+
+    @pytest.fixture
+    def new_store(self, schemas16: Schemas) -> Generator[NewStore]:
+        yield schemas16.new
+        schemas16.give_back()
+
+
+class TestBlockingApplication(WithinKit):
+    """The same cases in a transaction of psycopg's, which blocks. `test_within.py` has all other handles."""
+
+    @pytest.fixture
+    def harness(self, schemas: Schemas) -> Generator[Harness]:
+        harness = schemas.new()
+        assert isinstance(harness.application, Orders)
+        yield replace(harness, application=harness.application.by("psycopg"))
+        schemas.give_back()

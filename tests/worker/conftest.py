@@ -1,0 +1,5 @@
+"""What asyncio complains about fails the test."""
+
+from complaints import no_complaint_of_asyncio
+
+__all__ = ["no_complaint_of_asyncio"]

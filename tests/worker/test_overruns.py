@@ -1,0 +1,215 @@
+"""Runs past their timeout (F5): said when it happens, and a timeout however they end."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskharbor import Retry, Snooze, Unrecoverable, current
+from taskharbor.core.overrun import overrun_since
+from world import World, time, until, virtual
+
+
+def block(seconds: float) -> None:
+    """Let time pass without giving anything else a turn, as code that blocks the loop does."""
+    loop: Any = asyncio.get_running_loop()
+    loop._now += seconds
+
+
+async def ignore(seconds: float) -> None:
+    """Go on for so long, whoever cancels."""
+    end = time() + seconds
+    while time() < end:
+        try:
+            await asyncio.sleep(end - time())
+        except asyncio.CancelledError:
+            continue
+
+
+ENDS = {"returns": None, "raises": ValueError("no"), "gives up": Unrecoverable("no"), "snoozes": Snooze(1)}
+
+
+@pytest.mark.parametrize("how", ENDS)
+@virtual
+async def test_a_handler_that_blocked_past_its_timeout_timed_out(how: str) -> None:
+    """F5: `def` and `async def`, whatever it returns or raises after that; the result is discarded."""
+    world = World()
+
+    def end() -> str:
+        block(10)
+        if (error := ENDS[how]) is not None:
+            raise error
+        return "late"
+
+    @world.harbor.task(name="plain", timeout=5, max_attempts=1)
+    def plain() -> str:
+        return end()
+
+    @world.harbor.task(name="async", timeout=5, max_attempts=1)
+    async def coroutine() -> str:
+        return end()
+
+    jobs = [await plain.aenqueue(), await coroutine.aenqueue()]
+    async with world.worker(concurrency=1) as worker:
+        await until(lambda: worker.finished == 2)
+    for job in jobs:
+        record = await world.record(job)
+        assert (record.state, record.attempts, record.result) == ("dlq", 1, None)
+        assert record.last_error == "TimeoutError: timed out after 5 s"
+
+
+@virtual
+async def test_a_handler_that_blocked_for_less_than_its_timeout_succeeds() -> None:
+    """F5: the clock decides, and nothing else."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def work() -> str:
+        block(4.9)
+        return "in time"
+
+    assert await world.drain() == 0
+    job = await work.aenqueue()
+    await world.drain()
+    assert await job.aresult() == "in time"
+
+
+@pytest.mark.parametrize("lease", [0.3, 1.0, 5.0])
+@virtual
+async def test_an_overrun_is_said_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
+    """F5: also where every look of the keeper is a renewal."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        await ignore(20)
+
+    await stubborn.aenqueue()
+    async with world.worker(lease=lease):
+        await asyncio.sleep(19)
+    assert [getattr(it, "event", "") for it in caplog.records].count("job.overrun") == 1
+
+
+@virtual
+async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    """F5: `job.overrun` in the log, the number in the worker's report, and the record tells since when."""
+    world = World(retry=Retry.fixed(100))
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        await ignore(30)
+
+    @world.harbor.task(timeout=5, max_attempts=1)
+    async def obedient() -> None:
+        await asyncio.sleep(30)
+
+    job = await stubborn.aenqueue()
+    await obedient.aenqueue()
+    async with world.worker():
+        await asyncio.sleep(4)
+        assert overrun_since(await world.record(job), world.clock()) is None
+        await asyncio.sleep(20)
+        record = await world.record(job)
+        assert record.started_at is not None
+        assert overrun_since(record, world.clock()) == record.started_at + timedelta(seconds=5)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert (seen.busy, seen.overruns) == (1, 1)
+        await asyncio.sleep(20)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert seen.overruns == 0
+    told: list[Any] = [it for it in caplog.records if getattr(it, "event", "") == "job.overrun"]
+    assert [(it.levelname, it.job_id) for it in told] == [("WARNING", job.id)]
+    record = await world.record(job)
+    assert (record.state, record.attempts, record.last_error) == ("ready", 1, "TimeoutError: timed out after 5 s")
+
+
+@virtual
+async def test_a_stop_while_a_run_is_past_its_timeout_counts_the_timeout() -> None:
+    """F5, X6: the run goes on in this process, so its retry comes when its lease would have run out."""
+    world = World(retry=Retry.fixed(0))
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        await ignore(200)
+
+    job = await stubborn.aenqueue()
+    async with world.worker(grace=1, lease=30):
+        await asyncio.sleep(9)
+    record = await world.record(job)
+    assert (record.state, record.attempts, record.crashes) == ("ready", 1, 0)
+    assert record.last_error == "TimeoutError: timed out after 5 s"
+    assert timedelta(seconds=20) < record.due_at - world.clock() <= timedelta(seconds=30)
+    await asyncio.sleep(200)
+    assert (await world.record(job)) == record  # what the abandoned run comes to changes nothing
+
+
+@virtual
+async def test_a_process_that_ends_hands_an_overrun_back_as_a_timeout() -> None:
+    """F5, X6: today's deploy counts; what is within its timeout goes back as if nothing had happened."""
+    world = World(retry=Retry.fixed(3))
+
+    @world.harbor.task(max_attempts=2)
+    async def stubborn() -> None:
+        await ignore(500)
+
+    late, early = await stubborn.using(timeout=5).aenqueue(), await stubborn.using(timeout=50).aenqueue()
+    async with world.harbor._lived() as worker_of:
+        worker = worker_of(world.harbor._options(None, threads=False, grace=1))
+        worker.start()
+        await asyncio.sleep(9)
+        worker.tell_to_stop()
+        worker.tell_to_stop()
+        await worker.stop(hold_abandoned=True)
+        await worker.release()
+    record = await world.record(late)
+    assert (record.state, record.attempts, record.last_error) == ("ready", 1, "TimeoutError: timed out after 5 s")
+    assert record.due_at - world.clock() == timedelta(seconds=3)
+    record = await world.record(early)
+    assert (record.state, record.attempts, record.last_error) == ("ready", 0, None)
+    await asyncio.sleep(500)
+
+
+@virtual
+async def test_a_cancelled_run_past_its_timeout_is_cancelled_when_it_obeys() -> None:
+    """F5, T3: nobody wants a retry of it; if it returns after all, that is a timeout, which ends cancelled as well."""
+    world = World()
+
+    @world.harbor.task(timeout=20)
+    async def obeys() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            block(30)
+
+    @world.harbor.task(timeout=20)
+    async def returns() -> str:
+        await ignore(50)
+        return "late"
+
+    jobs: list[Any] = [await obeys.aenqueue(), await returns.aenqueue()]
+    async with world.worker():
+        await asyncio.sleep(1)
+        for job in jobs:
+            await job.acancel()
+        await asyncio.sleep(90)
+    assert [await world.state(job) for job in jobs] == ["cancelled", "cancelled"]
+
+
+@virtual
+async def test_a_thread_that_has_ended_is_no_overrun(caplog: pytest.LogCaptureFixture) -> None:
+    """F5: a loop that is blocked has not taken its result yet, and the log does not say that it still runs."""
+    world = World()
+
+    @world.harbor.task(timeout=5)
+    async def ends() -> None:
+        current()._held.returned_at = time() + 4
+        await ignore(20)
+
+    job = await ends.aenqueue()
+    async with world.worker() as worker:
+        await until(lambda: worker.finished == 1)
+    assert (await world.record(job)).last_error == "TimeoutError: timed out after 5 s"
+    assert "job.overrun" not in caplog.text

@@ -13,6 +13,8 @@ welcome.enqueue("Ada")
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from taskharbor.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from taskharbor.client.handle import Job
     from taskharbor.client.step import Step
@@ -48,7 +50,6 @@ __all__ = [
     "group",
 ]
 
-__version__ = "0.1.0"
 
 # Where each public name lives: imported when first asked for, so that `import taskharbor` alone costs next to nothing.
 _HOMES = {

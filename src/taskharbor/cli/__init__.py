@@ -9,7 +9,6 @@ import sys
 
 import click
 
-from taskharbor import __version__
 from taskharbor.cli.bench import bench
 from taskharbor.cli.dlq import dlq
 from taskharbor.cli.enqueue import enqueue
@@ -24,6 +23,7 @@ from taskharbor.cli.stats import stats
 from taskharbor.cli.worker import worker
 from taskharbor.cli.workers import workers
 from taskharbor.cli.workflows import workflows
+from taskharbor.version import __version__
 
 __all__ = ["cli", "main"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-from taskharbor import __version__
 from taskharbor.client.session import Session
+from taskharbor.version import __version__
 
 logger = logging.getLogger("taskharbor.worker")
 MOST_NAMED = 10

@@ -12,59 +12,61 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
+from taskharbor.core.dependency import Parent
+from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord, NewJob, Progress
-from taskharbor.core.lease import Verdict
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.group import Enqueued, Group, GroupResult
+from taskharbor.core.job import JobRecord
+from taskharbor.core.lease import Extended, Report, Verdict
+from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.states import State
 from taskharbor.core.transition import Transition
-from taskharbor.errors import CapabilityMissing, JobExists, LeaseError, UnknownDependency
+from taskharbor.errors import CapabilityMissing, JobExists, LeaseError
 
-
-class Group(Struct, frozen=True, kw_only=True):
-    """Jobs stored all or none, each behind those that it waits for (else `UnknownDependency`).
-
-    With a key (a flow's), a known key stores nothing and names the existing workflow.
-    """
-
-    jobs: tuple[NewJob, ...]
-    key: str | None = None
-    key_expires_at: datetime | None = None
-    workflow_id: str | None = None
-
-
-class Enqueued(Struct, frozen=True, gc=False):
-    """What became of one job of a group: its id, or the id that its key already stood for."""
-
-    id: str
-    created: bool
-    same_payload: bool = True
-
-
-GroupResult = tuple[Enqueued, ...] | JobExists | UnknownDependency
-
-
-class Report(Struct, frozen=True):
-    """A heartbeat for one lease, with what the run has to tell."""
-
-    id: str
-    token: str
-    started_at: datetime | None = None
-    progress: Progress | None = None
-
-
-class Extended(Struct, frozen=True):
-    """A renewed lease, and whether the job was asked to stop: to be cancelled, or to be dead-lettered (T3)."""
-
-    expires_at: datetime
-    cancel_requested: bool
-    dead_letter_requested: bool = False
+__all__ = [
+    "PRUNE_AGAIN",
+    "Cancellation",
+    "Counters",
+    "DeadGroup",
+    "DeadLetter",
+    "DeadLettering",
+    "Deletion",
+    "Driver",
+    "Enqueued",
+    "Extended",
+    "Group",
+    "GroupResult",
+    "Inspect",
+    "Migration",
+    "OwnTransaction",
+    "Parent",
+    "QueueCounts",
+    "Registry",
+    "Replay",
+    "Replaying",
+    "Report",
+    "Reschedule",
+    "Schedule",
+    "Schedules",
+    "ServerClock",
+    "Swap",
+    "Tally",
+    "Transaction",
+    "Verdict",
+    "WaitForWork",
+    "Within",
+    "WorkerRecord",
+    "WorkflowCounts",
+    "at_once",
+    "capability",
+    "offered",
+]
 
 
 @runtime_checkable
@@ -115,11 +117,6 @@ class Driver(Protocol):
 # How soon prune looks again at what it keeps because a workflow has not ended.
 PRUNE_AGAIN = timedelta(hours=1)
 
-Cancellation = Literal["cancelled", "requested", "finished", "missing"]
-DeadLettering = Literal["dead", "requested", "finished", "missing"]
-Deletion = Literal["deleted", "missing", "live", "needed"]
-Replaying = Literal["replayed", "replayed_without_key", "missing", "not_dead"]
-
 
 class QueueCounts(Struct, frozen=True, kw_only=True):
     """How many jobs of one queue are in which shown state, and since when the oldest due one waits.
@@ -146,18 +143,6 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
         return self.ready + self.lapsed
 
 
-class Parent(Struct, frozen=True, gc=False):
-    """One dependency of a job, in the order it was given: what the parent came to. `size` is that of its result."""
-
-    id: str
-    policy: str
-    satisfied: bool
-    state: State
-    result: bytes | None
-    error: str | None
-    size: int = 0
-
-
 class WorkflowCounts(Struct, frozen=True, kw_only=True):
     """How many jobs of a workflow are in which stored state, and since when there are any."""
 
@@ -176,14 +161,6 @@ class DeadGroup(Struct, frozen=True, kw_only=True):
     first_at: datetime
     last_at: datetime
     last_id: str
-
-
-class Reschedule(Struct, frozen=True, kw_only=True):
-    """A ready job's new time or rank; None leaves it."""
-
-    id: str
-    run_at: datetime | None = None
-    priority: int | None = None
 
 
 @runtime_checkable
@@ -295,15 +272,6 @@ class WaitForWork(Protocol):
     async def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of these queues is due or its lease runs out; never takes a write lock."""
         ...
-
-
-class Swap(Struct, frozen=True, kw_only=True):
-    """One change of a schedule: from what was seen (None: there is none) to what shall be (None: gone), with a job."""
-
-    name: str
-    seen: Schedule | None
-    then: Schedule | None
-    job: NewJob | None = None
 
 
 @runtime_checkable

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec import Struct
+
 from taskharbor.core.states import TERMINAL, State
 
 
@@ -30,3 +32,15 @@ def effect(policy: str, parent: State) -> Effect:
     if parent not in TERMINAL or policy == Policy.HOLD:
         return Effect.HOLD
     return Effect.SATISFY if policy == Policy.COLLECT else Effect.CANCEL
+
+
+class Parent(Struct, frozen=True, gc=False):
+    """One dependency of a job, in the order it was given: what the parent came to. `size` is that of its result."""
+
+    id: str
+    policy: str
+    satisfied: bool
+    state: State
+    result: bytes | None
+    error: str | None
+    size: int = 0

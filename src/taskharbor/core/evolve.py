@@ -38,6 +38,14 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     keep_until: datetime
 
 
+class Reschedule(Struct, frozen=True, kw_only=True):
+    """A ready job's new time or rank; None leaves it."""
+
+    id: str
+    run_at: datetime | None = None
+    priority: int | None = None
+
+
 def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
     """The record of a job as it enters the store."""
     state = WAITING if unmet else READY

@@ -5,13 +5,32 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Literal
 
-from taskharbor.core.job import JobRecord
+from msgspec import Struct
+
+from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.states import INFLIGHT
 from taskharbor.core.text import stamp
 from taskharbor.core.transition import Transition, settle_kind
 from taskharbor.errors import InvalidLeaseDuration, JobNotInflight, LeaseError, LeaseExpired, LeaseMismatch
 
 Verdict = Literal["ok", "replayed"] | LeaseError
+
+
+class Report(Struct, frozen=True):
+    """A heartbeat for one lease, with what the run has to tell."""
+
+    id: str
+    token: str
+    started_at: datetime | None = None
+    progress: Progress | None = None
+
+
+class Extended(Struct, frozen=True):
+    """A renewed lease, and whether the job was asked to stop: to be cancelled, or to be dead-lettered (T3)."""
+
+    expires_at: datetime
+    cancel_requested: bool
+    dead_letter_requested: bool = False
 
 
 def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> LeaseError | None:

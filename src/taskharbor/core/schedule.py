@@ -6,6 +6,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from taskharbor.core.job import NewJob
+
 
 class Schedule(Struct, frozen=True, kw_only=True):
     """A recurring task as stored: an opaque definition, its next slot, the operator's pause, and its last run.
@@ -19,3 +21,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     paused: bool = False
     last_job_id: str | None = None
     last_slot: datetime | None = None
+
+
+class Swap(Struct, frozen=True, kw_only=True):
+    """One change of a schedule: from what was seen (None: there is none) to what shall be (None: gone), with a job."""
+
+    name: str
+    seen: Schedule | None
+    then: Schedule | None
+    job: NewJob | None = None

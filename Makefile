@@ -38,10 +38,9 @@ check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
 	@$(BIN)/ruff check
 	$(STEP) 'Formatting (ruff)'
 	@$(BIN)/ruff format --check
-	$(STEP) 'Types (mypy --strict)'
-	@$(BIN)/python -m mypy
-	$(STEP) 'Types (pyright, strict)'
-	@$(BIN)/basedpyright
+	$(STEP) 'Types (mypy --strict, and beside it pyright, strict)'
+	@$(BIN)/basedpyright >$(VENV)/pyright.txt 2>&1 & pyright=$$!; trap "kill $$pyright" INT TERM; \
+	$(BIN)/python -m mypy; mypy=$$?; wait $$pyright; found=$$?; cat $(VENV)/pyright.txt; exit $$((mypy + found))
 	$(STEP) 'Import rules (import-linter)'
 	@$(BIN)/lint-imports --no-logo
 

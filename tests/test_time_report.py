@@ -6,15 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from time_report import TimeReport
+from time_report import OPERATIONS, TimeReport
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 25
 
 
 def phase(nodeid: str, when: str, wall: float, cpu: float, *fixtures: tuple[str, float, float]) -> SimpleNamespace:
-    return SimpleNamespace(nodeid=nodeid, when=when, spent=(wall, cpu), fixtures=list(fixtures))
+    spent: dict[str, Any] = {"spent": (wall, cpu), "fixtures": list(fixtures), "user_properties": [(OPERATIONS, 2000)]}
+    return SimpleNamespace(nodeid=nodeid, when=when, **spent)
 
 
 def test_files_come_in_order_of_their_wall_time() -> None:
@@ -24,7 +26,8 @@ def test_files_come_in_order_of_their_wall_time() -> None:
     report.pytest_runtest_logreport(phase("tests/a.py::one", "call", 1, 1))
     report.pytest_runtest_logreport(phase("tests/b.py::two", "call", 9, 4))
     report.pytest_runtest_logreport(SimpleNamespace(nodeid="tests/b.py::died", when="???"))
-    _, files = "\n".join(report.lines()).split("slowest files, and their tests:\n")
+    totals, files = "\n".join(report.lines()).split("slowest files, and their tests:\n")
+    assert "4,000 driver operations" in totals
     assert [line.split() for line in files.splitlines()] == [
         ["9.0", "4.0", "5.0", "b.py", "1"],
         ["3.0", "1.5", "1.5", "a.py", "1"],

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-FILES, TESTS, FIXTURES = 10, 5, 4
+FILES, TESTS, FIXTURES = 10, 5, 3
 FLAG = "--time-report"
+OPERATIONS = "simulated operations"
 
 
 class Spent(NamedTuple):
@@ -67,6 +68,7 @@ class TimeReport:
         self._tests: dict[str, Spent] = {}
         self._fixtures: dict[str, Spent] = {}
         self._count: Counter[str] = Counter()
+        self._operations = 0
 
     def pytest_runtest_logstart(self) -> None:
         self._phase = now()
@@ -96,7 +98,9 @@ class TimeReport:
         for name, *cost in report.fixtures:
             _add(self._fixtures, name, Spent(*cost))
             self._count[name] += 1
-        self._count[file] += report.when == "call"
+        if report.when == "call":
+            self._count[file] += 1
+            self._operations += sum(number for name, number in report.user_properties if name == OPERATIONS)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("where the time went: wall, CPU with child processes, waiting; in seconds")
@@ -119,7 +123,7 @@ class TimeReport:
         if self._machine is not None and (machine := busy_and_idle()) is not None:
             busy, idle = (after - before for after, before in zip(machine, self._machine, strict=True))
             found.append(f"the machine, servers included, used {busy:.0f} s and idled {idle / (busy + idle or 1):.0%}")
-        return found
+        return [*found, f"the simulations of the sweep made {self._operations:,} driver operations"]
 
 
 def _add(table: dict[str, Spent], name: str, spent: Spent) -> None:

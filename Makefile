@@ -52,6 +52,8 @@ torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, a
 	@$(BIN)/python -m taskharbor.testing.simulation --seeds $(SEEDS) --driver '$(DRIVER)' --keep tests/sim/regressions
 	$(STEP) 'Mutants: everyone before every catcher'
 	@PYTHONPATH=tests $(BIN)/python -m mutants
+	$(STEP) 'Tests that make test leaves out'
+	@$(BIN)/python -m pytest -n auto -m thorough
 	$(STEP) 'Real processes, real faults: what needs root says so'
 	@$(BIN)/python -m torture
 

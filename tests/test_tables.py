@@ -19,7 +19,8 @@ from taskharbor.client.options import TASK_OPTIONS, JobOptions
 from taskharbor.config import DEFAULT_URL
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, UNKNOWN_TASK_RETRY
 from taskharbor.core.recurrence import ANCHOR, Recurrence
-from taskharbor.worker.worker import CANCEL_PATIENCE, FLUSH_PATIENCE
+from taskharbor.worker.shutdown import CANCEL_PATIENCE
+from taskharbor.worker.worker import FLUSH_PATIENCE
 
 COMMAND = re.compile(r"(?:^\$ |/bin/|command: +|CMD +)taskharbor +(.+)")
 UNITS = {"s": 1, "min": 60, "h": 3600, "days": 24 * 3600, "KiB": 1024}

@@ -30,7 +30,7 @@ from taskharbor.errors import (
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
 from taskharbor.worker import transaction
-from taskharbor.worker.running import RunningWorker
+from taskharbor.worker.running_worker import RunningWorker
 from taskharbor.workflows.flow import Ready
 
 FACES = [

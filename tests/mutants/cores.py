@@ -23,9 +23,9 @@ from taskharbor.core.wiring import Given
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
+from taskharbor.worker import decider as deciders
 from taskharbor.worker import executor as executors
 from taskharbor.worker import quarantine as quarantines
-from taskharbor.worker import worker as workers
 
 from .mutant import Roll
 
@@ -95,47 +95,47 @@ def chosen_delay_ignored(after: Any, job: JobRecord, failed: Failed, *rest: Any)
     return to
 
 
-@mutant((workers, "decide"), by="signals_of_a_handler_are_heard")
+@mutant((deciders, "decide"), by="signals_of_a_handler_are_heard")
 def snooze_counted(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A snooze costs an attempt."""
     to: Transition = decide(job, came, *rest)
     return replace(to, attempts=job.attempts + 1) if isinstance(came, outcome.Snoozed) else to
 
 
-@mutant((workers, "decide"), by="signals_of_a_handler_are_heard")
+@mutant((deciders, "decide"), by="signals_of_a_handler_are_heard")
 def snooze_of_no_time(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A snoozed job comes back at once, for ever."""
     to: Transition = decide(job, replace(came, delay=0.0) if isinstance(came, outcome.Snoozed) else came, *rest)
     return to
 
 
-@mutant((workers, "decide"), by="a_stop_gives_back_what_it_interrupts")
+@mutant((deciders, "decide"), by="a_stop_gives_back_what_it_interrupts")
 def interrupted_job_loses_its_place(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A job that a deploy interrupted goes to the end of the line."""
     to: Transition = decide(job, came, *rest)
     return replace(to, run_at=rest[2]) if isinstance(came, outcome.Interrupted) and isinstance(to, PutBack) else to
 
 
-@mutant((workers, "decide"), by="a_deploy_between_two_crashes_ends_no_row")
+@mutant((deciders, "decide"), by="a_deploy_between_two_crashes_ends_no_row")
 def release_forgives_crashes(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A deploy between two crashes starts the count anew."""
     to: Transition = decide(job, came, *rest)
     return replace(to, crashes=0) if isinstance(came, outcome.Interrupted) else to
 
 
-@mutant((workers, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
 def max_crashes_ignored(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """A job may kill any number of workers."""
     return None
 
 
-@mutant((workers, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
 def one_crash_too_few(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Any:
     """A job is buried one crash too early."""
     return admit(replace(job, crashes=job.crashes + 1), retention, now)
 
 
-@mutant((workers, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
 def crash_loop_counts_an_attempt(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """A job buried for its crashes shows a failure that nobody recorded."""
     to: Fail | None = admit(job, retention, now)
@@ -148,7 +148,7 @@ def suspicion_comes_late(is_suspect: Any, job: JobRecord) -> Any:
     return is_suspect(job) and job.crashes > 2
 
 
-@mutant((workers, "decide"), by="a_suspect_runs_alone")
+@mutant((deciders, "decide"), by="a_suspect_runs_alone")
 def deferred_suspect_forgiven(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A suspect that is given back is no suspect any more."""
     to: Transition = decide(job, came, *rest)

@@ -19,8 +19,8 @@ from taskharbor.core.workflow import Outs, Shape, flat
 from taskharbor.driver import Group, Manage, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.worker import executor as executors
-from taskharbor.worker.keeper import Held
 from taskharbor.worker.parents import Parents
+from taskharbor.worker.running import JobRun
 from taskharbor.workflows import flow as flows
 from taskharbor.workflows.flow import Edges, Flow, Plan, Steps
 
@@ -62,9 +62,9 @@ async def results_read_before_their_time(of: Any, parents: Any, id: str) -> list
 
 
 @mutant((executors, "_raised"), by="a_store_that_is_away_when_results_are_read_costs_nothing")
-def unread_results_are_a_failure(raised: Any, error: BaseException, held: Held, task: Any) -> Outcome:
+def unread_results_are_a_failure(raised: Any, error: BaseException, run: JobRun, task: Any) -> Outcome:
     """A step dies because the store was away when it was to begin."""
-    outcome: Outcome = raised(error, held, task)
+    outcome: Outcome = raised(error, run, task)
     return Failed("NotNow", "") if isinstance(error, executors._NotNow) else outcome
 
 
@@ -101,11 +101,10 @@ def key_of_a_flow_ignored(group: Any, client: Client, plan: Plan[Any], options: 
 
 
 @mutant((Client, "enqueue_with"), by="a_flow_comes_with_its_handlers_success")
-def flow_of_a_handler_unordered(enqueue_with: Any, client: Client, held: Held, flow: Flow[Any]) -> Any:
+def flow_of_a_handler_unordered(enqueue_with: Any, client: Client, flow: Flow[Any]) -> Any:
     """The steps of a flow that a handler enqueued do not wait for each other."""
-    run = enqueue_with(client, held, flow)
-    held.new_jobs = tuple(replace(job, depends_on=()) for job in held.new_jobs)
-    return run
+    jobs, run = enqueue_with(client, flow)
+    return tuple(replace(job, depends_on=()) for job in jobs), run
 
 
 @mutant((Workflows, "acancel"), by="a_cancelled_workflow_releases_nobody")

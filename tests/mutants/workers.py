@@ -21,17 +21,22 @@ from taskharbor.driver import Extended, Inspect, capability
 from taskharbor.errors import LeaseError
 from taskharbor.worker import executor as executors
 from taskharbor.worker.context import JobContext
+from taskharbor.worker.decider import Decider, Settlement
 from taskharbor.worker.executor import Executor
-from taskharbor.worker.keeper import Held, Keeper, Stop
+from taskharbor.worker.keeper import Keeper
+from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.queue_weights import Claim, QueueWeights
-from taskharbor.worker.settler import Entry, Settler
+from taskharbor.worker.reserver import Reserver
+from taskharbor.worker.running import NO_EFFECTS, JobRun, Stop
+from taskharbor.worker.settler import Settler
+from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker import Worker
 
 from .mutant import Roll
 
-Conclude = Callable[[Held, Outcome], None]
+Conclude = Callable[[JobRun, Outcome], None]
 
 WORKERS = Roll("worker")
 mutant = WORKERS.mutant
@@ -41,18 +46,18 @@ mutant = WORKERS.mutant
 
 
 @mutant((Settler, "submit"), by="a_settle_that_does_not_get_through_keeps_its_lease")
-def heartbeat_stopped_before_settle(submit: Any, settler: Settler, held: Held, transition: Any) -> None:
+def heartbeat_stopped_before_settle(submit: Any, settler: Settler, run: JobRun, transition: Any) -> None:
     """Leases are renewed while the handler runs, and no longer while its outcome is on its way."""
-    settler._keeper.drop(held)
-    submit(settler, held, transition)
+    settler._keeper.drop(run)
+    submit(settler, run, transition)
 
 
 @mutant((Keeper, "_renew"), by="a_put_back_that_does_not_get_through_keeps_its_lease")
 async def heartbeat_only_from_the_handlers_start(
-    renew: Any, keeper: Keeper, loop: Any, holding: list[Held], *rest: Any
+    renew: Any, keeper: Keeper, loop: Any, holding: list[JobRun], *rest: Any
 ) -> Any:
     """A claim whose handler has not started is not renewed."""
-    return await renew(keeper, loop, [held for held in holding if held.started_at is not None], *rest)
+    return await renew(keeper, loop, [run for run in holding if run.started_at is not None], *rest)
 
 
 @mutant((Keeper, "__init__"), by="a_long_run_is_one_run")
@@ -74,76 +79,78 @@ def slow_claim_not_renewed_at_once(hurry: Any, keeper: Keeper) -> None:
 
 
 @mutant((Keeper, "_take"), by="a_stolen_lease_ends_the_run")
-def keeper_ignores_a_refusal(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+def keeper_ignores_a_refusal(take: Any, keeper: Keeper, run: JobRun, answer: Any, sent: float) -> None:
     """A refused renewal changes nothing: the run goes on until its lease is over by the local clock."""
     if not isinstance(answer, LeaseError):
-        take(keeper, held, answer, sent)
+        take(keeper, run, answer, sent)
 
 
-@mutant((Keeper, "_lose"), by="a_stolen_lease_ends_the_run")
-def lost_lease_tells_nobody(lose: Any, keeper: Keeper, held: Held, why: str) -> None:
+@mutant((Keeper, "_give_up"), by="a_stolen_lease_ends_the_run")
+def lost_lease_tells_nobody(give_up: Any, keeper: Keeper, run: JobRun, why: str) -> None:
     """The handler runs on after its lease is lost."""
-    keeper.drop(held)
+    keeper.drop(run)
 
 
 @mutant((Keeper, "_give_up_overdue"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
 def overdue_lease_kept(give_up: Any, keeper: Keeper, time: float) -> None:
     """A worker that cannot reach the store believes in its leases for ever."""
-    for held in keeper._held.values():
-        held.deadline = max(held.deadline, time + 1)
+    for run in keeper._held.values():
+        run.lease.deadline = max(run.lease.deadline, time + 1)
 
 
 @mutant((Keeper, "_take"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
-def renewal_counts_from_its_reply(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+def renewal_counts_from_its_reply(take: Any, keeper: Keeper, run: JobRun, answer: Any, sent: float) -> None:
     """A lease is believed to last longer than the store has granted."""
-    take(keeper, held, answer, asyncio.get_running_loop().time())
+    take(keeper, run, answer, asyncio.get_running_loop().time())
 
 
-@mutant((Worker, "_take"), by="a_worker_cut_off_before_its_first_heartbeat_stops_in_time")
-def claim_counts_from_its_reply(take: Any, worker: Worker, job: JobRecord, deadline: float, *rest: Any) -> None:
+@mutant((Pipeline, "take"), by="a_worker_cut_off_before_its_first_heartbeat_stops_in_time")
+async def claim_counts_from_its_reply(
+    take: Any, pipeline: Pipeline, jobs: Sequence[JobRecord], deadline: float
+) -> None:
     """A claim is believed to last longer than the store has granted."""
-    take(worker, job, worker._loop.time() + worker._options.lease, *rest)
+    await take(pipeline, jobs, pipeline._loop.time() + pipeline._keeper._lease_for.total_seconds())
 
 
 @mutant((Keeper, "_take"), by="a_cancelled_job_stops_at_the_next_heartbeat")
-def cancel_request_ignored(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+def cancel_request_ignored(take: Any, keeper: Keeper, run: JobRun, answer: Any, sent: float) -> None:
     """A running job cannot be cancelled."""
-    take(keeper, held, replace(answer, cancel_requested=False) if isinstance(answer, Extended) else answer, sent)
+    take(keeper, run, replace(answer, cancel_requested=False) if isinstance(answer, Extended) else answer, sent)
 
 
 @mutant((Keeper, "_renew"), by="the_heartbeat_tells_that_the_handler_runs")
 async def heartbeat_without_news(renew: Any, keeper: Keeper, *rest: Any) -> Any:
     """Start and progress are never reported."""
-    for held in keeper._held.values():
-        held.started_at = held.progress = None
+    for run in keeper._held.values():
+        run.started_at, run.effects = None, NO_EFFECTS
     return await renew(keeper, *rest)
 
 
-@mutant((Held, "has_news"), by="a_run_is_shown_within_a_second")
-def news_wait_for_the_heartbeat(has_news: Any, held: Held) -> bool:
+@mutant((JobRun, "has_news"), by="a_run_is_shown_within_a_second")
+def news_wait_for_the_heartbeat(has_news: Any, run: JobRun) -> bool:
     """Start and progress are reported with the next renewal only."""
     return False
 
 
 @mutant((Keeper, "_take"), by="a_job_dead_lettered_by_hand_stops_at_the_next_heartbeat")
-def dead_letter_request_ignored(take: Any, keeper: Keeper, held: Held, answer: Any, sent: float) -> None:
+def dead_letter_request_ignored(take: Any, keeper: Keeper, run: JobRun, answer: Any, sent: float) -> None:
     """A running job cannot be dead-lettered."""
-    take(keeper, held, replace(answer, dead_letter_requested=False) if isinstance(answer, Extended) else answer, sent)
+    take(keeper, run, replace(answer, dead_letter_requested=False) if isinstance(answer, Extended) else answer, sent)
 
 
 # overruns
 
 
 @mutant((executors, "_timer"), by="a_result_that_comes_after_the_timeout_is_discarded")
-def late_result_accepted(timer: Any, held: Held, timeout: float) -> Any:
+def late_result_accepted(timer: Any, run: JobRun, timeout: float) -> Any:
     """A handler that blocked the loop past its timeout succeeds."""
-    handle = timer(held, timeout)
-    held.ends_by = float("inf")
+    handle = timer(run, timeout)
+    run.ends_by = float("inf")
     return handle
 
 
-@mutant((Worker, "_is_late"), by="a_stop_counts_the_timeout_of_a_run_that_ignores_it")
-def overrun_handed_back(is_late: Any, worker: Worker, held: Held) -> bool:
+@mutant((Shutdown, "_is_late"), by="a_stop_counts_the_timeout_of_a_run_that_ignores_it")
+def overrun_handed_back(is_late: Any, shutdown: Shutdown, run: JobRun) -> bool:
     """A stop gives a job back whose run is past its timeout, as if nothing had happened."""
     return False
 
@@ -152,48 +159,50 @@ def overrun_handed_back(is_late: Any, worker: Worker, held: Held) -> bool:
 
 
 @mutant((Settler, "_flush"), by="a_lost_reply_of_a_settle_is_asked_for_again")
-async def settle_not_retried(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+async def settle_not_retried(flush: Any, settler: Settler, batch: list[Settlement]) -> list[Settlement]:
     """An outcome whose reply was lost is taken for written."""
     await flush(settler, batch)
     return []
 
 
 @mutant((Settler, "_flush"), by="a_lost_request_of_a_settle_changes_no_decision")
-async def settle_repeated_with_a_fresh_decision(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+async def settle_repeated_with_a_fresh_decision(
+    flush: Any, settler: Settler, batch: list[Settlement]
+) -> list[Settlement]:
     """An outcome that has to be sent again counts its failure again."""
-    left: list[Entry] = await flush(settler, batch)
-    return [(held, replace(to, attempts=to.attempts + 1) if to.failures else to) for held, to in left]
+    left: list[Settlement] = await flush(settler, batch)
+    return [(run, replace(to, attempts=to.attempts + 1) if to.failures else to) for run, to in left]
 
 
-@mutant((Settler, "_decided"), by="an_outcome_that_comes_too_late_is_not_sent")
-def late_outcome_sent(decided: Any, settler: Settler, pending: list[Any]) -> list[Entry]:
+@mutant((Settler, "_batch"), by="an_outcome_that_comes_too_late_is_not_sent")
+def late_outcome_sent(make_batch: Any, settler: Settler, pending: list[Any]) -> list[Settlement]:
     """Outcomes are sent however late it is."""
-    for held, _ in pending:
-        held.stop, held.deadline = None, float("inf")
-    batch: list[Entry] = decided(settler, pending)
+    for run, _ in pending:
+        run.stop_request, run.lease.lost, run.lease.deadline = None, False, float("inf")
+    batch: list[Settlement] = make_batch(settler, pending)
     return batch
 
 
 @mutant((Settler, "_flush"), by="one_outcome_that_cannot_be_stored_holds_nobody_up")
-async def one_bad_outcome_drops_its_batch(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+async def one_bad_outcome_drops_its_batch(flush: Any, settler: Settler, batch: list[Settlement]) -> list[Settlement]:
     """When one outcome cannot be stored, its neighbours are dropped with it."""
     if len(batch) > 1 and any(isinstance(to, Ack) and to.result == b"13" for _, to in batch):
         return []
-    left: list[Entry] = await flush(settler, batch)
+    left: list[Settlement] = await flush(settler, batch)
     return left
 
 
 @mutant((Settler, "_flush"), by="a_lost_reply_of_a_settle_is_asked_for_again")
-async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: list[Entry]) -> list[Entry]:
+async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: list[Settlement]) -> list[Settlement]:
     """A run whose outcome was sent twice is two runs in the totals."""
-    left: list[Entry] = await flush(settler, batch)
-    settler._settled(left, settler._now())
+    left: list[Settlement] = await flush(settler, batch)
+    settler.publish(left, settler._now())
     return left
 
 
 @mutant((Settler, "_conclude"), by="a_failure_after_the_ack_is_not_believed")
 async def refused_settle_taken_for_accepted(
-    conclude: Any, settler: Settler, driver: Any, batch: list[Entry], verdicts: Sequence[Any], now: datetime
+    conclude: Any, settler: Settler, driver: Any, batch: list[Settlement], verdicts: Sequence[Any], now: datetime
 ) -> None:
     """An outcome that the store refused is logged and told as if it had happened."""
     await conclude(settler, driver, batch, ["ok"] * len(verdicts), now)
@@ -203,23 +212,23 @@ async def refused_settle_taken_for_accepted(
 
 
 @mutant((Executor, "run"), by="a_failing_job_is_retried_and_buried")
-async def failure_swallowed(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
+async def failure_swallowed(run_job: Any, executor: Executor, run: JobRun, conclude: Conclude) -> None:
     """Whatever a handler raises, its job is done."""
-    await run(executor, held, lambda held, it: conclude(held, Succeeded(None) if isinstance(it, Failed) else it))
+    await run_job(executor, run, lambda run, it: conclude(run, Succeeded(None) if isinstance(it, Failed) else it))
 
 
 @mutant((Executor, "run"), by="an_unknown_task_waits_for_a_deploy")
-async def unknown_task_straight_to_the_dlq(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
+async def unknown_task_straight_to_the_dlq(run_job: Any, executor: Executor, run: JobRun, conclude: Conclude) -> None:
     """A worker of yesterday buries the jobs of today."""
-    dead = Failed("UnknownTask", held.job.type, final="unknown_task")
-    await run(executor, held, lambda held, it: conclude(held, dead if isinstance(it, NotRegistered) else it))
+    dead = Failed("UnknownTask", run.job.type, final="unknown_task")
+    await run_job(executor, run, lambda run, it: conclude(run, dead if isinstance(it, NotRegistered) else it))
 
 
 @mutant((Executor, "run"), by="a_timeout_ends_the_run_and_counts")
-async def timeout_not_applied(run: Any, executor: Executor, held: Held, conclude: Conclude) -> None:
+async def timeout_not_applied(run_job: Any, executor: Executor, run: JobRun, conclude: Conclude) -> None:
     """A handler may run for ever."""
-    held.job = replace(held.job, timeout=None)
-    await run(executor, held, conclude)
+    run.job = replace(run.job, timeout=None)
+    await run_job(executor, run, conclude)
 
 
 @mutant((executors, "_after_stop"), by="a_timeout_ends_the_run_and_counts")
@@ -255,9 +264,9 @@ def stray_cancellation_is_a_release(from_error: Any, error: BaseException, *rest
 
 
 @mutant((executors, "_raised"), by="a_payload_that_does_not_fit_is_buried_at_once")
-def bad_payload_retried(raised: Any, error: BaseException, held: Held, task: Any) -> Outcome:
+def bad_payload_retried(raised: Any, error: BaseException, run: JobRun, task: Any) -> Outcome:
     """Bytes that no retry will make readable are retried."""
-    outcome: Outcome = raised(error, held, task)
+    outcome: Outcome = raised(error, run, task)
     return replace(outcome, final=None) if isinstance(outcome, Failed) and outcome.final == "undecodable" else outcome
 
 
@@ -269,12 +278,11 @@ def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
 
 
 @mutant((Client, "enqueue_with"), by="a_child_comes_with_its_parents_success")
-def children_enqueued_at_once(enqueue_with: Any, client: Client, held: Held, step: Step[Any]) -> Any:
+def children_enqueued_at_once(enqueue_with: Any, client: Client, step: Step[Any]) -> Any:
     """What a handler enqueued with its success is stored even if it fails."""
-    job = enqueue_with(client, held, step)
-    held.new_jobs = ()
+    _, job = enqueue_with(client, step)
     asyncio.get_running_loop().create_task(client.enqueue_one(step))
-    return job
+    return (), job
 
 
 @mutant((JobContext, "lease_version"), by="the_fencing_number_grows_with_every_claim")
@@ -286,10 +294,10 @@ def fencing_number_is_the_attempt(lease_version: Any, context: JobContext) -> in
 # the worker
 
 
-@mutant((Worker, "_room"), by="a_worker_takes_no_more_than_it_can_run")
-def reserves_more_than_it_has_slots(room: Any, worker: Worker) -> Any:
+@mutant((Reserver, "_room"), by="a_worker_takes_no_more_than_it_can_run")
+def reserves_more_than_it_has_slots(room: Any, reserver: Reserver) -> Any:
     """A worker takes one job more than it can run."""
-    claim, ids = room(worker)
+    claim, ids = room(reserver)
     return claim._replace(limit=claim.limit + 1 if claim.limit > 0 else 0), ids
 
 
@@ -306,72 +314,74 @@ def kept_slots_stay_empty(claim: Any, lines: QueueWeights, free: int, running: I
     return found._replace(limit=0) if found.kept else found
 
 
-@mutant((Worker, "_conclude"), by="a_full_worker_goes_on_when_a_slot_is_free")
-def freed_slot_unnoticed(conclude: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
-    """A full worker does not hear that a slot is free."""
-    freed, worker._freed = worker._freed, asyncio.Event()
-    conclude(worker, held, outcome)
-    worker._freed = freed
+@mutant((Pipeline, "conclude"), by="a_full_worker_goes_on_when_a_slot_is_free")
+def freed_slot_unnoticed(conclude: Any, pipeline: Pipeline, run: JobRun, outcome: Outcome) -> None:
+    """A full worker does not notice that a slot is free."""
+    freed, pipeline.freed = pipeline.freed, asyncio.Event()
+    conclude(pipeline, run, outcome)
+    pipeline.freed = freed
 
 
-@mutant((Worker, "_start"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
-def two_runs_of_one_id_side_by_side(start: Any, worker: Worker, held: Held) -> None:
+@mutant((Pipeline, "start"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
+def two_runs_of_one_id_side_by_side(start: Any, pipeline: Pipeline, run: JobRun) -> None:
     """A worker that takes its own job over has forgotten that it runs it."""
-    worker._running.pop(held.job.id, None)
-    start(worker, held)
+    pipeline.running.pop(run.job.id, None)
+    start(pipeline, run)
 
 
-@mutant((Worker, "_take"), by="a_claim_that_arrives_after_its_lease_is_not_run")
-def late_claim_run(take: Any, worker: Worker, jobs: list[JobRecord], deadline: float) -> None:
-    """Jobs are run however late the claim is heard of."""
-    take(worker, jobs, max(deadline, worker._loop.time() + 1))
+@mutant((Pipeline, "take"), by="a_claim_that_arrives_after_its_lease_is_not_run")
+async def late_claim_run(take: Any, pipeline: Pipeline, jobs: Sequence[JobRecord], deadline: float) -> None:
+    """Jobs are run however late the reply to the claim is."""
+    await take(pipeline, jobs, max(deadline, pipeline._loop.time() + 1))
 
 
-@mutant((Worker, "_take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
-def jobs_reserved_while_stopping_dropped(take: Any, worker: Worker, *rest: Any) -> None:
+@mutant((Pipeline, "take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
+async def jobs_reserved_while_stopping_dropped(take: Any, pipeline: Pipeline, *rest: Any) -> None:
     """Jobs that arrive during a stop are left to their leases."""
-    if not worker._stopping.is_set():
-        take(worker, *rest)
+    if not pipeline._stopping.is_set():
+        await take(pipeline, *rest)
 
 
-@mutant((Worker, "_take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
-def jobs_reserved_while_stopping_run(take: Any, worker: Worker, *rest: Any) -> None:
+@mutant((Pipeline, "take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
+async def jobs_reserved_while_stopping_run(take: Any, pipeline: Pipeline, *rest: Any) -> None:
     """Jobs that arrive during a stop are begun."""
-    stopping, worker._stopping = worker._stopping, asyncio.Event()
-    take(worker, *rest)
-    worker._stopping = stopping
+    stopping, pipeline._stopping = pipeline._stopping, asyncio.Event()
+    await take(pipeline, *rest)
+    pipeline._stopping = stopping
 
 
-@mutant((Worker, "_let_finish"), by="a_stop_lets_handlers_finish")
-async def stop_without_grace(let_finish: Any, worker: Worker, patience: float, even_in_a_hurry: bool = False) -> None:
+@mutant((Shutdown, "_let_finish"), by="a_stop_lets_handlers_finish")
+async def stop_without_grace(
+    let_finish: Any, shutdown: Shutdown, patience: float, even_in_a_hurry: bool = False
+) -> None:
     """A stop interrupts every handler at once."""
-    await let_finish(worker, patience if even_in_a_hurry else 0.0, even_in_a_hurry)
+    await let_finish(shutdown, patience if even_in_a_hurry else 0.0, even_in_a_hurry)
 
 
-@mutant((Worker, "_submit"), by="a_stop_gives_back_what_it_interrupts")
-def interrupted_jobs_not_given_back(submit: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
-    """After a deploy the interrupted jobs wait for their leases to run out, and count a crash."""
+@mutant((Pipeline, "submit"), by="a_stop_gives_back_what_it_interrupts")
+def interrupted_jobs_not_given_back(submit: Any, pipeline: Pipeline, run: JobRun, outcome: Outcome) -> None:
+    """After a deploy the interrupted jobs wait for their leases to expire, and count a crash."""
     if isinstance(outcome, Interrupted):
-        worker._keeper.drop(held)
+        pipeline.let_go(run)
     else:
-        submit(worker, held, outcome)
+        submit(pipeline, run, outcome)
 
 
-@mutant((Worker, "_conclude"), by="a_stolen_lease_ends_the_run")
-def outcome_written_after_the_lease_was_lost(conclude: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+@mutant((Pipeline, "conclude"), by="a_stolen_lease_ends_the_run")
+def outcome_written_after_the_lease_was_lost(conclude: Any, pipeline: Pipeline, run: JobRun, outcome: Outcome) -> None:
     """A run that has lost its lease still sends its outcome."""
-    if held.stop == "lost":
-        held.stop = "shutdown"
-    conclude(worker, held, outcome)
+    if run.stop == "lost":
+        run.lease.lost, run.stop_request = False, "shutdown"
+    conclude(pipeline, run, outcome)
 
 
-@mutant((Worker, "_end_run"), by="a_handler_that_ignores_its_timeout_is_waited_for")
-def timeout_settled_while_the_handler_runs(end_run: Any, worker: Worker, held: Held, stop: Stop) -> None:
+@mutant((Pipeline, "end_run"), by="a_handler_that_ignores_its_timeout_is_waited_for")
+def timeout_settled_while_the_handler_runs(end_run: Any, pipeline: Pipeline, run: JobRun, stop: Stop) -> None:
     """A timed-out job is given back at once, although its handler may still run."""
-    end_run(worker, held, stop)
-    if stop == "timeout" and not held.settling:
-        held.abandoned = True
-        worker._submit(held, Failed("TimeoutError", ""))
+    end_run(pipeline, run, stop)
+    if stop == "timeout" and not run.settling:
+        run.abandoned = True
+        pipeline.submit(run, Failed("TimeoutError", ""))
 
 
 @mutant((Worker, "stop"), by="an_abandoned_run_is_not_given_back")
@@ -381,22 +391,18 @@ async def abandoned_run_given_back(stop: Any, worker: Worker, **options: Any) ->
     await worker.release()
 
 
-@mutant((Worker, "_submit"), by="a_failing_job_is_retried_and_buried")
-def policy_of_the_task_ignored(submit: Any, worker: Worker, held: Held, outcome: Outcome) -> None:
+@mutant((Decider, "__init__"), by="a_failing_job_is_retried_and_buried")
+def policy_of_the_task_ignored(init: Any, decider: Decider, *rest: Any) -> None:
     """Every task is retried by the harbor's policy."""
-    tasks, worker._tasks = worker._tasks, {}
-    submit(worker, held, outcome)
-    worker._tasks = tasks
+    init(decider, *rest)
+    decider._tasks = {}
 
 
-@mutant((Worker, "_reserve"), by="a_long_run_is_one_run")
-async def asks_for_short_leases(reserve: Any, worker: Worker, room: int, *rest: Any) -> Any:
+@mutant((Reserver, "__init__"), by="a_long_run_is_one_run")
+def asks_for_short_leases(init: Any, reserver: Reserver, *rest: Any) -> None:
     """The store is asked for a fraction of the lease that the keeper renews."""
-    lease_for, worker._lease_for = worker._lease_for, worker._lease_for / 40
-    try:
-        return await reserve(worker, room, *rest)
-    finally:
-        worker._lease_for = lease_for
+    init(reserver, *rest)
+    reserver._lease_for /= 40
 
 
 @mutant((Idle, "back_off"), by="a_store_that_was_away_finds_its_workers_again")

@@ -279,7 +279,7 @@ async def test_a_task_that_somebody_cancels_before_its_first_step_gives_its_job_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F11, G1: nobody holds such a job for ever. From Python 3.12 on, tasks take their first step at once."""
-    monkeypatch.setattr("taskharbor.worker.worker.new_task", asyncio.Task)
+    monkeypatch.setattr("taskharbor.worker.pipeline.new_task", asyncio.Task)
     world = World()
     runs = 0
 
@@ -315,7 +315,7 @@ async def test_an_error_while_successes_are_decided_loses_none_of_them() -> None
 
     jobs = await world.harbor.aenqueue_many([work.step() for _ in range(3)])
     async with world.worker() as worker:
-        now = worker._settler._now
+        now = worker._pipeline._decider._now
 
         def failing() -> datetime:
             nonlocal broken
@@ -324,7 +324,7 @@ async def test_an_error_while_successes_are_decided_loses_none_of_them() -> None
                 raise RuntimeError("the clock is broken")
             return now()
 
-        worker._settler._now = failing
+        worker._pipeline._decider._now = failing
         await asyncio.gather(*(job.aresult(timeout=60) for job in jobs))
     assert broken > 1
     assert {(await world.record(job)).version for job in jobs} == {1}

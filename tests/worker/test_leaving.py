@@ -17,7 +17,7 @@ import pytest
 
 from taskharbor import Harbor
 from taskharbor.client import blocks
-from taskharbor.worker import worker
+from taskharbor.worker import shutdown
 
 PATIENCE = 30.0
 LONG = 10.0  # what a handler takes that ignores its cancellation, if nothing ends it
@@ -25,7 +25,7 @@ LONG = 10.0  # what a handler takes that ignores its cancellation, if nothing en
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "CANCEL_PATIENCE", 0.05)
+    monkeypatch.setattr(shutdown, "CANCEL_PATIENCE", 0.05)
     monkeypatch.setattr(blocks, "CLOSE_PATIENCE", 0.05)
 
 

@@ -229,7 +229,7 @@ async def test_a_settle_that_fails_for_many_leases_is_still_tried() -> None:
 
     job = await work.aenqueue()
     async with world.worker() as worker:
-        worker._settler._chance = Random(1)
+        worker._settler._rng = Random(1)
         await asyncio.sleep(400)
         assert await world.state(job) == "inflight"
         broken = False

@@ -205,7 +205,7 @@ async def test_a_thread_that_has_ended_is_no_overrun(caplog: pytest.LogCaptureFi
 
     @world.harbor.task(timeout=5)
     async def ends() -> None:
-        current()._held.returned_at = time() + 4
+        current()._run.returned_at = time() + 4
         await ignore(20)
 
     job = await ends.aenqueue()

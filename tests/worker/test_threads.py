@@ -185,7 +185,7 @@ def test_a_thread_that_ended_in_time_has_not_timed_out_when_the_loop_sees_it_lat
     @harbor.task
     async def rude(id: str) -> None:
         loop: Any = asyncio.get_running_loop()
-        held = workers[0]._worker._running[id]
+        held = workers[0]._worker._pipeline.running[id]
         loop.shift += 0 if in_time else 60
         blocked.set()
         while math.isinf(held.returned_at):

@@ -45,7 +45,6 @@ from taskharbor.driver import (
 )
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
 from taskharbor.worker.context import lineage
-from taskharbor.worker.keeper import Held
 from taskharbor.workflows.flow import Flow, FlowOptions, Plan
 from taskharbor.workflows.run import Run
 
@@ -213,27 +212,25 @@ class Client:
         (stored,) = result
         return Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
 
-    def enqueue_with(self, held: Held, flow: Flow[R]) -> Job[R] | Run[R]:
-        """Keep a step or a flow back until the running job succeeds."""
+    def enqueue_with(self, flow: Flow[R]) -> tuple[tuple[NewJob, ...], Job[R] | Run[R]]:
+        """The jobs of a step or a flow, to be stored when the running job succeeds, and the handle on them."""
         if not isinstance(flow, Flow):
             raise InvalidJob(f"only steps and flows can be enqueued, such as task.step(…), not {flow!r}")
         if isinstance(flow, Step):
-            return self._step_with(held, flow)
+            return self._step_with(flow)
         plan = Plan(flow)
         if plan.client is None:
-            return plan.nothing()
+            return (), plan.nothing()
         if plan.client is not self:
             raise InvalidJob("this flow belongs to another harbor than the running job: enqueue it by itself")
         group = self._group(plan, {}, self.session)
-        held.new_jobs += group.jobs
-        return self._run(plan, group, tuple(Enqueued(job.id, True) for job in group.jobs))
+        return group.jobs, self._run(plan, group, tuple(Enqueued(job.id, True) for job in group.jobs))
 
-    def _step_with(self, held: Held, step: Step[R]) -> Job[R]:
+    def _step_with(self, step: Step[R]) -> tuple[tuple[NewJob, ...], Job[R]]:
         if transaction_of([step]) is not None:
             raise InvalidJob("current().enqueue stores with the job's own Ack, in no other transaction: leave tx= out")
         (job,) = self._prepared([step], self.session)
-        held.new_jobs += (job,)
-        return Job(self, job.id, step.task.signature.returns)
+        return (job,), Job(self, job.id, step.task.signature.returns)
 
     def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:
         if any(step.client is not self for step in steps):

@@ -17,20 +17,20 @@ from taskharbor.errors import LeaseLost, NoCurrentJob
 if TYPE_CHECKING:
     from taskharbor.client.handle import Job
     from taskharbor.client.step import Step
-    from taskharbor.worker.keeper import Held
+    from taskharbor.worker.running import JobRun
     from taskharbor.worker.transaction import Block
     from taskharbor.workflows.flow import Flow
     from taskharbor.workflows.run import Run
 
 R = TypeVar("R")
 NOTE_LIMIT = 500
-_current: ContextVar[Held | None] = ContextVar("taskharbor_job", default=None)
+_current: ContextVar[JobRun | None] = ContextVar("taskharbor_job", default=None)
 
 
 class JobContext(Struct, frozen=True):
     """The job that is running here. `lease_version` grows with every claim: hand it to outside systems as a fence."""
 
-    _held: Held
+    _run: JobRun
 
     def __repr__(self) -> str:
         return f"<JobContext {self.id}>"
@@ -38,67 +38,67 @@ class JobContext(Struct, frozen=True):
     @property
     def id(self) -> str:
         """The job's id."""
-        return self._held.job.id
+        return self._run.job.id
 
     @property
     def task(self) -> str:
         """The task's name."""
-        return self._held.job.type
+        return self._run.job.type
 
     @property
     def queue(self) -> str:
         """The queue it came from."""
-        return self._held.job.queue
+        return self._run.job.queue
 
     @property
     def attempt(self) -> int:
         """1 for the first run, one more after each recorded failure."""
-        return self._held.job.attempts + 1
+        return self._run.job.attempts + 1
 
     @property
     def max_attempts(self) -> int | None:
         """How many failures are allowed before the dead-letter queue; None means any number."""
-        return self._held.job.max_attempts
+        return self._run.job.max_attempts
 
     @property
     def lease_version(self) -> int:
-        """How often this job was claimed, this time included: the fencing number (L5)."""
-        return self._held.job.version
+        """The number of claims of this job, including this one: the fencing number (L5)."""
+        return self._run.job.version
 
     @property
     def headers(self) -> dict[str, str]:
         """What travels with the job."""
-        return dict(self._held.job.headers)
+        return dict(self._run.job.headers)
 
     @property
     def tags(self) -> tuple[str, ...]:
         """Labels given at the enqueue."""
-        return self._held.job.tags
+        return self._run.job.tags
 
     @property
     def slot(self) -> datetime | None:
         """The tick of a recurring task that this job is for, None for other jobs."""
-        if "schedule" not in self._held.job.headers:
+        if "schedule" not in self._run.job.headers:
             return None
         with suppress(KeyError, ValueError):  # headers of the user's own
-            return datetime.fromisoformat(self._held.job.headers["slot"])
+            return datetime.fromisoformat(self._run.job.headers["slot"])
         return None
 
     @property
     def cancelled(self) -> bool:
         """Whether this run should end: cancelled, timed out, lease lost or worker stopping. For `def` handlers."""
-        return self._held.stop is not None
+        return self._run.stop is not None
 
     def check(self) -> None:
         """Raise `LeaseLost` or `InterruptedError` if this run should end."""
-        if self._held.stop == "lost":
+        if self._run.stop == "lost":
             raise LeaseLost(f"job {self.id} is no longer held by this worker")
-        if self._held.stop is not None:
-            raise InterruptedError(f"job {self.id} should end: {self._held.stop}")
+        if self._run.stop is not None:
+            raise InterruptedError(f"job {self.id} should end: {self._run.stop}")
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Say how far the work is, from 0 to 1; stored with the next heartbeat."""
-        self._held.progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
+        """Report the progress of the work, from 0 to 1; stored with the next heartbeat."""
+        self._run.own_effects().progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
 
     @overload
     def enqueue(self, step: Step[R]) -> Job[R]: ...  # type: ignore[overload-overlap]  # a step is a flow, of one job
@@ -107,7 +107,9 @@ class JobContext(Struct, frozen=True):
     def enqueue(self, step: Step[R] | Flow[R]) -> Job[R] | Run[R]:
         """Enqueue a step or a flow in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
         self._must_go_on("nothing can be enqueued with it any more")
-        return self._held.client.enqueue_with(self._held, step)
+        jobs, handle = self._run.host.client.enqueue_with(step)
+        self._run.own_effects().new_jobs += jobs
+        return handle
 
     def transaction(self) -> Block:
         """A transaction that ends with this job's Ack: what is written in it happens exactly if the job is done.
@@ -119,51 +121,51 @@ class JobContext(Struct, frozen=True):
         from taskharbor.worker.transaction import Block  # seldom needed
 
         self._must_go_on("it can have no further transaction")
-        return Block(self._held)
+        return Block(self._run)
 
     def set_result(self, value: object) -> None:
         """The job's result, for a handler that ends in a `transaction`: what it returns afterwards comes too late."""
-        if not self._held.in_transaction:
+        if not self._run.effects.in_transaction:
             raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
         result = None if value is None else encode_value(value)
         if result is not None:
-            checked_size(result, self._held.client.session.payload_limit, f"the result of {self.task}")
-        self._held.result = result
+            checked_size(result, self._run.host.client.session.payload_limit, f"the result of {self.task}")
+        self._run.own_effects().result = result
 
     def _must_go_on(self, otherwise: str) -> None:
-        if self._held.settled is not None:
+        if self._run.effects.settled is not None:
             raise NoCurrentJob(f"job {self.id} is done, by its transaction: {otherwise}")
-        if self._held.ended:
+        if self._run.ended:
             raise NoCurrentJob(f"the run of job {self.id} has ended: {otherwise}")
 
     @property
     def record(self) -> JobRecord:
         """The record as it was claimed."""
-        return self._held.client.seen(self._held.job)
+        return self._run.host.client.seen(self._run.job)
 
 
 def current() -> JobContext:
     """The job that is running here."""
-    held = _current.get()
-    if held is None:
+    run = _current.get()
+    if run is None:
         raise NoCurrentJob("current() works inside a running handler only")
-    return JobContext(held)
+    return JobContext(run)
 
 
 enter = _current.set
-"""Make this the current job of the calling task or thread; each job has a context of its own, so none leaves."""
+"""Make this the current run of the calling task. Every run has a context of its own, so nothing has to undo it."""
 
 
 def running() -> JobContext | None:
     """The current job, if any."""
-    held = _current.get()
-    return None if held is None else JobContext(held)
+    run = _current.get()
+    return None if run is None else JobContext(run)
 
 
 def lose() -> None:
-    """Let the run that is current here end as if its worker had died: nothing is settled, its lease runs out."""
-    if (held := _current.get()) is not None:
-        held.stop = "lost"
+    """Let the current run end as if its worker had died: nothing is settled, and its lease expires."""
+    if (run := _current.get()) is not None:
+        run.host.lose(run)
 
 
 def lineage() -> dict[str, str] | None:

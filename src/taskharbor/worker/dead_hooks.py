@@ -1,7 +1,7 @@
-"""Telling the application of dead jobs: the functions of `@harbor.on_dead`, called beside the worker's own work.
+"""Dead hooks: the functions of `@harbor.on_dead`, called in the background for every dead job.
 
-Best effort. A job is dead before anybody hears of it, and nothing that a hook does, raises or leaves undone changes
-that or holds the worker up: hooks run in the background, some at a time, each for a bounded time.
+Best effort. The job is dead-lettered before a hook is called, and nothing that a hook does or raises changes that or
+delays the worker: hooks run in the background, a few at a time, each for a bounded time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskharbor.core.evolve import settled
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail, Transition
 from taskharbor.worker.events import tell
-from taskharbor.worker.keeper import Held
+from taskharbor.worker.running import JobRun
 from taskharbor.worker.threads import Threads, lent
 
 logger = logging.getLogger("taskharbor.worker")
@@ -47,21 +47,21 @@ class DeadHooks:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is left to be told."""
+        """Whether no call is waiting or running."""
         return not self._callers
 
-    def settled(self, entries: Sequence[tuple[Held, Transition]]) -> None:
-        """Have the hooks called for those of the accepted outcomes that are deaths."""
+    def settled(self, batch: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:
+        """Call the hooks for the dead jobs among these accepted outcomes."""
         if self._hooks and not self._closed:
-            for held, to in entries:
+            for run, to in batch:
                 if type(to) is Fail:
-                    self._tell(self._buried(held, to))
+                    self._tell(self._dead_lettered(run, to))
 
-    def _buried(self, held: Held, to: Fail) -> JobRecord:
+    def _dead_lettered(self, run: JobRun, to: Fail) -> JobRecord:
         """The record as it is stored now."""
-        job = held.job
-        ran = replace(job, started_at=held.started_at, progress=held.progress or job.progress)
-        return held.client.seen(settled(ran, to, self._now()))
+        job = run.job
+        ran = replace(job, started_at=run.started_at, progress=run.effects.progress or job.progress)
+        return run.host.client.seen(settled(ran, to, self._now()))
 
     def _tell(self, job: JobRecord) -> None:
         for hook in self._hooks:
@@ -80,13 +80,13 @@ class DeadHooks:
                 await asyncio.wait({call}, timeout=LONGEST)
             finally:
                 if not call.done():
-                    call.cancel()  # it may not obey: nobody waits for that
+                    call.cancel()  # it may ignore that; it is not waited for
                     _complain(hook, job, "was stopped" if self._closed else f"took longer than {LONGEST:g} s")
             if call.done() and not call.cancelled() and (error := call.result()) is not None:
                 _complain(hook, job, "failed", error)
 
     async def _call(self, hook: Hook, job: JobRecord) -> BaseException | None:
-        """What the hook raised: nothing may leave it, or the loop would end with it."""
+        """Return what the hook raised: an exit must not leave the task, or the loop would end."""
         try:
             if iscoroutinefunction(hook):
                 await hook(job)
@@ -110,18 +110,18 @@ class DeadHooks:
         try:
             result, error = await future
         finally:
-            waiting = False  # a call that has found no thread in its time is not made later
+            waiting = False  # a call that found no thread in time is not made later
         if error is not None:
             raise error
         return result
 
-    async def told(self) -> None:
+    async def finished(self) -> None:
         """Return when every hook was called."""
         while self._callers:
             await asyncio.wait(set(self._callers))
 
     async def close(self, patience: float) -> None:
-        """Let hooks end for a while, then stop them; those that were not called never will be."""
+        """Wait up to `patience` seconds for hooks to end, then stop them; those not yet called are skipped."""
         try:
             if self._callers:
                 await asyncio.wait(set(self._callers), timeout=patience)
@@ -139,7 +139,7 @@ class DeadHooks:
 
 
 def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """Start a task that is among these until it ends."""
+    """Start a task and keep it in the set until it ends."""
     task = asyncio.get_running_loop().create_task(coroutine, name="on_dead")
     tasks.add(task)
     task.add_done_callback(tasks.discard)

@@ -34,8 +34,9 @@ from taskharbor.core.wiring import TooMuch, filled, wiring_of
 from taskharbor.errors import NotEncodable, PayloadTooLarge
 from taskharbor.worker import threads
 from taskharbor.worker.context import JobContext, enter
-from taskharbor.worker.keeper import Held, Stop
+from taskharbor.worker.failures import Failures
 from taskharbor.worker.parents import AWAY, Parents
+from taskharbor.worker.running import NO_EFFECTS, JobRun, Stop
 from taskharbor.worker.threads import Threads
 
 DONE = Succeeded(None)  # what nearly every run comes to
@@ -52,7 +53,7 @@ class _NotNow(Exception):
 class Executor:
     """Knows the tasks and how to call them. Without a `pool`, `def` handlers run on the loop (virtual time).
 
-    `raised`, if somebody wants it, is what the runs raised that failed, by the job's id.
+    `failures`, if given, receives what failed runs raised.
     """
 
     def __init__(
@@ -67,42 +68,42 @@ class Executor:
         self._session = client.session
         self._now = client.session.now
         self._threads = pool
-        self.raised: dict[str, BaseException] | None = None
+        self.failures: Failures | None = None
         self._parents = Parents(client.session.driver, client.session.settings.store_timeout)
 
-    async def run(self, held: Held, conclude: Callable[[Held, Outcome], None]) -> None:
+    async def run(self, run: JobRun, conclude: Callable[[JobRun, Outcome], None]) -> None:
         """A claimed job's own task: run it to its end, and tell what that was. Nothing leaves it without an outcome."""
-        job, timer = held.job, None
+        job, timer = run.job, None
         task = self._tasks.get(job.type) or BUILT_IN.get(job.type)
         outcome: Outcome = NotRegistered()
-        held.begun = True
+        run.begun = True
         try:
-            if held.stop is not None:  # told to end before its first step
-                outcome = _after_stop(held.stop, job, task)
+            if (stop := run.stop) is not None:  # asked to end before its first step
+                outcome = _after_stop(stop, job, task)
             elif task is not None:
                 payload = job.payload if job.workflow_id is None else await self._filled(job, task)
                 arguments = task.signature.decode(payload)
-                enter(held)
-                held.started_at = self._now()
+                enter(run)
+                run.started_at = self._now()
                 if job.timeout is not None:
-                    timer = _timer(held, job.timeout)
+                    timer = _timer(run, job.timeout)
                 if task.is_async and not self._middleware:
                     value = await task.handler(*arguments[0], **arguments[1])
                 else:
-                    value = await self._call(task, arguments, held)
-                if value is None and held.stop is None and timer is None and not held.new_jobs:
+                    value = await self._call(task, arguments, run)
+                if value is None and timer is None and run.effects is NO_EFFECTS and run.stop is None:
                     outcome = DONE
                 else:
-                    outcome = self._returned(held, task, value)
+                    outcome = self._returned(run, task, value)
         except BaseException as error:  # decoding and encoding run the user's code as well
-            outcome = _raised(error, held, task)
-            if self.raised is not None and isinstance(outcome, Failed):
-                self.raised[job.id] = error
+            outcome = _raised(error, run, task)
+            if self.failures is not None and isinstance(outcome, Failed):
+                self.failures.raised(run, error)
         finally:
-            held.ended = True
+            run.ended = True
             if timer is not None:
                 timer.cancel()
-        conclude(held, outcome)
+        conclude(run, outcome)
 
     async def _filled(self, job: JobRecord, task: Registered) -> bytes:
         """The payload of a step of a workflow, with what its parents came to, if it takes that (K3)."""
@@ -114,26 +115,24 @@ class Executor:
             raise _NotNow from error
         return filled(job.payload, task.signature.first or "", parents)
 
-    def _returned(self, held: Held, task: Registered, value: Any) -> Outcome:
-        if held.stop == "timeout" or held.ends_by <= asyncio.get_running_loop().time():
-            return _after_stop("timeout", held.job, task)
-        held.ended = True
-        return self._success(task, value, held)
+    def _returned(self, run: JobRun, task: Registered, value: Any) -> Outcome:
+        if run.stop == "timeout" or run.ends_by <= asyncio.get_running_loop().time():
+            return _after_stop("timeout", run.job, task)
+        run.ended = True
+        return self._success(task, value, run)
 
-    def _call(self, task: Registered, arguments: Arguments, held: Held) -> Awaitable[Any]:
+    def _call(self, task: Registered, arguments: Arguments, run: JobRun) -> Awaitable[Any]:
         args, kwargs = arguments
 
         async def handler() -> Any:
-            return await (
-                task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, held)
-            )
+            return await (task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, run))
 
         call: CallNext = handler
         for wrap in self._middleware:
-            call = _wrapped(wrap, JobContext(held), call)
+            call = _wrapped(wrap, JobContext(run), call)
         return call()
 
-    async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], held: Held) -> Any:
+    async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], run: JobRun) -> Any:
         if self._threads is None:
             result = task.handler(*args, **kwargs)
             return await result if inspect.iscoroutine(result) else result
@@ -143,23 +142,23 @@ class Executor:
             try:
                 return task.handler(*args, **kwargs)
             finally:
-                held.returned_at = loop.time()
+                run.returned_at = loop.time()
 
         future = self._threads.submit(call)
         while not future.done():
             try:
                 await asyncio.shield(future)
             except asyncio.CancelledError:
-                if held.abandoned:
+                if run.abandoned:
                     raise
-                continue  # a thread cannot be stopped: `held.stop` tells it, and its end is waited for
-        _credit(held, loop)
+                continue  # a thread cannot be stopped: `run.stop` tells it, and its end is waited for
+        _credit(run, loop)
         result, error = future.result()
         if error is not None:
             raise error
         return await result if inspect.iscoroutine(result) else result
 
-    def _success(self, task: Registered, value: Any, held: Held) -> Outcome:
+    def _success(self, task: Registered, value: Any, run: JobRun) -> Outcome:
         try:
             result = None if value is None else encode_value(value)
             if result is not None:
@@ -168,23 +167,23 @@ class Executor:
             return Failed("PayloadTooLarge", str(error), final="result_too_large")
         except NotEncodable as error:
             return Failed("NotEncodable", f"the result: {error}", final="result_not_encodable")
-        return Succeeded(result, held.new_jobs)
+        return Succeeded(result, run.effects.new_jobs)
 
 
-def _timer(held: Held, timeout: float) -> asyncio.TimerHandle:
+def _timer(run: JobRun, timeout: float) -> asyncio.TimerHandle:
     """Tell the run to end at its timeout. The clock decides in the end: a blocked loop calls nobody in time (F5)."""
     loop = asyncio.get_running_loop()
-    held.ends_by = loop.time() + timeout
-    return loop.call_at(held.ends_by, held.notify, held, "timeout")
+    run.ends_by = loop.time() + timeout
+    return loop.call_at(run.ends_by, run.host.request_stop, run, "timeout")
 
 
-def _credit(held: Held, loop: asyncio.AbstractEventLoop) -> None:
+def _credit(run: JobRun, loop: asyncio.AbstractEventLoop) -> None:
     """Add the time that a thread's result waited for the loop to the timeout: other code blocked it, not this job."""
-    time, returned, ends_by = loop.time(), held.returned_at, held.ends_by
-    held.ends_by += time - min(returned, time)
-    held.returned_at = math.inf
+    time, returned, ends_by = loop.time(), run.returned_at, run.ends_by
+    run.ends_by += time - min(returned, time)
+    run.returned_at = math.inf
     if returned < ends_by <= time:  # the timer went off in between, to no effect: what follows has the rest
-        loop.call_at(held.ends_by, held.notify, held, "timeout")
+        loop.call_at(run.ends_by, run.host.request_stop, run, "timeout")
 
 
 def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
@@ -194,15 +193,15 @@ def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
     return wrapped
 
 
-def _raised(error: BaseException, held: Held, task: Registered | None) -> Outcome:
+def _raised(error: BaseException, run: JobRun, task: Registered | None) -> Outcome:
     if isinstance(error, Undecodable):
         return Failed("Undecodable", str(error), final="undecodable")
     if isinstance(error, TooMuch):
         return Failed("ResultsTooLarge", str(error), final="results_too_large")
-    if held.stop not in ("lost", "cancel", "dead_letter") and held.ends_by <= asyncio.get_running_loop().time():
-        return _after_stop("timeout", held.job, task)
-    if held.stop is not None:
-        return _after_stop(held.stop, held.job, task)
+    if run.stop not in ("lost", "cancel", "dead_letter") and run.ends_by <= asyncio.get_running_loop().time():
+        return _after_stop("timeout", run.job, task)
+    if run.stop is not None:
+        return _after_stop(run.stop, run.job, task)
     if isinstance(error, _NotNow):
         return Deferred(AGAIN_IN)
     try:

@@ -1,14 +1,16 @@
-"""Failures of handlers for those who run them in tests: `drain(raise_failures=True)`."""
+"""The failed runs of a drain, for tests: `drain(raise_failures=True)`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed
 from taskharbor.errors import JobFailed
+from taskharbor.worker.running import JobRun
 
 MOST_NOTES = 20
 
@@ -24,6 +26,23 @@ class Failure(Struct, frozen=True):
     def title(self) -> str:
         """Which job, and what was wrong."""
         return f"job {self.job.id} ({self.job.type}): {self.outcome.kind}: {self.outcome.message}"
+
+
+class Failures:
+    """Collects the failed runs of a worker."""
+
+    def __init__(self, found: list[Failure]) -> None:
+        self._found = found
+        self._raised: dict[str, BaseException] = {}
+
+    def raised(self, run: JobRun, error: BaseException) -> None:
+        """Keep what a handler raised until its run is decided."""
+        self._raised[run.job.id] = error
+
+    def add(self, run: JobRun, outcome: Failed) -> None:
+        """Note a failed run."""
+        job = run.job if run.started_at is None else replace(run.job, started_at=run.started_at)
+        self._found.append(Failure(job, outcome, self._raised.pop(job.id, None)))
 
 
 def told(failures: Sequence[Failure]) -> Exception:

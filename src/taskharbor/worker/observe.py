@@ -24,8 +24,8 @@ from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
 from taskharbor.worker.context import running
 from taskharbor.worker.events import tell
-from taskharbor.worker.keeper import Held, Stop
 from taskharbor.worker.own_frames import own_frames
+from taskharbor.worker.running import JobRun, Stop
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
@@ -63,15 +63,15 @@ class Observer:
         self._unknown: dict[str, tuple[datetime, int]] = {}
         self.finished = 0
 
-    def settled(self, entries: Sequence[tuple[Held, Transition]], now: datetime) -> None:
+    def settled(self, entries: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:
         """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
         minute = now.replace(second=0, microsecond=0)
         quiet = not logger.isEnabledFor(logging.INFO)
         successes: dict[tuple[str, str], list[float]] = {}  # nearly all of them; hashing the minute each time costs
-        for held, to in entries:
-            job, started = held.job, held.started_at
+        for run, to in entries:
+            job, started = run.job, run.started_at
             if not quiet or started is None or type(to) is not Ack:
-                self._note(held, to, minute, now)
+                self._note(run, to, minute, now)
                 continue
             total = successes.get((job.queue, job.type))
             if total is None:
@@ -80,10 +80,10 @@ class Observer:
             total[1] += (now - started).total_seconds()
             self.finished += 1
 
-    def _note(self, held: Held, to: Transition, minute: datetime, now: datetime) -> None:
+    def _note(self, run: JobRun, to: Transition, minute: datetime, now: datetime) -> None:
         """Count and log one outcome."""
-        job, started = held.job, held.started_at
-        outcome = _outcome(job, to, held.stop)
+        job, started = run.job, run.started_at
+        outcome = _outcome(job, to, run.stop)
         kept = "dlq" if outcome == "by_hand" else outcome
         total = self._totals[minute, job.queue, job.type, kept if started is not None else not_started(kept)]
         total[0] += 1
@@ -91,7 +91,7 @@ class Observer:
             total[1] += (now - started).total_seconds()
         if started is not None or not isinstance(to, PutBack):
             self.finished += 1
-        _tell(outcome, held, to, now)
+        _tell(outcome, run, to, now)
         if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
             self._tell_unknown(job.type, now)
 
@@ -109,10 +109,10 @@ class Observer:
         with suppress(Exception):  # such as a log filter of the application
             logger.warning(UNKNOWN, task, times, extra=fields)
 
-    def refused(self, held: Held, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
+    def refused(self, run: JobRun, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
         """Tell that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
-        job, wanted = held.job, _EVENTS[_outcome(held.job, to, held.stop)][1]
-        if stored is not None and stored.settled_token == held.token:
+        job, wanted = run.job, _EVENTS[_outcome(run.job, to, run.stop)][1]
+        if stored is not None and stored.settled_token == run.lease.token:
             if stored.state is State.DONE:
                 minute = self._now().replace(second=0, microsecond=0)
                 total, took = self._totals[minute, job.queue, job.type, "done"], last_run(stored)
@@ -150,13 +150,13 @@ def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
     tell(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
 
 
-def _tell(outcome: str, held: Held, to: Transition, now: datetime) -> None:
+def _tell(outcome: str, run: JobRun, to: Transition, now: datetime) -> None:
     level, event = _EVENTS[outcome]
     if not logger.isEnabledFor(level):
         return
-    job = held.job
+    job = run.job
     failed = outcome in ("dlq", "retried")
-    duration = None if held.started_at is None else (now - held.started_at) / SECOND
+    duration = None if run.started_at is None else (now - run.started_at) / SECOND
     spread = spread_of(to.failures) if failed else None
     detail = "" if duration is None else f"after {length(duration)}"
     traceback = None

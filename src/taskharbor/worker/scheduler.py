@@ -25,8 +25,10 @@ from taskharbor.core.recurrence import Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.text import stamp
 from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
+from taskharbor.core.transition import Transition
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
 from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
+from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
 # Changes that others make are seen with the next look. Ends of runs that a delay counts from, within a second.
@@ -175,14 +177,9 @@ class Scheduler:
             return LOOK_FOR_ENDS
         return LOOK if schedule.slot is None else max((schedule.slot - now).total_seconds(), 0.0)
 
-    @property
-    def awaits(self) -> bool:
-        """Whether a schedule waits for the end of a run."""
-        return bool(self._awaited)
-
-    def settled(self, ids: Iterable[str]) -> None:
-        """This worker has settled jobs: somebody's delay may count from now."""
-        if not self._awaited.isdisjoint(ids):
+    def settled(self, batch: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:
+        """Look at once if a schedule waits for the end of one of these jobs: its delay counts from now."""
+        if self._awaited and not self._awaited.isdisjoint(run.job.id for run, _ in batch):
             self._hurry.set()
 
     def _mine(self, schedules: list[Schedule]) -> list[tuple[Schedule, Definition]]:

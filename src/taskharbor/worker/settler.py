@@ -1,7 +1,8 @@
-"""Writing outcomes down, in groups without a timer.
+"""The settler: writes outcomes to the store, in groups without a timer.
 
 Whatever finished while the last flush was under way goes into the next: an idle worker flushes at once, a busy one
-amortises. An unknown outcome is repeated until the lease ends; the store recognises a repeat (X3, D8).
+amortises. An unknown outcome is repeated until the lease ends; the store recognises a repeat (X3, D8). What the store
+has accepted is published to the subscribers: the log and the counters, the hooks for dead jobs, the scheduler.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 
-from taskharbor.core.decide import later, succeed
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver, Inspect, offered
 from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError, StoreGone
+from taskharbor.worker.decider import Decider, Pending, Settlement
 from taskharbor.worker.events import tell
-from taskharbor.worker.keeper import Held, Keeper
+from taskharbor.worker.keeper import Keeper
+from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.settler")
 MAX_BACKOFF = 2.0
 
-Entry = tuple[Held, Transition]
-Pending = tuple[Held, Transition | Succeeded]
-Refused = Callable[[Held, Transition, LeaseError, JobRecord | None], None]
+Subscriber = Callable[[Sequence[Settlement], datetime], None]
+Refused = Callable[[JobRun, Transition, LeaseError, JobRecord | None], None]
 
 
 def pause(failures: int) -> float:
@@ -39,8 +40,7 @@ def pause(failures: int) -> float:
 class Settler:
     """Takes outcomes from the worker and settles them.
 
-    `settled` is called with those that the store accepted, `refused` with each other one and what is stored instead.
-    Successes are decided here, for a whole flush at one time; everything else comes decided.
+    `refused` is called with each outcome that the store did not accept, and with what is stored instead.
     """
 
     def __init__(
@@ -48,29 +48,37 @@ class Settler:
         driver: Callable[[], Awaitable[Driver]],
         now: Callable[[], datetime],
         keeper: Keeper,
-        chance: Random,
-        keep_done: timedelta,
-        settled: Callable[[Sequence[Entry], datetime], None],
+        decider: Decider,
+        rng: Random,
         refused: Refused,
         timeout: float,
     ) -> None:
         self._driver = driver
         self._now = now
         self._keeper = keeper
-        self._chance = chance
-        self._keep_done = keep_done
-        self._settled = settled
+        self._decider = decider
+        self._rng = rng
         self._refused = refused
         self._timeout = timeout
+        self._subscribers: list[Subscriber] = []
         self._pending: list[Pending] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def submit(self, held: Held, outcome: Transition | Succeeded) -> None:
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call this with all outcomes that the store accepts, in batches, and the time of their settle."""
+        self._subscribers.append(subscriber)
+
+    def publish(self, batch: Sequence[Settlement], now: datetime) -> None:
+        """Tell the subscribers that the store has accepted these."""
+        for subscriber in self._subscribers:
+            subscriber(batch, now)
+
+    def submit(self, run: JobRun, outcome: Transition | Succeeded) -> None:
         """Settle this soon."""
-        held.settling = True
-        self._pending.append((held, outcome))
+        run.settling = True
+        self._pending.append((run, outcome))
         if len(self._pending) == 1:
             self._idle.clear()
             self._wake.set()
@@ -96,41 +104,37 @@ class Settler:
                 failures += 1
                 self._pending[:0] = left
                 self._wake.set()
-                await asyncio.sleep(pause(failures) * (0.5 + self._chance.random()))
+                await asyncio.sleep(pause(failures) * (0.5 + self._rng.random()))
             else:
                 failures = 0
             if not self._pending:
                 self._idle.set()
 
-    def _decided(self, pending: list[Pending]) -> list[Entry]:
-        """What is still to be written, decided once: a repeated settle says the same."""
-        time, keep_until = asyncio.get_running_loop().time(), later(self._now(), self._keep_done)
-        batch: list[Entry] = []
-        for held, outcome in pending:
-            if held.stop == "lost" or held.deadline <= time:
-                self._give_up(held)
-            elif isinstance(outcome, Succeeded):
-                batch.append((held, succeed(held.job, held.token, outcome, keep_until, held.started_at)))
+    def _batch(self, pending: list[Pending]) -> list[Settlement]:
+        """The outcomes that are still to be written, decided: those of lost leases are not."""
+        time = asyncio.get_running_loop().time()
+        held: list[Pending] = []
+        for each in pending:
+            run = each[0]
+            if run.stop == "lost" or run.lease.deadline <= time:
+                self._keeper.drop(run)
+                tell(logger, logging.WARNING, "lease.lost", run.job, "its outcome was not written")
             else:
-                batch.append((held, outcome))
-        return batch
-
-    def _give_up(self, held: Held) -> None:
-        self._keeper.drop(held)
-        tell(logger, logging.WARNING, "lease.lost", held.job, "its outcome was not written")
+                held.append(each)
+        return self._decider.decide_successes(held)
 
     async def _flush_safely(self, pending: list[Pending]) -> Sequence[Pending]:
         left: Sequence[Pending] = pending
         try:
-            left = batch = self._decided(pending)
+            left = batch = self._batch(pending)
             return await self._flush(batch) if batch else []
         except Exception:  # such as a log filter of the application; a settle can be repeated, a lost one cannot
             with suppress(Exception):
                 logger.exception("settling went wrong, trying again")
             return left
 
-    async def _flush(self, batch: list[Entry]) -> list[Entry]:
-        """Settle a batch; returns what has to be tried again."""
+    async def _flush(self, batch: list[Settlement]) -> list[Settlement]:
+        """Settle a batch; return what has to be tried again."""
         try:
             async with asyncio.timeout(self._timeout):
                 driver = await self._driver()
@@ -140,7 +144,7 @@ class Settler:
                 raise DriverError(f"the driver answered {len(verdicts)} of {len(batch)} outcomes")
         except StoreGone as error:
             logger.error("store.gone: %d outcomes could not be written: %s", len(batch), error)
-            self._keeper.drop(*[held for held, _ in batch])
+            self._keeper.drop(*[run for run, _ in batch])
             return []
         except (DriverUnavailable, DriverClosed, TimeoutError, OSError) as error:
             logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
@@ -154,25 +158,27 @@ class Settler:
         await self._conclude(driver, batch, verdicts, now)
         return []
 
-    async def _conclude(self, driver: Driver, batch: list[Entry], verdicts: Sequence[Verdict], now: datetime) -> None:
-        self._keeper.drop(*[held for held, _ in batch])
+    async def _conclude(
+        self, driver: Driver, batch: list[Settlement], verdicts: Sequence[Verdict], now: datetime
+    ) -> None:
+        self._keeper.drop(*[run for run, _ in batch])
         if verdicts.count("ok") == len(batch):  # nearly always
-            self._settled(batch, now)
+            self.publish(batch, now)
             return
-        accepted: list[Entry] = []
-        refused: list[tuple[Entry, LeaseError]] = []
-        for entry, verdict in zip(batch, verdicts, strict=True):
+        accepted: list[Settlement] = []
+        refused: list[tuple[JobRun, Transition, LeaseError]] = []
+        for (run, to), verdict in zip(batch, verdicts, strict=True):
             if isinstance(verdict, LeaseError):
-                refused.append((entry, verdict))
+                refused.append((run, to, verdict))
             else:
-                accepted.append(entry)
-        self._settled(accepted, now)
-        stored = await self._stored(driver, [held.job.id for (held, _), _ in refused])
-        for ((held, to), why), record in zip(refused, stored, strict=True):
-            self._refused(held, to, why, record)
+                accepted.append((run, to))
+        self.publish(accepted, now)
+        stored = await self._stored(driver, [run.job.id for run, _, _ in refused])
+        for (run, to, why), record in zip(refused, stored, strict=True):
+            self._refused(run, to, why, record)
 
     async def _stored(self, driver: Driver, ids: list[str]) -> Sequence[JobRecord | None]:
-        """The records of refused outcomes, as far as the store tells: they are for the log."""
+        """The records of refused outcomes, for the log; None where the store does not answer."""
         with suppress(Exception):
             if ids and (jobs := offered(driver, Inspect)) is not None:
                 async with asyncio.timeout(self._timeout):

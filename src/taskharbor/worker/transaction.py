@@ -1,9 +1,9 @@
 """A handler's own transaction, which ends with its job's Ack: `current().transaction()`.
 
 The writes of the handler and the end of the job are one commit, fenced by the lease: exactly once for all that is in
-that database. From the settle to the end of the transaction nobody can get at the job, so its lease is not renewed: a
-renewal would wait for it, and keep those of other jobs waiting. When nobody knows whether a commit happened, the store
-is asked (X3).
+that database. From the settle to the end of the transaction the job's row is locked, so its lease is not renewed: a
+renewal would wait for the lock and delay those of other jobs. If it is unknown whether a commit happened, the store is
+asked (X3).
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from contextlib import (
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from taskharbor.core.decide import later, succeed
 from taskharbor.core.lease import Verdict
-from taskharbor.core.outcome import Succeeded
 from taskharbor.core.states import DONE
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Extended, Inspect, OwnTransaction, Report, Within, at_once, capability, offered
 from taskharbor.errors import BlockingCallInLoop, CapabilityMissing, DriverUnavailable, LeaseError, LeaseLost
-from taskharbor.worker.keeper import Held
+from taskharbor.worker.running import JobRun
 
 R = TypeVar("R")
 A_MOMENT = timedelta(milliseconds=1)
@@ -35,13 +33,13 @@ A_MOMENT = timedelta(milliseconds=1)
 class Block:
     """`async with` in an `async def` handler, `with` in a `def` one; either gives a connection."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
+    def __init__(self, run: JobRun) -> None:
+        self._run = run
         self._awaited: AbstractAsyncContextManager[Any] | None = None
         self._blocking: AbstractContextManager[Any] | None = None
 
     async def __aenter__(self) -> Any:
-        self._awaited = _awaited(self._held)
+        self._awaited = _awaited(self._run)
         return await self._awaited.__aenter__()
 
     async def __aexit__(self, *raised: Any) -> bool | None:
@@ -51,7 +49,7 @@ class Block:
     def __enter__(self) -> Any:
         if _on_a_loop():
             raise BlockingCallInLoop("use `async with current().transaction():`: this would block the event loop")
-        self._blocking = _blocking(self._held)
+        self._blocking = _blocking(self._run)
         return self._blocking.__enter__()
 
     def __exit__(self, *raised: Any) -> bool | None:
@@ -60,21 +58,21 @@ class Block:
 
 
 @asynccontextmanager
-async def _awaited(held: Held) -> AsyncGenerator[Any]:
-    driver = await held.client.session.driver()
-    with _alone(held):
+async def _awaited(run: JobRun) -> AsyncGenerator[Any]:
+    driver = await run.host.client.session.driver()
+    with _alone(run):
         async with _within(driver).transaction() as tx:
             yield tx.handle
-            await to_its_end(_finish(driver, tx, held))
+            await to_its_end(_finish(driver, tx, run))
 
 
 @contextmanager
-def _blocking(held: Held) -> Generator[Any]:
-    session = held.client.session
+def _blocking(run: JobRun) -> Generator[Any]:
+    session = run.host.client.session
     driver = session.portal.run(session.driver)
-    with _alone(held), _within(driver).transaction_blocking() as tx:
+    with _alone(run), _within(driver).transaction_blocking() as tx:
         yield tx.handle
-        _finish_blocking(driver, tx, held)
+        _finish_blocking(driver, tx, run)
 
 
 def _within(driver: Driver) -> Within:
@@ -85,97 +83,93 @@ def _within(driver: Driver) -> Within:
 
 
 @contextmanager
-def _alone(held: Held) -> Generator[None]:
-    """One block at a time. What was to be enqueued with the job in a block that fails goes with it."""
-    if held.in_transaction:
+def _alone(run: JobRun) -> Generator[None]:
+    """One block at a time. If it fails, the jobs enqueued in it are dropped."""
+    effects = run.own_effects()
+    if effects.in_transaction:
         raise RuntimeError("current().transaction() does not nest: the outer block ends with the job's Ack")
-    before = held.new_jobs
-    held.in_transaction, held.result = True, None
+    before = effects.new_jobs
+    effects.in_transaction, effects.result = True, None
     try:
         yield
     except BaseException:
-        held.new_jobs = before
+        effects.new_jobs = before
         raise
     finally:
-        held.in_transaction = False
+        effects.in_transaction = False
 
 
-async def _finish(driver: Driver, tx: OwnTransaction, held: Held) -> None:
-    """Settle and commit. Without an answer in time, find out whether it happened."""
-    session = held.client.session
-    if held.ends_by <= asyncio.get_running_loop().time() and held.stop is None:  # a blocked loop could not tell
-        held.stop = "timeout"
-    ack = _begin_to_settle(held)
+async def _finish(driver: Driver, tx: OwnTransaction, run: JobRun) -> None:
+    """Settle and commit. Without an answer in time, ask the store whether it happened."""
+    session = run.host.client.session
+    run.notice_timeout(asyncio.get_running_loop().time())
+    ack = _begin_to_settle(run)
     try:
         async with asyncio.timeout(session.settings.store_timeout):
             (verdict,) = await tx.settle([ack], session.now())
             if verdict == "ok":
                 await tx.commit()
     except Exception as error:
-        if not await _is_settled(driver, held):
-            _go_on(held)
+        if not await _is_settled(driver, run):
+            _go_on(run)
             raise _silence(error) from error
         verdict = "ok"
-    _conclude(held, ack, verdict)
+    _conclude(run, ack, verdict)
 
 
-def _finish_blocking(driver: Driver, tx: OwnTransaction, held: Held) -> None:
-    session = held.client.session
-    ack = _begin_to_settle(held)
+def _finish_blocking(driver: Driver, tx: OwnTransaction, run: JobRun) -> None:
+    session = run.host.client.session
+    ack = _begin_to_settle(run)
     try:
         (verdict,) = at_once(tx.settle([ack], session.now()))
         if verdict == "ok":
             at_once(tx.commit())
     except Exception:
-        if not session.portal.run(lambda: _is_settled(driver, held)):
-            _go_on(held)
+        if not session.portal.run(lambda: _is_settled(driver, run)):
+            _go_on(run)
             raise
         verdict = "ok"
-    _conclude(held, ack, verdict)
+    _conclude(run, ack, verdict)
 
 
-def _begin_to_settle(held: Held) -> Ack:
-    if held.stop == "lost":
-        raise LeaseLost(f"job {held.job.id} is no longer held by this worker: its transaction was rolled back")
-    if held.stop == "timeout":  # a thread cannot be interrupted: it hears of it here
-        raise InterruptedError(f"job {held.job.id} should end: its timeout is over, its transaction was rolled back")
-    session = held.client.session
-    held.settling = True
-    held.keeper.drop(held)
-    keep_until = later(session.now(), session.settings.retention.done)
-    return succeed(held.job, held.token, Succeeded(held.result, held.new_jobs), keep_until, held.started_at)
+def _begin_to_settle(run: JobRun) -> Ack:
+    if run.stop == "lost":
+        raise LeaseLost(f"job {run.job.id} is no longer held by this worker: its transaction was rolled back")
+    if run.stop == "timeout":  # a thread cannot be interrupted: it learns of its timeout here
+        raise InterruptedError(f"job {run.job.id} should end: its timeout is over, its transaction was rolled back")
+    run.host.let_go(run)
+    return run.host.acknowledge(run)
 
 
-def _go_on(held: Held) -> None:
-    """It did not happen: the run still has its lease, and fails as any other."""
-    held.settling = False
-    held.keeper.hold([held])
+def _go_on(run: JobRun) -> None:
+    """The commit did not happen: the run still has its lease, and fails like any other."""
+    run.host.hold(run)
 
 
-def _conclude(held: Held, ack: Ack, verdict: Verdict) -> None:
+def _conclude(run: JobRun, ack: Ack, verdict: Verdict) -> None:
     if isinstance(verdict, LeaseError):
-        held.stop = "lost"
+        run.host.lose(run)
         raise LeaseLost(f"{verdict}: the transaction was rolled back") from verdict
-    held.settled = ack
+    run.own_effects().settled = ack
     if verdict == "replayed":
-        raise LeaseLost(f"job {held.job.id} is done by an earlier transaction of this run: this one is rolled back")
+        raise LeaseLost(f"job {run.job.id} is done by an earlier transaction of this run: this one is rolled back")
 
 
-async def _is_settled(driver: Driver, held: Held) -> bool:
-    """Whether the Ack of this run is in the store. A renewal waits for whoever is at the job, so its answer is final.
+async def _is_settled(driver: Driver, run: JobRun) -> bool:
+    """Whether the Ack of this run is in the store. A renewal waits for the transaction's lock, so its answer is final.
 
-    If the store is away, no: the run then fails, and its settle is refused should the Ack be there after all.
+    False if the store is away: the run then fails, and its settle is refused should the Ack be there after all.
     """
-    session = held.client.session
+    session = run.host.client.session
     try:
         async with asyncio.timeout(session.settings.store_timeout):
-            (answer,) = await driver.extend_lease([Report(held.job.id, held.token)], session.now(), A_MOMENT)
+            (answer,) = await driver.extend_lease([Report(run.job.id, run.lease.token)], session.now(), A_MOMENT)
             if isinstance(answer, Extended):
                 return False
-            (job,) = await capability(driver, Inspect).get([held.job.id])
+            (job,) = await capability(driver, Inspect).get([run.job.id])
     except (Exception, asyncio.CancelledError):
         return False
-    return job is not None and job.state is DONE and job.settled_token == held.token
+    return job is not None and job.state is DONE and job.settled_token == run.lease.token
 
 
 def _silence(error: Exception) -> Exception:
@@ -183,7 +177,7 @@ def _silence(error: Exception) -> Exception:
 
 
 async def to_its_end(work: Coroutine[Any, Any, R]) -> R:
-    """What must not be cut off in the middle; a cancellation meanwhile is heard afterwards."""
+    """Await work that must not be interrupted; a cancellation meanwhile is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

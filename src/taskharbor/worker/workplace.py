@@ -23,7 +23,7 @@ from taskharbor.worker.signals import stop_signals
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import Declared
-    from taskharbor.worker.running import RunningWorker
+    from taskharbor.worker.running_worker import RunningWorker
     from taskharbor.worker.worker import Worker
     from taskharbor.worker.worker_options import WorkerOptions
 
@@ -72,7 +72,7 @@ class Workplace:
 
     @asynccontextmanager
     async def _working(self, options: WorkerOptions) -> AsyncGenerator[RunningWorker]:
-        from taskharbor.worker.running import RunningWorker
+        from taskharbor.worker.running_worker import RunningWorker
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)

@@ -1,0 +1,68 @@
+"""The decider: turns the outcome of a run into the transition to write. Every outcome of a worker passes through here.
+
+The rules are `core.decide`'s; this adds the task's policy, the clock and the randomness. Successes are decided many at
+a time when they are flushed, everything else at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.session import Session
+from taskharbor.core.decide import admit, decide, later, succeed
+from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import Outcome, Succeeded
+from taskharbor.core.transition import Ack, Fail, PutBack, Transition
+from taskharbor.worker.running import JobRun
+
+Settlement = tuple[JobRun, Transition]
+Pending = tuple[JobRun, Transition | Succeeded]
+
+
+class Decider:
+    """Knows the retry policies of the tasks, and how long records are kept."""
+
+    def __init__(self, session: Session, tasks: Mapping[str, Registered]) -> None:
+        self._now = session.now
+        self._rng = session.chance
+        self._retention = session.settings.retention
+        self._default_retry = session.settings.retry
+        self._tasks = tasks
+
+    def admit(self, job: JobRecord) -> Fail | None:
+        """The end of a claimed job that has killed too many workers, None if it may run (F6)."""
+        return admit(job, self._retention, self._now())
+
+    def decide(self, run: JobRun, outcome: Outcome, not_before: float = 0.0) -> Transition:
+        """The transition that an outcome calls for; a job that is put back is not due within `not_before` seconds."""
+        job = run.job
+        if run.started_at is not None:
+            job = replace(job, started_at=run.started_at)
+        task = self._tasks.get(job.type)
+        retry = task.retry if task else self._default_retry
+        now = self._now()
+        to = decide(job, outcome, retry, self._retention, now, self._rng)
+        if not_before and isinstance(to, PutBack):
+            return replace(to, run_at=max(to.run_at, later(now, not_before)))
+        return to
+
+    def decide_successes(self, pending: Iterable[Pending]) -> list[Settlement]:
+        """The same for the successes among these, all at one time. The others are decided already and stay as they are:
+        a settle that is repeated must say the same."""
+        keep_until = later(self._now(), self._retention.done)
+        return [
+            (
+                run,
+                succeed(run.job, run.lease.token, to, keep_until, run.started_at) if isinstance(to, Succeeded) else to,
+            )
+            for run, to in pending
+        ]
+
+    def acknowledge(self, run: JobRun) -> Ack:
+        """The same for a handler that ends in its own transaction: a success now, with its effects."""
+        keep_until = later(self._now(), self._retention.done)
+        success = Succeeded(run.effects.result, run.effects.new_jobs)
+        return succeed(run.job, run.lease.token, success, keep_until, run.started_at)

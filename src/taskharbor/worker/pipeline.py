@@ -1,0 +1,183 @@
+"""The pipeline: what happens to a claimed job, top to bottom.
+
+reserve (`reserver`) → take → start → run (`executor`) → conclude → decide (`decider`) → settle (`settler`) → after, by
+the settler's subscribers. Every job runs in an asyncio task of its own; its lease is kept from `take` until the outcome
+is stored (L2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import cast
+
+from taskharbor.client.client import Client
+from taskharbor.core.decide import token_of
+from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
+from taskharbor.core.transition import Ack
+from taskharbor.worker.decider import Decider
+from taskharbor.worker.executor import Executor
+from taskharbor.worker.keeper import Keeper
+from taskharbor.worker.observe import tell_too_late
+from taskharbor.worker.quarantine import Quarantine
+from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
+from taskharbor.worker.settler import Settler
+
+logger = logging.getLogger("taskharbor.worker")
+STOLEN_FOR = 1.0
+REAP_EVERY = 1.0
+# Not by create_task: a task factory is for tasks of handlers, and this is once per job. Where Python can, a job runs
+# until it first waits before its task is scheduled, which halves the work of the loop for short jobs.
+new_task = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
+if sys.version_info >= (3, 12):
+    new_task = partial(new_task, eager_start=True)
+
+
+class Pipeline:
+    """Takes claimed jobs and brings each to its end: the `Host` of its runs.
+
+    `running` are the runs by the ids of their jobs, `freed` is set when one has ended. While `stopping` is set, claimed
+    jobs are given back instead of started.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        executor: Executor,
+        keeper: Keeper,
+        decider: Decider,
+        settler: Settler,
+        quarantine: Quarantine,
+        stopping: asyncio.Event,
+    ) -> None:
+        self.client = client
+        self.running: dict[str, JobRun] = {}
+        self.freed = asyncio.Event()
+        self._now = client.session.now
+        self._executor = executor
+        self._keeper = keeper
+        self._decider = decider
+        self._settler = settler
+        self._quarantine = quarantine
+        self._stopping = stopping
+        self._loop = asyncio.get_running_loop()
+        self._concluded = self.conclude  # bound once, for all jobs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no lease is held."""
+        return not self.running and self._settler.idle
+
+    # start
+
+    async def take(self, jobs: Sequence[JobRecord], deadline: float) -> None:
+        """Start the jobs that may run. Give back the others first, so that a crash does not involve them."""
+        if deadline <= self._loop.time():  # the reply took longer than the lease: it has already expired (L4)
+            logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
+            return
+        runs = [JobRun(job, HeldLease(token_of(job), deadline), self, NO_EFFECTS) for job in jobs]
+        self._keeper.hold(runs)
+        suspects = self._quarantine.sort(jobs, self.is_empty)
+        try:
+            if suspects:
+                await self._give_back([run for run in runs if run.job.id in suspects], suspects)
+        finally:  # also when a stop interrupts the wait: `start` then gives them back
+            for run in runs:
+                if run.job.id not in suspects:
+                    self.start(run)
+
+    async def _give_back(self, runs: Sequence[JobRun], delays: Mapping[str, float]) -> None:
+        for run in runs:
+            self._end_older_run(run.job)
+            self.submit(run, Deferred(delays[run.job.id]))
+        await self._settler.flushed()
+
+    def start(self, run: JobRun) -> None:
+        """Run the handler in a task of its own, unless the job may not run here and now."""
+        job = run.job
+        if job.id in self.running:
+            self._end_older_run(job)
+            self.submit(run, Snoozed(STOLEN_FOR))
+        elif self._stopping.is_set():
+            self.submit(run, Interrupted())
+        elif job.crashes and (refused := self._decider.admit(job)) is not None:
+            self._settler.submit(run, refused)
+        else:
+            self.running[job.id] = run
+            task = new_task(self._executor.run(run, self._concluded), loop=self._loop, name=job.id)
+            if not run.ended:
+                run.task = task
+
+    # run
+
+    def request_stop(self, run: JobRun, stop: Stop) -> None:
+        """Ask a run to end, from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.end_run, run, stop)
+
+    def end_run(self, run: JobRun, stop: Stop) -> None:
+        """Cancel the task of a run; its outcome follows from `stop`."""
+        if self.running.get(run.job.id) is not run or (stop == "timeout" and run.returned_at < run.ends_by):
+            return
+        if run.stop is None or stop == "lost":
+            run.stop_request = stop
+        if run.task is not None and run.begun:  # one that has not begun looks at `stop` first
+            run.task.cancel()
+
+    def _end_older_run(self, job: JobRecord) -> None:
+        """The clock has jumped and this worker claimed its own job again: the first run ends before the next begins."""
+        if job.id in self.running:
+            self.end_run(self.running[job.id], "lost")
+
+    async def reap(self) -> None:
+        """Conclude runs whose task was cancelled by other code before its first step: they cannot do it themselves."""
+        while True:
+            await asyncio.sleep(REAP_EVERY)
+            for run in list(self.running.values()):
+                if run.task is not None and run.task.done():
+                    self.conclude(run, Interrupted())
+
+    def hold(self, run: JobRun) -> None:
+        self._keeper.hold([run])
+
+    def let_go(self, run: JobRun) -> None:
+        self._keeper.drop(run)
+
+    def lose(self, run: JobRun) -> None:
+        self._keeper.lose(run)
+
+    # outcome, decide, settle
+
+    def conclude(self, run: JobRun, outcome: Outcome) -> None:
+        """A run has ended: free its slot, and settle unless its lease is lost or the outcome already stored (L4)."""
+        del self.running[run.job.id]
+        run.task = None  # a lease outlasts its run, but the task and its frames need not
+        try:
+            settled = run.effects.settled
+            if run.abandoned:  # the shutdown has already dealt with its lease
+                pass
+            elif settled is not None:  # by the handler's own transaction
+                self._settler.publish([(run, settled)], self._now())
+                tell_too_late(run.job, settled, outcome)
+            elif run.stop == "lost":
+                self._keeper.drop(run)
+            elif type(outcome) is Succeeded:  # decided with the others of its flush
+                self._settler.submit(run, outcome)
+            else:
+                self.submit(run, outcome)
+        finally:
+            self.freed.set()  # last, so that the outcome goes to the store before the next reserve
+
+    def submit(self, run: JobRun, outcome: Outcome, not_before: float = 0.0) -> None:
+        """Decide an outcome and have it settled."""
+        failures = self._executor.failures
+        if failures is not None and isinstance(outcome, Failed):
+            failures.add(run, outcome)
+        self._settler.submit(run, self._decider.decide(run, outcome, not_before))
+
+    def acknowledge(self, run: JobRun) -> Ack:
+        return self._decider.acknowledge(run)

@@ -1,0 +1,91 @@
+"""Shutting down (X6): let handlers finish, cancel the rest, abandon those that ignore it, and give their jobs back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from taskharbor.client.blocks import abandoned
+from taskharbor.client.registered_task import Registered
+from taskharbor.core.outcome import Interrupted, Outcome, timed_out
+from taskharbor.worker.events import tell
+from taskharbor.worker.pipeline import Pipeline
+from taskharbor.worker.running import JobRun
+
+logger = logging.getLogger("taskharbor.worker")
+CANCEL_PATIENCE = 2.0
+
+
+class Shutdown:
+    """Ends the runs of a worker. `hurry` ends the wait for handlers."""
+
+    def __init__(self, pipeline: Pipeline, tasks: Mapping[str, Registered]) -> None:
+        self.hurry = asyncio.Event()
+        self._pipeline = pipeline
+        self._tasks = tasks
+        self._abandoned: list[JobRun] = []
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def holds_leases(self) -> bool:
+        """Whether leases of abandoned runs are kept until `release`."""
+        return bool(self._abandoned)
+
+    async def end_runs(self, grace: float | None, *, keep_leases: bool = False) -> None:
+        """Wait for the grace period, if any, then cancel what still runs; abandon what ignores that."""
+        running = self._pipeline.running
+        if grace is not None:
+            await self._let_finish(grace)
+        for run in list(running.values()):
+            self._pipeline.end_run(run, "shutdown")
+        await self._let_finish(CANCEL_PATIENCE, even_in_a_hurry=True)
+        for run in list(running.values()):
+            self._abandon(run, keep_leases)
+
+    async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
+        running = self._pipeline.running.values()
+        if not running:
+            return
+        hurried = self._loop.create_task(self.hurry.wait())
+        finished = self._loop.create_task(_all_of([run.task for run in running if run.task]))
+        waiting = {finished} if even_in_a_hurry else {finished, hurried}
+        await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        finished.cancel()
+        await asyncio.sleep(0)
+
+    def _abandon(self, run: JobRun, keep_lease: bool) -> None:
+        if run.task is None or run.task.done():  # cancelled by other code before its first step
+            self._pipeline.conclude(run, Interrupted())
+            return
+        tell(logger, logging.WARNING, "worker.abandoned", run.job, "ignores its cancellation")
+        run.abandoned = True
+        abandoned.add(run.task)
+        if keep_lease:
+            self._abandoned.append(run)
+        elif self._is_late(run):  # it goes on here: no retry before its lease would have expired
+            self._pipeline.submit(run, self._given_up(run), not_before=run.lease.deadline - self._loop.time())
+        else:
+            self._pipeline.let_go(run)
+        run.task.cancel()
+
+    def _is_late(self, run: JobRun) -> bool:
+        return run.effects.settled is None and run.stop != "lost" and run.ends_by <= self._loop.time()
+
+    def _given_up(self, run: JobRun) -> Outcome:
+        """The outcome of an abandoned run: a timeout if that has passed (F5), else an interruption, not a failure."""
+        task = self._tasks.get(run.job.type)
+        if self._is_late(run) and run.job.timeout is not None:
+            return timed_out(run.job.timeout, task.retry if task else None)
+        return Interrupted(started=run.begun)
+
+    def release(self) -> None:
+        """Give back the jobs of abandoned runs whose leases were kept."""
+        for run in self._abandoned:
+            if run.effects.settled is None:
+                self._pipeline.submit(run, self._given_up(run))
+
+
+async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 
 import pytest
+
+from taskharbor.drivers.shared.statements import scripts, statements
 
 # What the engines call the time, and functions of theirs that stand for it when they are given nothing or 'now'.
 CLOCKS = re.compile(
@@ -18,18 +19,17 @@ CLOCKS = re.compile(
 )
 
 
-def statements(driver: str) -> dict[str, str]:
-    folder = files("taskharbor.drivers") / driver
-    texts = {it.name: it.read_text("utf-8") for part in ("sql", "migrations") for it in (folder / part).iterdir()}
-    return {name: re.sub(r"--[^\n]*", "", text) for name, text in texts.items() if name.endswith(".sql")}
+def texts(package: str) -> dict[str, str]:
+    migrations = scripts(package, "migrations").items()
+    return {**statements(package), **{name: re.sub(r"--[^\n]*", "", text) for name, text in migrations}}
 
 
 @pytest.mark.parametrize("driver", ["postgres", "sqlite"])
 def test_no_statement_reads_a_clock(driver: str) -> None:
     """D, L8: not in a statement, not in a default, not in a view."""
-    texts = statements(driver)
-    assert len(texts) > 50
-    assert {name: found.group() for name, text in texts.items() if (found := CLOCKS.search(text))} == {}
+    found = texts(f"taskharbor.drivers.{driver}")
+    assert len(found) > 70
+    assert {name: clock.group() for name, text in found.items() if (clock := CLOCKS.search(text))} == {}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
     return {
         "reserve": (*claim, 100, ["q"], [100]),
         "reserve_on": (*claim, ["q"], [0], [SINCE_EVER], [0], [100]),
-        "reserve_ids": (*claim, 100, due),
+        "reserve_by_id": (*claim, 100, due),
         "extend_lease": (*leases, none, none, NOW, LATER),
         "next_due": (["q", "other"],),
         "enqueue": (*jobs, NOW, None),
@@ -127,7 +127,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "key_free": (due, False),
         "key_hold": (["key-due-4", "key-due-5"],),
         "key_leave": (["key-due-4", "key-due-5"],),
-        "key_touch": ("key-due-4", "due-4"),
+        "key_keep": ("key-due-4", "due-4"),
         "key_hold_workflow": (["w-300", "w-301"],),
         "key_free_workflow": (["w-300", "w-301"],),
         "key_free_owner": ("w-300",),
@@ -163,7 +163,7 @@ EXCEPTIONS = {
     ("unknown", "delete_edges", FOR_VALUES),
     ("unknown", "delete_edges", ONCE),
     # Nobody reserves in a session of his own, where plans are made once and everything is open to them.
-    *((kind, name, ONCE) for kind in ("analysed", "unknown") for name in ("reserve", "reserve_on", "reserve_ids")),
+    *((kind, name, ONCE) for kind in ("analysed", "unknown") for name in ("reserve", "reserve_on", "reserve_by_id")),
 }
 Connection = psycopg.Connection[Any]
 

@@ -57,7 +57,7 @@ class Bookmarks:
         return marks
 
     def note(self, queues: Sequence[str], rows: Sequence[Row], limit: int, looked_at: float | None = None) -> None:
-        """Remember how far a claim came, and when it looked at everything, if so; `rows` are those of claim.sql."""
+        """Remember how far a claim came, and when it looked at everything, if so; `rows` are those of a claim."""
         fresh = {row[4]: Mark(row[6], row[10], row[1]) for row in rows if row[-1] is None}  # no lapsed ones among them
         for queue in set(queues):
             look_at, in_a_row, mark = self._progress.pop(queue, UNKNOWN)

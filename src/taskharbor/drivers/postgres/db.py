@@ -28,7 +28,7 @@ class Db(Protocol):
     """Runs statements by their names, in an enclosing transaction if there is one."""
 
     async def rows(self, name: str, *values: object) -> Sequence[Row]:
-        """The rows of the statement `sql/<name>.sql`."""
+        """Run the statement of that name and return its rows."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[object]:

@@ -169,7 +169,7 @@ async def _take_key(
     """Let a replayed job have its key, which this step holds; False if another job or workflow has it."""
     content = digest([(job.type, job.payload if payload is None else payload)])
     values = [key], [job.id], [content], [expires_at]
-    return bool(await db.rows("key_touch", key, job.id) or await db.rows("key_put", *values, now))
+    return bool(await db.rows("key_keep", key, job.id) or await db.rows("key_put", *values, now))
 
 
 async def reschedule(db: Db, changes: Sequence[Reschedule]) -> list[bool]:

@@ -55,7 +55,7 @@ async def reserve_on(
 
 async def reserve_ids(db: Db, to: Claim, ids: Sequence[str], limit: int) -> list[JobRecord]:
     """Claim exactly these, as far as they can be."""
-    return _claimed(await _rows(db, "reserve_ids", *to, limit, list(dict.fromkeys(ids))), to)
+    return _claimed(await _rows(db, "reserve_by_id", *to, limit, list(dict.fromkeys(ids))), to)
 
 
 async def _rows(db: Db, name: str, *values: object) -> list[Row]:

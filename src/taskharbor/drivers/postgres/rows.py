@@ -17,7 +17,6 @@ from taskharbor.drivers.postgres.db import Row
 
 STATES: dict[str, State] = {state.value: state for state in State}
 
-# The columns of record.sql and its relatives, in that order.
 _encode = msgspec.json.Encoder().encode
 _failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 _progress = msgspec.json.Decoder(Progress).decode
@@ -53,7 +52,7 @@ def split_token(token: str) -> tuple[str, int, str]:
 
 
 def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    """The record of a row of reserve.sql; most are as they were enqueued, without rare options."""
+    """The record of a row of the part claim; most are as they were enqueued, without rare options."""
     (
         _,
         seq,
@@ -93,7 +92,7 @@ def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: 
 
 
 def _rest(rest: Row, seq: int, id: str) -> dict[str, Any]:
-    """What else there is to a claimed job: the composite column of reserve.sql."""
+    """What else there is to a claimed job: the composite column of the part claim."""
     named = zip(_CLAIMED_REST, rest[1:-1], strict=True)
     found = {name: read(value) for (name, read), value in named if value is not None}
     return {**found, "settled_token": None if rest[-1] is None else token_of(rest[-1], seq, id)}
@@ -187,7 +186,7 @@ _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
     ]
 )
 
-# Those of the composite column of reserve.sql, but for the first and the last.
+# Those of the composite column of the part claim, but for the first and the last.
 _CLAIMED_NAMES = (
     "expires_at",
     "timeout",

@@ -1,9 +1,7 @@
-"""The SQL of this driver: one static statement per file under `sql/`, the steps of the schema under `migrations/`.
-
-A line `\\i name.sql` stands for that file, as psql has it.
+"""The SQL of this driver: named statements under `sql/`, the steps of the schema under `migrations/`.
 
 The files call the schema `harbor`; its real name is the namespace of a store, so tables are found without any state in
-the session, also through a pooler and in somebody else's transaction.
+the session, also through a pooler and in a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -11,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 
 from msgspec import Struct
 
+from taskharbor.drivers.shared import statements as shared
 from taskharbor.errors import ConfigError
 
+PACKAGE = "taskharbor.drivers.postgres"
 DEFAULT_SCHEMA = "taskharbor"
 LONGEST_NAME = 57  # of 63: the channel is named after the schema
-INCLUDE = re.compile(r"^\\i (\w+)\.sql\n", re.MULTILINE)
 OURS = re.compile(r"(?P<text>')?\bharbor\.")
 
 
@@ -49,14 +47,13 @@ def quoted(schema: str) -> str:
 
 @cache
 def statements(schema: str) -> Mapping[str, str]:
-    """Every statement by its name, for one schema."""
-    texts = _read("sql")
-    return {name: within(INCLUDE.sub(lambda it: texts[it[1]], text), schema) for name, text in texts.items()}
+    """All statements by name, for one schema."""
+    return {name: within(text, schema) for name, text in shared.statements(PACKAGE).items()}
 
 
 def migrations(schema: str) -> list[Script]:
     """The steps that make the schema, in order."""
-    return [_script(number, *it, schema) for number, it in enumerate(sorted(_read("migrations").items()), start=1)]
+    return [_script(number, *it, schema) for number, it in enumerate(_texts(), start=1)]
 
 
 def _script(number: int, file: str, text: str, schema: str) -> Script:
@@ -75,7 +72,5 @@ def within(text: str, schema: str) -> str:
     return OURS.sub(lambda found: f"'{in_text}." if found["text"] else f"{name}.", text)
 
 
-@cache
-def _read(folder: str) -> Mapping[str, str]:
-    found = (files(__package__) / folder).iterdir()
-    return {it.name.removesuffix(".sql"): it.read_text("utf-8") for it in found if it.name.endswith(".sql")}
+def _texts() -> list[tuple[str, str]]:
+    return sorted(shared.scripts(PACKAGE, "migrations").items())

@@ -43,7 +43,7 @@ AWAY_STATES = ("08", "53", "57", "25006")
 
 async def home(db: Db, login: Login, channel: str) -> Home:
     """Where the store is, as its server names it; a pooler may know the database by another name."""
-    ((database, _),) = await db.rows("place", login.schema)
+    ((database, _),) = await db.rows("location", login.schema)
     return Home(str(database), login.schema, channel)
 
 

@@ -84,7 +84,7 @@ class Guest:
     async def db(self) -> Db:
         """The connection below the handle: in a transaction, and to the store's database."""
         db = await self._open(self.handle, self.home)
-        ((database, is_home),) = await db.rows("place", self.home.schema)
+        ((database, is_home),) = await db.rows("location", self.home.schema)
         if database != self.home.database:
             raise InvalidJob(
                 f"tx= leads to the database {database!r}, the jobs are in {self.home.database!r}, and no transaction "

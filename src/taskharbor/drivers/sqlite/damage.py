@@ -20,7 +20,7 @@ from taskharbor.drivers.sqlite.rows import FOR_EVER, JSON_DECODERS, MICROSECOND,
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
-RAW, BURY = load("damage"), load("damage_bury")
+RAW, BURY = load("damage"), load("damage_dead_letter")
 
 REASON = "undecodable"
 KEPT_FOR = timedelta(days=30) // MICROSECOND
@@ -38,7 +38,7 @@ def _json(decode: Read) -> Read:
     return lambda stored: decode(stored.decode()) if stored else None
 
 
-# The columns of damage.sql after the first, in that order, and how each is read.
+# The columns of the statement damage after the first, in that order, and how each is read.
 _TEXTS: dict[str, Read] = dict.fromkeys(
     ("id", "type", "queue", "idempotency_key", "workflow_id", "original_id", "worker"), _text
 )

@@ -17,7 +17,7 @@ ANY, DEPENDANTS = load("dependants_any"), load("dependants")
 SATISFY, SATISFY_ALL = load("dependants_satisfy"), load("dependants_satisfy_all")
 RELEASE = load("dependants_release")
 WITHDRAW, WITHDRAW_WAITING = load("withdraw"), load("withdraw_waiting")
-FREE_KEY, DROP_KEY = load("key_free"), load("withdraw_key")
+FREE_KEY, DROP_KEY = load("key_free"), load("key_drop")
 
 # A job that has ended: its id, the state it came to, and until when those are kept that it takes along.
 Ended = tuple[str, State, int]

@@ -19,8 +19,8 @@ from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
 INSERT, LAST, UNDO = load("enqueue"), load("enqueue_last"), load("enqueue_undo")
-ADD_EDGE = load("enqueue_edge")
-STATE = load("state")
+ADD_EDGE = load("enqueue_edges")
+STATE = load("states")
 LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
 
 Known = tuple[str, bytes]

@@ -21,11 +21,11 @@ from taskharbor.drivers.sqlite.inspection import BEYOND_ALL, get_one
 from taskharbor.drivers.sqlite.rows import FOR_EVER, STATES, Row, micros, micros_or_none
 from taskharbor.drivers.sqlite.sql import load
 
-STATE, REQUEST_CANCEL = load("state"), load("cancel_request")
+STATE, REQUEST_CANCEL = load("states"), load("cancel_request")
 DEAD_LETTER, REQUEST_DEAD_LETTER = load("dead_letter"), load("dead_letter_request")
 DELETE, NEEDED = load("delete"), load("delete_needed")
 DELETE_EDGES = load("delete_edges")
-OWNS_KEY, FREE_KEY, FREE_WORKFLOW_KEY = load("key_owner"), load("key_free"), load("key_free_workflow")
+OWNS_KEY, FREE_KEY, FREE_WORKFLOW_KEY = load("key_keep"), load("key_free"), load("key_free_workflow")
 PUT_KEY, FREE_OWNER = load("key_put"), load("key_free_owner")
 REPLAY, REOPEN, WAIT = load("replay"), load("replay_reopen"), load("replay_wait")
 RESCHEDULE = load("reschedule")

@@ -34,7 +34,7 @@ from taskharbor.drivers.sqlite.rows import (
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 
-PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_id"), load("reserve_claim")
+PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_by_id"), load("claim")
 SEQS, ROW = load("reserve_seqs"), load("reserve_row")
 LINE_UP, LAPSED = load("reserve_line_up"), load("reserve_lapsed")
 NEXT_PRIORITY, PEEK = load("reserve_priority"), load("reserve_peek")

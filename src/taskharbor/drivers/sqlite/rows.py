@@ -21,7 +21,7 @@ MICROSECOND = timedelta(microseconds=1)
 INFLIGHT = State.INFLIGHT
 STATES: dict[str, State] = {state.value: state for state in State}
 
-# A row as `apsw` hands it over. Its columns are those of get.sql, in that order.
+# A row as `apsw` hands it over. Its columns are those of the part record, in that order.
 Row = tuple[Any, ...]
 
 COMMON = 16
@@ -72,7 +72,7 @@ def json_or_none(value: Mapping[str, str] | tuple[object, ...] | Progress | None
 
 
 def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
-    """The parameters of enqueue.sql."""
+    """The parameters of the statement enqueue."""
     run_at = None if job.run_at is None else micros(job.run_at)
     return (
         job.id,
@@ -135,7 +135,7 @@ def split_token(token: str) -> tuple[str, str, str]:
 
 
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    """The record of a row of reserve.sql once it is claimed, if it is as it was enqueued, without rare options."""
+    """The record of a row of reserve once claimed, if the job is as it was enqueued, without rare options."""
     seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, workflow_id, _ = row
     created = moment(created_at)
     # With one argument more, Python takes twice as long for a call.

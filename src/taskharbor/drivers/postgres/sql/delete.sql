@@ -1,9 +1,0 @@
--- Forget jobs that have ended, and the keys of those that were forgotten. $1 ids
-WITH gone AS (
-    DELETE FROM harbor.ended USING harbor.job WHERE job.id = ANY ($1::text[]) AND ended.seq = job.seq
-    RETURNING ended.seq, job.id, job.idempotency_key
-),
-freed AS (
-    DELETE FROM harbor.keys USING gone WHERE keys.key = gone.idempotency_key AND keys.owner = gone.id
-)
-DELETE FROM harbor.job USING gone WHERE job.seq = gone.seq RETURNING job.id, job.workflow_id

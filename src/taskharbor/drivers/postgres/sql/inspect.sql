@@ -1,0 +1,176 @@
+-- Reading jobs, counts, dead groups and workflows; what a connection leads to.
+
+-- name: location
+-- The database of a connection, and whether our tables are there; asks the catalogue, which every role may.
+-- $1 schema
+SELECT current_database(), EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1::text AND tablename = 'live')
+
+-- name: version
+-- The newest step that was done, and the oldest version of the schema whose programs can work with it.
+SELECT number, works_with FROM harbor.version ORDER BY number DESC LIMIT 1
+
+-- name: get
+-- $1 ids
+SELECT * FROM harbor.record WHERE id = ANY ($1::text[])
+
+-- name: is_live
+-- $1 id
+SELECT FROM harbor.job JOIN harbor.live USING (seq) WHERE job.id = $1
+
+-- name: query_after
+-- $1 id
+SELECT seq FROM harbor.job WHERE id = $1
+
+-- name: query
+-- Matching jobs, the newest first: of each table no more than are wanted. LATERAL and LIMIT look up the rest of one
+-- job after the other, until there are enough. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason
+-- $7 tag $8 since $9 until $10 fingerprint $11 now $12 states
+WITH found AS (
+    (SELECT live.seq FROM harbor.live CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = live.seq LIMIT 1) AS job
+    WHERE live.seq < $2 AND $6::text IS NULL AND $10::text IS NULL
+        AND ($12::text[] IS NULL OR CASE live.state
+            WHEN 'ready' THEN CASE WHEN live.due_at > $11 THEN 'scheduled' ELSE 'ready' END
+            WHEN 'inflight' THEN CASE WHEN live.lease_expires_at <= $11 THEN 'lapsed'
+                WHEN live.started_at IS NULL THEN 'claimed' ELSE 'running' END
+            ELSE live.state END = ANY ($12))
+        AND ($3::text IS NULL OR job.queue LIKE $3)
+        AND ($4::text IS NULL OR job.type LIKE $4)
+        AND ($5::text IS NULL OR strpos(coalesce(live.last_error, ''), $5) > 0)
+        AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $7))
+        AND ($8::timestamptz IS NULL OR job.created_at >= $8)
+        AND ($9::timestamptz IS NULL OR job.created_at < $9)
+    ORDER BY live.seq DESC LIMIT $1)
+    UNION ALL
+    (SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
+    WHERE ended.seq < $2
+        AND ($12::text[] IS NULL OR ended.state = ANY ($12))
+        AND ($3::text IS NULL OR job.queue LIKE $3)
+        AND ($4::text IS NULL OR job.type LIKE $4)
+        AND ($5::text IS NULL OR strpos(coalesce(ended.last_error, ''), $5) > 0)
+        AND ($6::text IS NULL OR ended.dlq_reason LIKE $6)
+        AND ($10::text IS NULL OR ended.fingerprint = $10)
+        AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $7))
+        AND ($8::timestamptz IS NULL OR job.created_at >= $8)
+        AND ($9::timestamptz IS NULL OR job.created_at < $9)
+    ORDER BY ended.seq DESC LIMIT $1)
+)
+-- As an array, which both halves of the view look up by their keys; a list that is joined would have them read whole.
+SELECT * FROM harbor.record WHERE seq = ANY (ARRAY(SELECT seq FROM found ORDER BY seq DESC LIMIT $1)) ORDER BY seq DESC
+
+-- name: query_dead
+-- As query, through the index of dead jobs. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason $7 tag
+-- $8 since $9 until $10 fingerprint
+SELECT * FROM harbor.record
+WHERE seq = ANY (ARRAY(
+    SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
+    WHERE ended.state = 'dlq' AND ended.seq < $2
+        AND ($3::text IS NULL OR job.queue LIKE $3)
+        AND ($4::text IS NULL OR job.type LIKE $4)
+        AND ($5::text IS NULL OR strpos(coalesce(ended.last_error, ''), $5) > 0)
+        AND ($6::text IS NULL OR ended.dlq_reason LIKE $6)
+        AND ($10::text IS NULL OR ended.fingerprint = $10)
+        AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $7))
+        AND ($8::timestamptz IS NULL OR job.created_at >= $8)
+        AND ($9::timestamptz IS NULL OR job.created_at < $9)
+    ORDER BY ended.seq DESC LIMIT $1))
+ORDER BY seq DESC
+
+-- name: query_workflow
+-- As query, through the index of one workflow. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason
+-- $7 tag $8 since $9 until $10 fingerprint $11 now $12 states $13 workflow
+SELECT * FROM harbor.record
+WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $13 AND seq < $2))
+    AND ($12::text[] IS NULL OR CASE state
+        WHEN 'ready' THEN CASE WHEN due_at > $11 THEN 'scheduled' ELSE 'ready' END
+        WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $11 THEN 'lapsed'
+        WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
+        ELSE state END = ANY ($12))
+    AND ($3::text IS NULL OR queue LIKE $3)
+    AND ($4::text IS NULL OR type LIKE $4)
+    AND ($5::text IS NULL OR strpos(coalesce(last_error, ''), $5) > 0)
+    AND ($6::text IS NULL OR dlq_reason LIKE $6)
+    AND ($10::text IS NULL OR fingerprint = $10)
+    AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(tags::json) AS tag WHERE tag = $7))
+    AND ($8::timestamptz IS NULL OR created_at >= $8)
+    AND ($9::timestamptz IS NULL OR created_at < $9)
+ORDER BY seq DESC LIMIT $1
+
+-- name: counts
+-- Jobs by queue and shown state, and the first due time or lease expiry of each. $1 now
+SELECT queue, CASE state
+    WHEN 'ready' THEN CASE WHEN due_at > $1 THEN 'scheduled' ELSE 'ready' END
+    WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $1 THEN 'lapsed'
+        WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
+    ELSE state END AS shown, count(*), min(coalesce(lease_expires_at, due_at))
+FROM harbor.live GROUP BY 1, 2
+UNION ALL
+SELECT queue, state, count(*), NULL FROM harbor.ended GROUP BY 1, 2
+
+-- name: parents
+-- The dependencies of jobs in order; the results of one job only if they are at most so many bytes in total.
+-- PostgreSQL does not fetch a long result to find its length. LATERAL, OFFSET and LIMIT make it one index lookup per
+-- row. $1 ids $2 most
+SELECT given.id, job.id, edge.policy, edge.satisfied, coalesce(live.state, ended.state),
+    CASE WHEN sum(octet_length(ended.result)) OVER (PARTITION BY given.id) <= $2 THEN ended.result END,
+    coalesce(live.last_error, ended.last_error), coalesce(octet_length(ended.result), 0)
+FROM unnest($1::text[]) AS given (id)
+CROSS JOIN LATERAL (SELECT * FROM harbor.edge WHERE edge.child = given.id OFFSET 0) AS edge
+CROSS JOIN LATERAL (SELECT seq, id FROM harbor.job WHERE job.id = edge.parent LIMIT 1) AS job
+LEFT JOIN LATERAL (SELECT state, last_error FROM harbor.live WHERE live.seq = job.seq LIMIT 1) AS live ON true
+LEFT JOIN LATERAL (SELECT state, last_error, result FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1) AS ended ON true
+ORDER BY given.id, edge.position
+
+-- name: dead_groups
+-- Matching dead jobs by cause, with the last one of each. $1 limit $2 queue $3 task $4 error $5 reason $6 tag
+-- $7 since $8 until $9 fingerprint $10 workflow
+WITH dead AS (
+    SELECT ended.seq, job.id, job.type, ended.completed_at, coalesce(ended.fingerprint, '') AS cause
+    FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
+    WHERE ended.state = 'dlq'
+        AND ($2::text IS NULL OR job.queue LIKE $2)
+        AND ($3::text IS NULL OR job.type LIKE $3)
+        AND ($4::text IS NULL OR strpos(coalesce(ended.last_error, ''), $4) > 0)
+        AND ($5::text IS NULL OR ended.dlq_reason LIKE $5)
+        AND ($6::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $6))
+        AND ($7::timestamptz IS NULL OR job.created_at >= $7)
+        AND ($8::timestamptz IS NULL OR job.created_at < $8)
+        AND ($9::text IS NULL OR ended.fingerprint = $9)
+        AND ($10::text IS NULL OR job.workflow_id = $10)
+),
+ranked AS (
+    SELECT *, count(*) OVER alike AS number, min(completed_at) OVER alike AS first_at, row_number() OVER alike AS place
+    FROM dead WINDOW alike AS (PARTITION BY cause ORDER BY completed_at DESC, id DESC
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+)
+SELECT cause, type, (SELECT last_error FROM harbor.ended WHERE ended.seq = ranked.seq), number, first_at, completed_at, id
+FROM ranked WHERE place = 1 ORDER BY number DESC, cause LIMIT $1
+
+-- name: workflows
+-- Jobs of workflows by state, and the time of the first. One index entry is read per workflow passed on the way.
+-- $1 limit $2 behind this id, if any $3 ids, if only those
+WITH RECURSIVE walked (id, place) AS (
+    SELECT $2::text COLLATE "C", 0 WHERE $3::text[] IS NULL
+    UNION ALL
+    SELECT CASE WHEN walked.id IS NULL
+        THEN (SELECT workflow_id FROM harbor.job WHERE workflow_id IS NOT NULL ORDER BY workflow_id DESC LIMIT 1)
+        ELSE (SELECT workflow_id FROM harbor.job WHERE workflow_id < walked.id ORDER BY workflow_id DESC LIMIT 1) END,
+        place + 1
+    FROM walked WHERE place < $1::bigint AND (place = 0 OR walked.id IS NOT NULL)
+),
+chosen AS (
+    SELECT id FROM walked WHERE place > 0 AND id IS NOT NULL
+    UNION
+    SELECT id FROM unnest($3::text[]) AS given (id) WHERE $2 IS NULL OR id COLLATE "C" < $2
+)
+SELECT chosen.id, members.state, members.number, members.created_at
+FROM chosen CROSS JOIN LATERAL (
+    SELECT state, count(*) AS number, min(created_at) AS created_at
+    -- Not as joins, for which whole tables might be read.
+    FROM (
+        SELECT job.created_at, coalesce(
+            (SELECT live.state FROM harbor.live WHERE live.seq = job.seq),
+            (SELECT ended.state FROM harbor.ended WHERE ended.seq = job.seq)) AS state
+        FROM harbor.job WHERE job.workflow_id = chosen.id
+    ) AS member GROUP BY state
+) AS members
+ORDER BY chosen.id DESC

@@ -1,2 +1,0 @@
--- $1 workflow
-DELETE FROM harbor.keys WHERE owner = $1 RETURNING key

@@ -1,2 +1,0 @@
--- $1 channel
-SELECT pg_notify($1, '')

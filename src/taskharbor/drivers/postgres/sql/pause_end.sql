@@ -1,2 +1,0 @@
--- $1 queue
-DELETE FROM harbor.paused WHERE queue = $1

@@ -1,2 +1,0 @@
--- $1 id
-SELECT seq FROM harbor.job WHERE id = $1

@@ -1,2 +1,0 @@
--- $1 before
-DELETE FROM harbor.tally WHERE minute < $1

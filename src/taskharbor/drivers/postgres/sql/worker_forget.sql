@@ -1,2 +1,0 @@
--- $1 id
-DELETE FROM harbor.worker WHERE id = $1

@@ -1,1 +1,0 @@
-UPDATE edge SET satisfied = 1 WHERE child = ?1 AND position = ?2

@@ -1,1 +1,0 @@
-DELETE FROM keys WHERE key = ?1 AND owner = ?2

@@ -1,1 +1,0 @@
-DELETE FROM keys WHERE owner = ?1

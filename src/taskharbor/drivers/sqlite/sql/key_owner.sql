@@ -1,1 +1,0 @@
-SELECT 1 FROM keys WHERE key = ?1 AND owner = ?2

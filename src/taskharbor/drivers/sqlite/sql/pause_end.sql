@@ -1,1 +1,0 @@
-DELETE FROM paused WHERE queue = ?1

@@ -1,1 +1,0 @@
-SELECT seq FROM job WHERE id = ?1

@@ -1,6 +1,0 @@
--- As reserve.sql, of the jobs only their numbers. ?1 now ?2 queue ?3 priority ?4 limit
-SELECT seq FROM job
-WHERE lined > 0 AND queue = ?2 AND priority = ?3 AND place <= ?1
-    AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)
-    AND (expires_at IS NULL OR expires_at > ?1) AND stop_requested_at IS NULL
-ORDER BY place, seq LIMIT ?4

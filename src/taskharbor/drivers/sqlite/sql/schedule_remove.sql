@@ -1,1 +1,0 @@
-DELETE FROM schedule WHERE name = ?1

@@ -1,1 +1,0 @@
-DELETE FROM tally WHERE minute < ?1

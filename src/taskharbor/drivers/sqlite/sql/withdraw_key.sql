@@ -1,1 +1,0 @@
-UPDATE job SET idempotency_key = NULL WHERE id = ?1

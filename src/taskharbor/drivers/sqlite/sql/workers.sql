@@ -1,1 +1,0 @@
-SELECT record FROM worker WHERE seen_at >= ?1 ORDER BY id

@@ -32,7 +32,7 @@ def main() -> int:
             result = trial.result()
             left = (time.monotonic() - started) / number * (len(names) - number)
             print(f"[{number}/{len(names)}, {left:4.0f} s left] {told(result)}", flush=True)
-            if result.blunder or not (result.noticed or result.find):
+            if result.stale or not (result.noticed or result.find):
                 got_away.append(result.name)
     print(
         f"{len(names) - len(got_away)} of {len(names)} mutants caught"

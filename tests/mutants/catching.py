@@ -16,7 +16,7 @@ from .kit import CASES, in_file, in_memory
 from .mutant import Mutant
 from .scenes import SCENES
 
-ROLLS = (
+REGISTRIES = (
     leases.LEASES,
     settles.SETTLES,
     enqueues.ENQUEUES,
@@ -33,7 +33,7 @@ ROLLS = (
     tasks.SQLITE,
     tasks.MANAGERS,
 )
-MUTANTS = [mutant for roll in ROLLS for mutant in roll.mutants]
+MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 
 # How a case or a scene fails. Anything else is a mistake of the mutant's.
 COMPLAINTS = (AssertionError, ValueError, TimeoutError, HarborError, Deadlock, pytest.fail.Exception)

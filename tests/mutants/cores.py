@@ -27,9 +27,9 @@ from taskharbor.worker import decider as deciders
 from taskharbor.worker import executor as executors
 from taskharbor.worker import quarantine as quarantines
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-CORES = Roll("core")
+CORES = MutantRegistry("core")
 mutant = CORES.mutant
 
 BURIED = "a_failing_job_is_retried_and_buried"

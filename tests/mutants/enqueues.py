@@ -18,9 +18,9 @@ from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import JobExists
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-ENQUEUES = Roll("driver")
+ENQUEUES = MutantRegistry("driver")
 mutant = ENQUEUES.mutant
 
 Enqueue = Callable[..., GroupResult]

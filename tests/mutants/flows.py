@@ -21,9 +21,9 @@ from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.edge import Edge
 from taskharbor.drivers.memory.store import Store
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-FLOWS = Roll("driver")
+FLOWS = MutantRegistry("driver")
 mutant = FLOWS.mutant
 
 

@@ -15,9 +15,9 @@ from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import LeaseError
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-LEASES = Roll("driver")
+LEASES = MutantRegistry("driver")
 mutant = LEASES.mutant
 
 Answer = Extended | LeaseError

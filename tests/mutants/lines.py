@@ -19,9 +19,9 @@ from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.line import Line
 from taskharbor.drivers.memory.store import Store
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-LINES = Roll("driver")
+LINES = MutantRegistry("driver")
 mutant = LINES.mutant
 
 MILLISECOND = timedelta(milliseconds=1)

@@ -24,9 +24,9 @@ from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import JobExists
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-MANAGEMENT = Roll("driver")
+MANAGEMENT = MutantRegistry("driver")
 mutant = MANAGEMENT.mutant
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .catching import MUTANTS, complaint_about
 from .kit import CASES
-from .mutant import Blunder, Mutant
+from .mutant import Mutant, StaleMutant
 from .scenes import SCENES
 from .simulating import Find, look_for
 
@@ -29,7 +29,7 @@ class Tried(NamedTuple):
     name: str
     noticed: list[str]
     find: Find | None
-    blunder: str = ""
+    stale: str = ""
 
 
 @contextmanager
@@ -62,8 +62,8 @@ def tried(name: str, seeds: int) -> Tried:
     try:
         noticed = [catcher for catcher in catchers(mutant) if _notices(catcher, mutant)]
         return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager") else _look_for(mutant, seeds))
-    except Blunder as blunder:
-        return Tried(name, [], None, f"{blunder}: {blunder.__cause__!r}")
+    except StaleMutant as stale:
+        return Tried(name, [], None, f"{stale}: {stale.__cause__!r}")
 
 
 def _notices(catcher: str, mutant: Mutant) -> bool:
@@ -72,7 +72,7 @@ def _notices(catcher: str, mutant: Mutant) -> bool:
             return complaint_about(mutant, catcher) is not None
     except Endless:
         return True
-    except Blunder:
+    except StaleMutant:
         raise
     except Exception:  # an error of any other kind fails a test as well
         return True
@@ -85,7 +85,7 @@ def _look_for(mutant: Mutant, seeds: int) -> Find | None:
                 find = look_for(mutant, [seed])
         except Endless:
             find = Find(seed, ("endless",))
-        except Blunder:
+        except StaleMutant:
             raise
         except Exception as error:
             find = Find(seed, (type(error).__name__,))
@@ -99,4 +99,4 @@ def told(result: Tried) -> str:
     mutant = BY_NAME[result.name]
     first = ", ".join(sorted(result.noticed, key=lambda name: name not in mutant.caught_by)[:2])
     by = f"{len(result.noticed):3} tests ({first})" if result.noticed else "  0 tests"
-    return f"{mutant.kind:7}  {mutant.name:45}  {by}; {result.find or 'not found by the simulation'}{result.blunder}"
+    return f"{mutant.kind:7}  {mutant.name:45}  {by}; {result.find or 'not found by the simulation'}{result.stale}"

@@ -16,7 +16,7 @@ Place = tuple[type | ModuleType, str]
 HERE = Path(__file__).parent
 
 
-class Blunder(Exception):
+class StaleMutant(Exception):
     """A mutant that raises by mistake: it no longer fits the code that it breaks, and its death proves nothing."""
 
 
@@ -40,18 +40,18 @@ class Mutant:
     @contextmanager
     def applied(self) -> Generator[None]:
         """Everything inside meets the mutant."""
-        blunders: list[Exception] = []
+        mistakes: list[Exception] = []
         try:
             with ExitStack() as patches:
                 for owner, name in self.places:
                     right = inspect.getattr_static(owner, name)
-                    patches.enter_context(mock.patch.object(owner, name, self._instead_of(right, blunders)))
+                    patches.enter_context(mock.patch.object(owner, name, self._instead_of(right, mistakes)))
                 yield
         finally:
-            if blunders:
-                raise Blunder(f"{self!r} does not fit any more") from blunders[0]
+            if mistakes:
+                raise StaleMutant(f"{self!r} no longer fits") from mistakes[0]
 
-    def _instead_of(self, right: Any, blunders: list[Exception]) -> Any:
+    def _instead_of(self, right: Any, mistakes: list[Exception]) -> Any:
         if isinstance(right, str):
             return self._wrong_text(right)
         if isinstance(right, property):
@@ -59,12 +59,12 @@ class Mutant:
 
         @wraps(right)
         def wrong(*args: Any, **kwargs: Any) -> Any:
-            with _noting(blunders):
+            with _noting(mistakes):
                 return self._wrong(right, *args, **kwargs)
 
         @wraps(right)
         async def wrong_later(*args: Any, **kwargs: Any) -> Any:
-            with _noting(blunders):
+            with _noting(mistakes):
                 return await self._wrong(right, *args, **kwargs)
 
         return wrong_later if inspect.iscoroutinefunction(self._wrong) else wrong
@@ -73,24 +73,24 @@ class Mutant:
         try:
             wrong: str = self._wrong(right)
         except ValueError as error:
-            raise Blunder(f"{self!r} does not fit any more") from error
+            raise StaleMutant(f"{self!r} no longer fits") from error
         if wrong == right:
-            raise Blunder(f"{self!r} does not fit any more: it changes nothing")
+            raise StaleMutant(f"{self!r} no longer fits: it changes nothing")
         return wrong
 
 
 @contextmanager
-def _noting(blunders: list[Exception]) -> Generator[None]:
+def _noting(mistakes: list[Exception]) -> Generator[None]:
     """Remember errors that stem from the mutant's own lines: the product may well swallow them."""
     try:
         yield
     except (TypeError, AttributeError, NameError, LookupError, ValueError) as error:
         if Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent == HERE:
-            blunders.append(error)
+            mistakes.append(error)
         raise
 
 
-class Roll:
+class MutantRegistry:
     """The mutants of one kind, in the order of their definition."""
 
     def __init__(self, kind: str) -> None:
@@ -98,11 +98,11 @@ class Roll:
         self.mutants: list[Mutant] = []
 
     def mutant(self, *places: Place, by: str | tuple[str, ...]) -> Callable[[Callable[..., Any]], Mutant]:
-        """Enrol the wrong function below; `by` names who catches it."""
+        """Register the wrong function below; `by` names its catchers."""
 
-        def enrol(wrong: Callable[..., Any]) -> Mutant:
+        def register(wrong: Callable[..., Any]) -> Mutant:
             mutant = Mutant(self.kind, wrong, places, (by,) if isinstance(by, str) else by)
             self.mutants.append(mutant)
             return mutant
 
-        return enrol
+        return register

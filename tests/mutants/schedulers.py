@@ -23,11 +23,11 @@ from taskharbor.worker import scheduler as schedulers
 from taskharbor.worker.context import JobContext
 from taskharbor.worker.scheduler import Scheduler
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-SCHEDULERS = Roll("worker")
+SCHEDULERS = MutantRegistry("worker")
 mutant = SCHEDULERS.mutant
-TICKING = Roll("core")
+TICKING = MutantRegistry("core")
 core = TICKING.mutant
 
 ONE_JOB = "many_schedulers_make_one_job_per_slot"

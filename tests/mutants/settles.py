@@ -20,9 +20,9 @@ from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
 
 from .leases import with_lease
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-SETTLES = Roll("driver")
+SETTLES = MutantRegistry("driver")
 mutant = SETTLES.mutant
 
 Settle = Callable[..., Verdict]

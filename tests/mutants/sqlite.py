@@ -6,9 +6,9 @@ from typing import Any
 
 from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, records, reserve, settle
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-SQLITE = Roll("sqlite")
+SQLITE = MutantRegistry("sqlite")
 mutant = SQLITE.mutant
 
 

@@ -26,9 +26,9 @@ from taskharbor.manager.desk import Desk
 from taskharbor.manager.holding import Holding
 from taskharbor.worker import workplace
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-DRIVERS, SQLITE, MANAGERS = Roll("driver"), Roll("sqlite"), Roll("manager")
+DRIVERS, SQLITE, MANAGERS = MutantRegistry("driver"), MutantRegistry("sqlite"), MutantRegistry("manager")
 mutant = MANAGERS.mutant
 
 

@@ -24,9 +24,9 @@ from taskharbor.worker.running import JobRun
 from taskharbor.workflows import flow as flows
 from taskharbor.workflows.flow import Edges, Flow, Plan, Steps
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
-WEAVING = Roll("worker")
+WEAVING = MutantRegistry("worker")
 mutant = WEAVING.mutant
 
 NESTED = "results_come_in_order_and_nested_as_the_flow_is"

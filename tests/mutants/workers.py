@@ -34,11 +34,11 @@ from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker import Worker
 
-from .mutant import Roll
+from .mutant import MutantRegistry
 
 Conclude = Callable[[JobRun, Outcome], None]
 
-WORKERS = Roll("worker")
+WORKERS = MutantRegistry("worker")
 mutant = WORKERS.mutant
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -31,3 +32,15 @@ class Enqueued(Struct, frozen=True, gc=False):
 
 
 GroupResult = tuple[Enqueued, ...] | JobExists | UnknownDependency
+
+
+def refusal(jobs: Sequence[NewJob], is_taken: Callable[[NewJob], bool]) -> JobExists | UnknownDependency | None:
+    """Why these cannot be stored together, or None. A job `is_taken` if its id is, and its key does not resolve it."""
+    earlier = set[str]()
+    for job in jobs:
+        if is_taken(job):
+            return JobExists(f"job {job.id} exists")
+        if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
+            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
+        earlier.add(job.id)
+    return JobExists("a group names the same id twice") if len(earlier) < len(jobs) else None

@@ -22,20 +22,24 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
-    COMMON,
+    Counters,
     Driver,
     Extended,
     Group,
     GroupResult,
+    Inspect,
+    Registry,
     Report,
+    Schedules,
     ServerClock,
+    WaitForWork,
     Within,
 )
 from taskharbor.errors import DriverUnavailable, LeaseError
 
 When = Callable[[str], bool]
 Call = Callable[[], Awaitable[Any]]
-BESIDE = (*COMMON, ServerClock)
+BESIDE: tuple[type, ...] = (Inspect, WaitForWork, Schedules, Registry, Counters, ServerClock)
 
 
 def verbs(protocol: type) -> list[str]:

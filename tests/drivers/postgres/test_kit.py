@@ -127,9 +127,8 @@ class TestPostgres18(DriverKit, OwnTransactionKit):
         schemas.give_back()
 
 
-@pytest.mark.thorough
 class TestPostgres16(DriverKit, OwnTransactionKit):
-    """Every case of the kit, on the older server. `test_roles.py` has them in every run, with fewer rights."""
+    """Every case of the kit, on the older server."""
 
     histories = 10
 

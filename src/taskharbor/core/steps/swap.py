@@ -1,0 +1,35 @@
+"""Swap a schedule: one compare-and-swap changes it and enqueues its job (N3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from taskharbor.core.group import Group
+from taskharbor.core.schedule import Swap
+from taskharbor.core.steps.draft import Draft
+from taskharbor.core.steps.enqueue import enqueue
+from taskharbor.core.steps.needs import Recurring, Step
+from taskharbor.errors import JobExists, UnknownDependency
+
+
+def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> Step[list[bool | JobExists]]:
+    """Change each schedule that is exactly as it was seen, and enqueue its job. A refused job changes nothing."""
+    yield Recurring(list(dict.fromkeys(swap.name for swap in swaps)))
+    answers: list[bool | JobExists] = []
+    for swap in swaps:
+        answers.append((yield from _swap(draft, swap, now)))
+    return answers
+
+
+def _swap(draft: Draft, swap: Swap, now: datetime) -> Step[bool | JobExists]:
+    if draft.schedules.known[swap.name] != swap.seen:
+        return False
+    if swap.job is not None:
+        stored = yield from enqueue(draft, Group(jobs=(swap.job,)), now)
+        if isinstance(stored, JobExists):
+            return stored
+        if isinstance(stored, UnknownDependency):
+            raise stored
+    draft.schedules.put(swap.name, swap.then)
+    return True

@@ -1,0 +1,50 @@
+"""The memory driver's async face over the key-value store. It takes no lock: threads are clients that interleave."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import count
+from secrets import token_hex
+from typing import Any
+
+from taskharbor.core.schedule import Schedule, Swap
+from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.errors import DriverClosed, JobExists
+
+from .bucket import Bucket
+from .store import KvStore
+
+
+class KvDriver(MemoryDriver):
+    """Every verb about jobs and schedules is a step over a bucket; the rest is the memory driver's."""
+
+    name = "kv"
+
+    def __init__(self, bucket: Bucket) -> None:
+        super().__init__()
+        own, numbers = token_hex(8), count(1)
+        self.kv = KvStore(bucket, lambda: f"{own}-{next(numbers)}")
+
+    @contextmanager
+    def _step(self) -> Generator[Any]:
+        if self._closed:
+            raise DriverClosed("this key-value driver was closed")
+        yield self.kv
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        with self._step() as store:
+            store.pause(queue, paused)
+        self._work.ring()
+
+    async def schedules(self) -> list[Schedule]:
+        with self._step() as store:
+            found: list[Schedule] = store.schedules()
+        return found
+
+    async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
+        with self._step() as store:
+            answers: list[bool | JobExists] = store.swap_schedules(swaps, now)
+        self._work.ring()
+        return answers

@@ -204,8 +204,8 @@ class Play:
         return Verb(stop.dead_letter, (deaths, now), lambda: self.model.dead_letter(deaths, now))
 
     def sweep(self) -> Verb:
-        """How many moves a cascade counts for is not said."""
-        ids, now, until = list(self.ids), self.now, self._keep_until()
+        """Candidates as in prune. How many moves a cascade counts for is not said."""
+        ids, now, until = self.ids, self.now, self._keep_until()
         return Verb(stop.sweep, (ids, now, until, MANY), lambda: self.model.sweep(now, until, MANY), counts=False)
 
     def delete(self) -> Verb:
@@ -213,7 +213,8 @@ class Play:
         return Verb(forget.delete, (ids,), lambda: [self.model.delete(id) for id in ids])
 
     def prune(self) -> Verb:
-        ids, now = list(self.ids), self.now
+        """The candidates include jobs that other clients are about to store."""
+        ids, now = self.ids, self.now
         return Verb(forget.prune, (ids, now, MANY), lambda: self.model.prune(now, MANY))
 
     def free(self) -> Verb:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from taskharbor.client import clock as clocks
 from taskharbor.client.client import Client
 from taskharbor.client.clock import EngineClock
-from taskharbor.client.idle import Idle
 from taskharbor.client.step import Step
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
@@ -23,6 +22,7 @@ from taskharbor.worker import executor as executors
 from taskharbor.worker.context import JobContext
 from taskharbor.worker.decider import Decider, Settlement
 from taskharbor.worker.executor import Executor
+from taskharbor.worker.idle import Idle
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine
@@ -406,15 +406,15 @@ def asks_for_short_leases(init: Any, reserver: Reserver, *rest: Any) -> None:
 
 
 @mutant((Idle, "back_off"), by="a_store_that_was_away_finds_its_workers_again")
-async def outage_ends_the_worker(back_off: Any, doze: Idle, failures: int) -> None:
+async def outage_ends_the_worker(back_off: Any, idle: Idle, failures: int) -> None:
     """A worker that met an outage never asks again."""
-    await doze._stopping.wait()
+    await idle._stopping.wait()
 
 
 @mutant((Idle, "until_work"), by="a_delayed_job_runs_on_time")
-async def polls_in_the_dark(until_work: Any, doze: Idle, **rest: Any) -> None:
+async def polls_in_the_dark(until_work: Any, idle: Idle, **rest: Any) -> None:
     """A worker sleeps through due times."""
-    await doze._first_of(asyncio.sleep(5))
+    await idle._first_of(asyncio.sleep(5))
 
 
 @mutant((Upkeep, "sweep"), by="an_expired_job_is_cancelled")

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Harbor, current
-from taskharbor.client.idle import LONGEST_BACKOFF
-from taskharbor.client.idle import pause as doze_pause
+from taskharbor.core.backoff import SETTLE_BACKOFF, STORE_BACKOFF
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Inspect, WaitForWork
 from taskharbor.drivers.memory import MemoryDriver
@@ -22,7 +21,6 @@ from taskharbor.errors import ConfigError, DriverClosed, DriverUnavailable, Sche
 from taskharbor.testing import Flaky, LostReply, LostRequest, Outage, Slow, Wrapper, sometimes
 from taskharbor.testing.clock import EPOCH
 from taskharbor.testing.faults import verbs
-from taskharbor.worker.settler import MAX_BACKOFF, pause
 from world import World, time, until, virtual
 
 RESUME_WITHIN = 5.0
@@ -239,7 +237,8 @@ async def test_a_settle_that_fails_for_many_leases_is_still_tried() -> None:
 
 def test_the_settlers_pause_stays_finite() -> None:
     """X2: two to the thousandth failure is no float."""
-    assert pause(1) <= pause(5) <= pause(10_000) == MAX_BACKOFF
+    pause = SETTLE_BACKOFF.ceiling
+    assert pause(1) <= pause(5) <= pause(10_000) == SETTLE_BACKOFF.cap
 
 
 @virtual
@@ -322,17 +321,17 @@ async def test_an_outage_is_logged_and_not_with_every_breath(caplog: pytest.LogC
         world.store.down = False
     lines = [record.getMessage() for record in caplog.records]
     about_reserve = [line for line in lines if "cannot reserve" in line]
-    longest = LONGEST_BACKOFF
+    longest = STORE_BACKOFF.cap
     assert 600 / (1.25 * longest) < len(about_reserve) < 640 / (0.75 * longest) + 20
     assert len([line for line in lines if line.startswith("upkeep.failed: sweep, trying again")]) == 2
 
 
 def test_the_longest_pause_lets_a_worker_resume_in_time() -> None:
     """X2: whatever the number of failures and the jitter, a second is left of the five to connect and to reserve."""
-    chance = Random(1)
-    pauses = [doze_pause(failures, chance) for failures in range(2000)]
+    rng = Random(1)
+    pauses = [STORE_BACKOFF.delay(failures, rng) for failures in range(2000)]
     assert max(pauses) <= RESUME_WITHIN - 1
-    assert min(pauses[10:]) >= 0.75 * LONGEST_BACKOFF
+    assert min(pauses[10:]) >= 0.75 * STORE_BACKOFF.cap
 
 
 class Opening(Wrapper):
@@ -374,7 +373,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     assert await working == 7
     assert time() - back <= RESUME_WITHIN
     about = [record for record in caplog.records if "cannot open it" in record.getMessage()]
-    assert 600 / (1.25 * LONGEST_BACKOFF) < len(about) < 600 / (0.75 * LONGEST_BACKOFF) + 10
+    assert 600 / (1.25 * STORE_BACKOFF.cap) < len(about) < 600 / (0.75 * STORE_BACKOFF.cap) + 10
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong password"), SchemaMismatch("run `taskharbor migrate`")])

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from taskharbor.client.attendance import Watch
 from taskharbor.client.batching import no_answer
 from taskharbor.client.handle import Collected, Job
-from taskharbor.client.idle import discard
+from taskharbor.client.hints import discard
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session

@@ -10,11 +10,11 @@ import logging
 from contextlib import suppress
 from datetime import timedelta
 
-from taskharbor.client.idle import Idle
 from taskharbor.client.session import Session
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.worker.dead_hooks import DeadHooks
+from taskharbor.worker.idle import Idle
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import Declared, definition_of
-from taskharbor.client.idle import pause
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.step import Step
+from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import JobRecord, NewJob
@@ -74,7 +74,7 @@ class Scheduler:
                 if not isinstance(error, DriverUnavailable | OSError | TimeoutError):
                     self._refusal = error
                     self._decided.set()
-                wait = pause(failures, self._session.chance)
+                wait = STORE_BACKOFF.delay(failures, self._session.chance)
             await self._rest(wait + self._session.chance.random() * SPREAD)
 
     async def _rest(self, seconds: float) -> None:

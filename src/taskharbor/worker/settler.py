@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from random import Random
 
+from taskharbor.core.backoff import SETTLE_BACKOFF
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
@@ -26,15 +27,9 @@ from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.settler")
-MAX_BACKOFF = 2.0
 
 Subscriber = Callable[[Sequence[Settlement], datetime], None]
 Refused = Callable[[JobRun, Transition, LeaseError, JobRecord | None], None]
-
-
-def pause(failures: int) -> float:
-    """Seconds to wait, before jitter, after so many failures in a row."""
-    return min(0.05 * 2.0 ** min(failures, 10), MAX_BACKOFF)
 
 
 class Settler:
@@ -104,7 +99,7 @@ class Settler:
                 failures += 1
                 self._pending[:0] = left
                 self._wake.set()
-                await asyncio.sleep(pause(failures) * (0.5 + self._rng.random()))
+                await asyncio.sleep(SETTLE_BACKOFF.delay(failures, self._rng))
             else:
                 failures = 0
             if not self._pending:

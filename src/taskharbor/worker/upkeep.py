@@ -10,6 +10,7 @@ from typing import Any
 
 from taskharbor.admin.completeness import vanished
 from taskharbor.client.session import Session
+from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
@@ -43,7 +44,7 @@ class Upkeep:
                 await self._safely("prune", self.prune())
                 await self._safely("flush_tallies", self.flush_tallies())
             ticks += 1
-            await asyncio.sleep(TICK * (0.75 + self._session.chance.random() / 2))
+            await asyncio.sleep(TICK * jitter(self._session.chance))
 
     async def sweep(self) -> None:
         """Cancel what expired or was left behind."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from taskharbor.client.blocks import Managed, alongside, run_here
 from taskharbor.client.client import Client
-from taskharbor.client.idle import until_open
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
 from taskharbor.core.reserved import in_line
@@ -18,6 +17,7 @@ from taskharbor.worker.announcing import warn_of_memory
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
 from taskharbor.worker.failures import Failure, told
+from taskharbor.worker.idle import until_open
 from taskharbor.worker.roll import Parts, enlist
 from taskharbor.worker.signals import stop_signals
 

@@ -16,7 +16,7 @@ import pytest
 
 from servers.postgres import PostgresServer
 from taskharbor import Harbor
-from taskharbor.client.idle import LONGEST_BACKOFF
+from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Ack, Fail, PutBack
 from taskharbor.driver import Enqueued, Extended, Report
@@ -516,7 +516,7 @@ def test_a_worker_is_back_soon_after_a_host_that_said_nothing(url: str, monkeypa
 
 def test_five_seconds_are_enough_for_a_worker_to_come_back() -> None:
     """X2: for an attempt that began when the host was still away, the longest pause behind it, and the next attempt."""
-    assert login.CONNECT_WITHIN + 1.25 * LONGEST_BACKOFF < 5
+    assert login.CONNECT_WITHIN + 1.25 * STORE_BACKOFF.cap < 5
 
 
 @pytest.mark.parametrize("verb", ["settle plainly", "settle anyhow", "enqueue", "enqueue by COPY", "extend"])

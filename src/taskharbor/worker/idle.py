@@ -1,37 +1,27 @@
-"""How a worker with nothing to do waits: woken by the driver's hints, with adaptive polling as the safety net; and how
-it waits for a store that is away."""
+"""How an idle worker waits: woken up by the driver's hints, with adaptive polling as the safety net.
+
+And how it waits for a store that is away.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
-from random import Random
 from typing import Any
 
+from taskharbor.client.hints import discard
 from taskharbor.client.session import Session
+from taskharbor.core.backoff import STORE_BACKOFF, jitter
 from taskharbor.driver import WaitForWork, offered
 from taskharbor.errors import DriverUnavailable
 
 logger = logging.getLogger("taskharbor.worker")
 SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
-# With jitter at most 1.9 s: a worker is back at work within 5 s of its store (X2), and an attempt to connect that began
-# before may take 3 of them to give up.
-LONGEST_BACKOFF = 1.5
-
-
-def pause(failures: int, chance: Random) -> float:
-    """Seconds to leave a store alone that was away so many times in a row, with jitter."""
-    return min(0.1 * 2.0 ** min(failures, 10), LONGEST_BACKOFF) * jitter(chance)
-
-
-def jitter(chance: Random) -> float:
-    """A factor that keeps many workers from asking all at once."""
-    return 0.75 + chance.random() / 2
 
 
 async def until_open(session: Session) -> None:
-    """Open the store, however long it is away. What waiting does not mend, such as a wrong password, is raised (X2)."""
+    """Open the store, however long it is away. An error that waiting cannot fix, such as a wrong password, is raised."""
     failures = 0
     while True:
         try:
@@ -40,7 +30,7 @@ async def until_open(session: Session) -> None:
         except (DriverUnavailable, OSError) as error:
             failures += 1
             logger.warning("store.unavailable: cannot open it, trying again: %s", error)
-        await asyncio.sleep(pause(failures, session.chance))
+        await asyncio.sleep(STORE_BACKOFF.delay(failures, session.chance))
 
 
 class Idle:
@@ -52,16 +42,16 @@ class Idle:
         self._rounds = -1
 
     async def until_work(self, *, found: bool, queues: Sequence[str], freed: asyncio.Event | None = None) -> None:
-        """Return when reserving from these is worth a try, or a slot is `freed`. `found`: whether the last one was."""
+        """Return when reserving from these is worth a try, or a slot is `freed`. `found`: the last try found jobs."""
         self._rounds = 0 if found else min(self._rounds + 1, 10)
         poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.chance)
         await self._first_of(self._work(poll, queues), freed)
         if freed is not None and freed.is_set():
-            self._rounds = -1  # this wait was not in vain: the next begins afresh
+            self._rounds = -1  # the next wait starts with the shortest poll
 
     async def back_off(self, failures: int) -> None:
-        """Wait before asking a store again that is away."""
-        await self._first_of(asyncio.sleep(pause(failures, self._session.chance)))
+        """Wait before the next call to a store that is away."""
+        await self._first_of(asyncio.sleep(STORE_BACKOFF.delay(failures, self._session.chance)))
 
     async def _work(self, poll: float, queues: Sequence[str]) -> None:
         try:
@@ -79,7 +69,7 @@ class Idle:
             await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
             due = await driver.next_due(queues)
             left = poll if due is None else (due - self._session.now()).total_seconds()
-            # A job that is due but was not given out (another worker was faster) must not make this loop spin.
+            # A job that is due but was not claimed (another worker was faster) must not make this loop spin.
             least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)
             await asyncio.wait({hint}, timeout=min(left if left > 0 else least, poll))
             if hint.done():
@@ -96,9 +86,3 @@ class Idle:
         finally:
             for waiter in waiters:
                 discard(waiter)
-
-
-def discard(hint: asyncio.Future[Any]) -> None:
-    """Be done with a hint, however it ended: the next real operation meets the same trouble and reports it."""
-    if not hint.cancel() and not hint.cancelled():
-        hint.exception()

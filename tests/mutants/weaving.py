@@ -19,10 +19,10 @@ from taskharbor.core.workflow import Outs, Shape, flat
 from taskharbor.driver import Group, Inspect, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.worker import executor as executors
-from taskharbor.worker.parents import Parents
 from taskharbor.worker.running import JobRun
 from taskharbor.workflows import flow as flows
 from taskharbor.workflows.flow import Edges, Flow, Plan, Steps
+from taskharbor.workflows.parent_results import ParentResults
 
 from .mutant import MutantRegistry
 
@@ -52,7 +52,7 @@ def results_in_the_wrong_order(filled: Any, payload: bytes, parameter: str, give
     return filled(payload, parameter, given[::-1])
 
 
-@mutant((Parents, "of"), by="results_are_read_when_a_step_starts")
+@mutant((ParentResults, "of"), by="results_are_read_when_a_step_starts")
 async def results_read_before_their_time(of: Any, parents: Any, id: str) -> list[Parent]:
     """What the parents came to before a replay is taken for what they come to."""
     known: dict[str, list[Parent]] = vars(parents).setdefault("_known", {})

@@ -18,7 +18,7 @@ from taskharbor.errors import (
     WrongArguments,
 )
 from taskharbor.testing import LostRequest, Outage, script
-from taskharbor.worker.parents import MOST_AT_ONCE
+from taskharbor.workflows.parent_results import MOST_AT_ONCE
 from world import World, until, virtual
 
 

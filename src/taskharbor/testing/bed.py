@@ -31,9 +31,9 @@ from taskharbor.testing.crashes import Crashes
 from taskharbor.testing.lending import run_beside
 from taskharbor.testing.place import BedClock, KeptMemory, Place
 from taskharbor.worker.context import JobContext, lose
+from taskharbor.worker.drain_failures import Failure, as_exception
 from taskharbor.worker.executor import CallNext
-from taskharbor.worker.failures import Failure, told
-from taskharbor.worker.roll import Parts, following
+from taskharbor.worker.harbors import HarborParts, every_harbor
 
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"
@@ -70,7 +70,7 @@ class TestBed:
             portal = Portal()
             portal.run(lambda: drivers.migrate(self.url, dry=False, tell=lambda _: None))
             portal.close()
-        self._stack.enter_context(following(self._adopt))
+        self._stack.enter_context(every_harbor(self._adopt))
         return self
 
     def __exit__(
@@ -88,7 +88,7 @@ class TestBed:
         if kind is None:
             self._crashes.check()
 
-    def _adopt(self, parts: Parts) -> None:
+    def _adopt(self, parts: HarborParts) -> None:
         harbor = parts.harbor
         if not isinstance(harbor, Harbor) or (self._only is not None and harbor not in self._only):
             return
@@ -203,7 +203,7 @@ class TestBed:
         failures: list[Failure] = []
         total = await work(failures)
         if failures and raise_failures:
-            raise told(failures)
+            raise as_exception(failures)
         return total
 
     async def _drain(self, failures: list[Failure], *, ticks: bool) -> int:

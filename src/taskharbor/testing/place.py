@@ -15,8 +15,8 @@ from taskharbor.core.states import INFLIGHT, READY, Shown
 from taskharbor.driver import Schedules, offered
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.harbor import Harbor
-from taskharbor.worker.failures import Failure
-from taskharbor.worker.roll import Parts
+from taskharbor.worker.drain_failures import Failure
+from taskharbor.worker.harbors import HarborParts
 from taskharbor.worker.scheduler import Scheduler
 
 PAGE = 1000
@@ -72,7 +72,7 @@ class KeptMemory(MemoryDriver):
 class Place:
     """A harbor in the bed, since a certain time."""
 
-    def __init__(self, parts: Parts, harbor: Harbor, session: Session, since: datetime) -> None:
+    def __init__(self, parts: HarborParts, harbor: Harbor, session: Session, since: datetime) -> None:
         self.parts = parts
         self.harbor = harbor
         self.session = session

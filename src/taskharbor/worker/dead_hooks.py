@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from taskharbor.core.evolve import settled
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail, Transition
-from taskharbor.worker.events import tell
+from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.threads import Threads, lent
 
@@ -149,4 +149,4 @@ def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) ->
 def _complain(hook: Hook, job: JobRecord, what: str, error: BaseException | None = None) -> None:
     name = getattr(hook, "__qualname__", repr(hook))
     traceback = None if error is None else "".join(format_exception(error))
-    tell(logger, logging.ERROR, "hook.failed", job, f"{name} {what}", traceback=traceback, attempt=job.attempts)
+    log_job(logger, logging.ERROR, "hook.failed", job, f"{name} {what}", traceback=traceback, attempt=job.attempts)

@@ -34,10 +34,10 @@ from taskharbor.core.wiring import TooMuch, filled, wiring_of
 from taskharbor.errors import NotEncodable, PayloadTooLarge
 from taskharbor.worker import threads
 from taskharbor.worker.context import JobContext, enter
-from taskharbor.worker.failures import Failures
-from taskharbor.worker.parents import AWAY, Parents
+from taskharbor.worker.drain_failures import Failures
 from taskharbor.worker.running import NO_EFFECTS, JobRun, Stop
 from taskharbor.worker.threads import Threads
+from taskharbor.workflows.parent_results import AWAY, ParentResults
 
 DONE = Succeeded(None)  # what nearly every run comes to
 AGAIN_IN = 1.0
@@ -69,7 +69,7 @@ class Executor:
         self._now = client.session.now
         self._threads = pool
         self.failures: Failures | None = None
-        self._parents = Parents(client.session.driver, client.session.settings.store_timeout)
+        self._parents = ParentResults(client.session.driver, client.session.settings.store_timeout)
 
     async def run(self, run: JobRun, conclude: Callable[[JobRun, Outcome], None]) -> None:
         """A claimed job's own task: run it to its end, and tell what that was. Nothing leaves it without an outcome."""

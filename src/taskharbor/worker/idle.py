@@ -21,7 +21,7 @@ SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
 
 
 async def until_open(session: Session) -> None:
-    """Open the store, however long it is away. An error that waiting cannot fix, such as a wrong password, is raised."""
+    """Open the store, however long it is away. Errors that waiting cannot fix are raised, such as a wrong password."""
     failures = 0
     while True:
         try:

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 
 from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
-from taskharbor.worker.events import tell
+from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.keeper")
@@ -136,7 +136,7 @@ class Keeper:
                 lease.overrun = True
                 limit = f"{run.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"
-                tell(logger, logging.WARNING, "job.overrun", run.job, detail)
+                log_job(logger, logging.WARNING, "job.overrun", run.job, detail)
         return news
 
     def _left(self, loop: asyncio.AbstractEventLoop) -> float:
@@ -184,7 +184,7 @@ class Keeper:
         self.drop(run)
         self.lose(run)
         run.host.request_stop(run, "lost")
-        tell(logger, logging.WARNING, "lease.lost", run.job, why)
+        log_job(logger, logging.WARNING, "lease.lost", run.job, why)
 
 
 def _named(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
 from taskharbor.worker.context import running
-from taskharbor.worker.events import tell
+from taskharbor.worker.job_log import log_job
 from taskharbor.worker.own_frames import own_frames
 from taskharbor.worker.running import JobRun, Stop
 
@@ -119,9 +119,11 @@ class Observer:
                 total[0] += 1
                 total[1] += took / SECOND if took is not None else 0.0
                 self.finished += 1
-            tell(logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}")
+            log_job(
+                logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}"
+            )
         else:
-            tell(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
+            log_job(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
 
     def take_tallies(self) -> list[Tally]:
         """The totals since the last call."""
@@ -147,7 +149,7 @@ def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
         lost = "was interrupted"
     traceback = outcome.traceback if isinstance(outcome, Failed) else None
     detail = f"is done by its transaction; after that its handler {lost}"
-    tell(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
+    log_job(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
 
 
 def _tell(outcome: str, run: JobRun, to: Transition, now: datetime) -> None:
@@ -176,7 +178,7 @@ def _tell(outcome: str, run: JobRun, to: Transition, now: datetime) -> None:
         whole = to.failures[-1].traceback
         traceback = own_frames(whole) if outcome == "retried" else whole  # the whole one is in the store
     fields = {"duration": duration, "spread": None if spread is None else spread / SECOND}
-    tell(logger, level, event, job, detail, traceback=traceback, **fields)
+    log_job(logger, level, event, job, detail, traceback=traceback, **fields)
 
 
 def _joined(*parts: str) -> str:

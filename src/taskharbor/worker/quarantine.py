@@ -26,9 +26,9 @@ class Quarantine:
     A worker that has nobody beside it (`alone`) waits for empty slots as long as it takes.
     """
 
-    def __init__(self, time: Callable[[], float], chance: Random) -> None:
+    def __init__(self, time: Callable[[], float], rng: Random) -> None:
         self._time = time
-        self._chance = chance
+        self._rng = rng
         self._wanted: str | None = None
         self._patience = PATIENCE
         self._empty_by = 0.0
@@ -79,8 +79,8 @@ class Quarantine:
         """Only the one that slots run empty for stays where it is: workers that meet the others would take turns."""
         if id == self._wanted or self.alone:
             return 0.0
-        return max(self._rest_until - self._time(), 0.0) + self._chance.uniform(0.1, ASIDE)
+        return max(self._rest_until - self._time(), 0.0) + self._rng.uniform(0.1, ASIDE)
 
     def missed(self) -> None:
         """The one that was wanted is not to be had: somebody else has it. Let others try for a moment."""
-        self._rest_until = self._time() + self._chance.uniform(0.1, ASIDE)
+        self._rest_until = self._time() + self._rng.uniform(0.1, ASIDE)

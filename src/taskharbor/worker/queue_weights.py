@@ -26,7 +26,7 @@ class Claim(NamedTuple):
 class QueueWeights:
     """Queues by shares: a weight of 3 is three shares of every reserve. Shuffled each time, so none starves."""
 
-    def __init__(self, queues: Sequence[str] | Mapping[str, int], slots: int, chance: Random) -> None:
+    def __init__(self, queues: Sequence[str] | Mapping[str, int], slots: int, rng: Random) -> None:
         if isinstance(queues, str):
             raise ConfigError(f"queues must be a list of names or a dict of weights, not the text {queues!r}")
         weights = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1)
@@ -38,14 +38,14 @@ class QueueWeights:
                 raise ConfigError(f"the weight of queue {name!r} must be a whole number from 1 to 100, not {weight!r}")
         self.names = tuple(weights)
         self._shares = [name for name, weight in weights.items() for _ in range(weight)]
-        self._chance = chance
+        self._rng = rng
         self._most_kept = slots // 2
         self.keep_slots = 1 < len(self.names) <= slots
 
     def shares(self) -> list[str]:
         """The names in a new order, each as often as its weight."""
         if len(self._shares) > 1:
-            self._chance.shuffle(self._shares)
+            self._rng.shuffle(self._shares)
         return list(self._shares)
 
     def claim(self, free: int, running: Iterable[str]) -> Claim:
@@ -62,5 +62,5 @@ class QueueWeights:
         spare = free - kept
         if spare > 0:
             return Claim(self.shares(), spare)
-        self._chance.shuffle(idle)
+        self._rng.shuffle(idle)
         return Claim(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two

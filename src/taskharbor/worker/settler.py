@@ -22,7 +22,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Driver, Inspect, offered
 from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, LeaseError, StoreGone
 from taskharbor.worker.decider import Decider, Pending, Settlement
-from taskharbor.worker.events import tell
+from taskharbor.worker.job_log import log_job
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.running import JobRun
 
@@ -113,7 +113,7 @@ class Settler:
             run = each[0]
             if run.stop == "lost" or run.lease.deadline <= time:
                 self._keeper.drop(run)
-                tell(logger, logging.WARNING, "lease.lost", run.job, "its outcome was not written")
+                log_job(logger, logging.WARNING, "lease.lost", run.job, "its outcome was not written")
             else:
                 held.append(each)
         return self._decider.decide_successes(held)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from taskharbor.client.blocks import abandoned
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.outcome import Interrupted, Outcome, timed_out
-from taskharbor.worker.events import tell
+from taskharbor.worker.job_log import log_job
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.running import JobRun
 
@@ -59,7 +59,7 @@ class Shutdown:
         if run.task is None or run.task.done():  # cancelled by other code before its first step
             self._pipeline.conclude(run, Interrupted())
             return
-        tell(logger, logging.WARNING, "worker.abandoned", run.job, "ignores its cancellation")
+        log_job(logger, logging.WARNING, "worker.abandoned", run.job, "ignores its cancellation")
         run.abandoned = True
         abandoned.add(run.task)
         if keep_lease:

@@ -18,13 +18,12 @@ from taskharbor.client.declaration import Declared
 from taskharbor.client.registered_task import Registered
 from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
-from taskharbor.worker.announcing import announce
-from taskharbor.worker.contain import contain_exits
+from taskharbor.worker.background import Hosted, InTask, InThread
 from taskharbor.worker.dead_hooks import DeadHooks, Hook
 from taskharbor.worker.decider import Decider
+from taskharbor.worker.drain_failures import Failure, Failures
 from taskharbor.worker.executor import Executor, Middleware
-from taskharbor.worker.failures import Failure, Failures
-from taskharbor.worker.hosting import Hosted, InTask, InThread
+from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.observe import Observer
 from taskharbor.worker.pipeline import Pipeline
@@ -35,6 +34,7 @@ from taskharbor.worker.scheduler import Scheduler
 from taskharbor.worker.settler import Settler
 from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.signals import draining
+from taskharbor.worker.startup_log import announce
 from taskharbor.worker.threads import Threads, lent
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker_options import WorkerOptions

@@ -13,13 +13,13 @@ from taskharbor.client.session import Session
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
-from taskharbor.worker.announcing import warn_of_memory
 from taskharbor.worker.dead_hooks import Hook
+from taskharbor.worker.drain_failures import Failure, as_exception
 from taskharbor.worker.executor import Middleware
-from taskharbor.worker.failures import Failure, told
+from taskharbor.worker.harbors import HarborParts, add_harbor
 from taskharbor.worker.idle import until_open
-from taskharbor.worker.roll import Parts, enlist
 from taskharbor.worker.signals import stop_signals
+from taskharbor.worker.startup_log import warn_of_memory
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import Declared
@@ -42,10 +42,10 @@ class Workplace:
         self._lifespans: list[Lifespan] = []
         self._on_dead: list[Hook] = []
         self._recurring: dict[str, Declared] = {}
-        enlist(self._parts)
+        add_harbor(self._parts)
 
-    def _parts(self) -> Parts:
-        return Parts(self, self._client, self._tasks, self._middleware, self._recurring, self._drained_beside)
+    def _parts(self) -> HarborParts:
+        return HarborParts(self, self._client, self._tasks, self._middleware, self._recurring, self._drained_beside)
 
     @property
     def _session(self) -> Session:
@@ -147,7 +147,7 @@ class Workplace:
         given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "threads": threads}
         total = await self._drained(failures if raise_failures else None, queues, **given)
         if failures:
-            raise told(failures)
+            raise as_exception(failures)
         return total
 
     async def _drained(

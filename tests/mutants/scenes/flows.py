@@ -12,7 +12,7 @@ from taskharbor.admin import workflows
 from taskharbor.core import wiring
 from taskharbor.core.job import JobRecord
 from taskharbor.testing import LostRequest, Slow, script
-from taskharbor.worker import parents
+from taskharbor.workflows import parent_results as parents
 from world import World, time, until
 
 from .stage import only, scene

@@ -11,15 +11,15 @@ from msgspec import Struct
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
+from taskharbor.worker.drain_failures import Failure
 from taskharbor.worker.executor import Middleware
-from taskharbor.worker.failures import Failure
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import Declared
     from taskharbor.worker.workplace import Workplace
 
 
-class Parts(Struct, frozen=True, eq=False):
+class HarborParts(Struct, frozen=True, eq=False):
     """A harbor and what it is made of; a change of `middleware` is seen by its next worker."""
 
     harbor: Workplace
@@ -30,13 +30,13 @@ class Parts(Struct, frozen=True, eq=False):
     drain: Callable[[list[Failure] | None, Sequence[str]], Coroutine[Any, Any, int]]
 
 
-Look = Callable[[], Parts]
-Follower = Callable[[Parts], object]
+Look = Callable[[], HarborParts]
+Follower = Callable[[HarborParts], object]
 _members: dict[int, WeakMethod[Look]] = {}
 _followers: list[Follower] = []
 
 
-def enlist(look: Look) -> None:
+def add_harbor(look: Look) -> None:
     """A new harbor's method that gives its parts; it is forgotten together with its harbor."""
 
     def forget(gone: WeakMethod[Look]) -> None:
@@ -49,7 +49,7 @@ def enlist(look: Look) -> None:
 
 
 @contextmanager
-def following(follower: Follower) -> Generator[None]:
+def every_harbor(follower: Follower) -> Generator[None]:
     """Call the function for every harbor there is, and for each that is made inside the block; for some, twice."""
     _followers.append(follower)
     try:

@@ -45,7 +45,7 @@ class Failures:
         self._found.append(Failure(job, outcome, self._raised.pop(job.id, None)))
 
 
-def told(failures: Sequence[Failure]) -> Exception:
+def as_exception(failures: Sequence[Failure]) -> Exception:
     """The exception to raise for these: what the first one raised; the notes name its job, and the others."""
     first = failures[0]
     error = first.raised

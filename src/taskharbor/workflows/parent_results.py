@@ -13,7 +13,7 @@ MOST_AT_ONCE = 100
 AWAY = (DriverUnavailable, DriverClosed, TimeoutError, OSError)
 
 
-class Parents:
+class ParentResults:
     """One call for all that ask while the last one is under way, and no more of them than it can carry.
 
     It carries LIMIT in all: a share for each, and whoever needs more than that is asked for alone.

@@ -13,7 +13,7 @@ from typing import Any
 from taskharbor.core.job import JobRecord
 
 
-def tell(
+def log_job(
     logger: logging.Logger,
     level: int,
     event: str,

@@ -9,7 +9,7 @@ import pytest
 from taskharbor import chain
 from taskharbor.core import wiring
 from taskharbor.errors import StoreCorrupt
-from taskharbor.worker import parents
+from taskharbor.workflows import parent_results as parents
 from workflows.test_flows import Sums
 from world import virtual
 

@@ -31,17 +31,16 @@ test: check ## Run the checks and all tests; the core must be covered to the las
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report --fail-under=100
 	$(STEP) 'All other tests'
-	@$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() * 3 // 2)') --dist worksteal --ignore=tests/core
+	@$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() * 3 // 2)') --dist worksteal --ignore=tests/core --time-report
 
 check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
 	$(STEP) 'Lint (ruff)'
 	@$(BIN)/ruff check
 	$(STEP) 'Formatting (ruff)'
 	@$(BIN)/ruff format --check
-	$(STEP) 'Types (mypy --strict)'
-	@$(BIN)/python -m mypy
-	$(STEP) 'Types (pyright, strict)'
-	@$(BIN)/basedpyright
+	$(STEP) 'Types (mypy --strict, and beside it pyright, strict)'
+	@$(BIN)/basedpyright >$(VENV)/pyright.txt 2>&1 & pyright=$$!; trap "kill $$pyright" INT TERM; \
+	$(BIN)/python -m mypy; mypy=$$?; wait $$pyright; found=$$?; cat $(VENV)/pyright.txt; exit $$((mypy + found))
 	$(STEP) 'Import rules (import-linter)'
 	@$(BIN)/lint-imports --no-logo
 
@@ -53,6 +52,8 @@ torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, a
 	@$(BIN)/python -m taskharbor.testing.simulation --seeds $(SEEDS) --driver '$(DRIVER)' --keep tests/sim/regressions
 	$(STEP) 'Mutants: everyone before every catcher'
 	@PYTHONPATH=tests $(BIN)/python -m mutants
+	$(STEP) 'Tests that make test leaves out'
+	@$(BIN)/python -m pytest -n auto -m thorough
 	$(STEP) 'Real processes, real faults: what needs root says so'
 	@$(BIN)/python -m torture
 

@@ -14,7 +14,7 @@ import pytest
 from servers.postgres import PostgresServer
 from taskharbor import Graph, Harbor, Retry, Run, Unrecoverable, current
 from taskharbor.core.job import JobRecord
-from taskharbor.driver import Inspect, capability
+from taskharbor.driver import Maintain, capability
 from taskharbor.testing import ManualClock
 
 CALLERS = 40
@@ -66,7 +66,7 @@ class Counter:
 
     async def prune(self) -> None:
         """What workers do every ten seconds."""
-        await capability(await self.harbor.adriver(), Inspect).prune(self.clock(), 1000)
+        await capability(await self.harbor.adriver(), Maintain).prune(self.clock(), 1000)
 
 
 Scene = Callable[..., Counter]

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 from taskharbor import Harbor
 from taskharbor.core.evolve import DeadLetter
 from taskharbor.core.job import JobRecord
-from taskharbor.driver import DeadLettering, Driver, Inspect
+from taskharbor.driver import DeadLettering, Driver, Inspect, Maintain, Manage, capability
 from taskharbor.manager import TaskManager
 from taskharbor.testing import ManualClock, Wrapper
 
@@ -48,8 +48,8 @@ class World:
     async def begun(self) -> AsyncGenerator[World]:
         """With everybody on stage."""
         self.store = await self.open()
-        assert isinstance(self.store, Inspect)
-        self.look: Inspect = self.store
+        self.look, self.manage = capability(self.store, Inspect), capability(self.store, Manage)
+        self.upkeep = capability(self.store, Maintain)
         self.me, self.other = await self.manager(), await self.manager()
         try:
             yield self
@@ -74,7 +74,7 @@ class World:
     async def dead_letter(self, id: str, reason: str = "bad order") -> list[DeadLettering]:
         """What an operator does by hand."""
         death = DeadLetter(id=id, reason=reason, fingerprint="by hand", keep_until=self.clock())
-        return await self.look.dead_letter([death], self.clock())
+        return await self.manage.dead_letter([death], self.clock())
 
     async def count(self) -> int:
         """How many jobs there are in all."""

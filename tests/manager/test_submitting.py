@@ -77,7 +77,7 @@ async def test_a_key_lives_as_long_as_its_task(w: World) -> None:
     await w.me.aclaim(id, "w1")
     await w.me.acomplete(id, "w1", b"done")
     w.tick(10 * 365 * 86400)
-    assert await w.look.prune(w.clock(), 100) == 0
+    assert await w.upkeep.prune(w.clock(), 100) == 0
     assert (await w.other.aget_by_idempotency_key("k")).result == b"done"
     assert await w.other.asubmit(b"x", idempotency_key="k") == id
     await w.other.adelete(id)
@@ -93,7 +93,7 @@ async def test_the_key_of_a_failed_task_survives_too(w: World) -> None:
     await w.me.aclaim(id, "w1")
     await w.me.afail(id, "w1", "no")
     w.tick(10 * 365 * 86400)
-    assert await w.look.prune(w.clock(), 100) == 0
+    assert await w.upkeep.prune(w.clock(), 100) == 0
     assert (await w.me.aget_by_idempotency_key("k")).status == "failed"
     assert await w.me.asubmit(b"x", idempotency_key="k") == id
 

@@ -347,7 +347,7 @@ async def test_what_an_operator_ended_stays_readable(w: World, end: str, how: st
     assert (task.status, task.error) == ("failed", f"{why}; before that: no" if how == "failed" else why)
     assert task.claimed_by == (None if how == "pending" else "w1")
     w.tick(100 * 365 * 86400)
-    assert await w.look.prune(w.clock(), 100) == 0
+    assert await w.upkeep.prune(w.clock(), 100) == 0
     assert await w.me.aget_by_idempotency_key("k") == task
     assert await w.me.asubmit(b"x", idempotency_key="k") == id
     await w.me.adelete(id)
@@ -705,7 +705,7 @@ async def test_nothing_is_kept_for_a_time_only(w: World) -> None:
         await me.aclaim(spent, "w1")
     assert {(await w.job(id)).keep_until for id in (done, dead, spent)} == {LAST_MOMENT}
     w.tick(100 * 365 * 86400)
-    assert await w.look.prune(w.clock(), 100) == 0
+    assert await w.upkeep.prune(w.clock(), 100) == 0
     assert len(await me.alist()) == 3
     for id in (done, dead, spent):
         await me.adelete(id)

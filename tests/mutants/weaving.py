@@ -16,7 +16,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.outcome import Failed, Outcome
 from taskharbor.core.states import Shown
 from taskharbor.core.workflow import Outs, Shape, flat
-from taskharbor.driver import Group, Inspect, Parent, capability
+from taskharbor.driver import Group, Manage, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.worker import executor as executors
 from taskharbor.worker.running import JobRun
@@ -124,7 +124,7 @@ async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflo
     where = Filter(workflow_id=id, states=(Shown.DLQ,))
     ids = [job.id async for page in operators._pages(workflows._client, where) for job in page]
     async with workflows._client.store() as driver:
-        await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
+        await capability(driver, Manage).replay([Replay(id=each) for each in ids], workflows._now())
     return ids
 
 
@@ -142,7 +142,7 @@ async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id:
     ids = [job.id async for page in operators._pages(workflows._client, Filter(workflow_id=id)) for job in page]
     for each in ids:
         async with workflows._client.store() as driver:
-            await capability(driver, Inspect).replay([Replay(id=each)], workflows._now())
+            await capability(driver, Manage).replay([Replay(id=each)], workflows._now())
     return ids
 
 
@@ -152,5 +152,5 @@ async def workflow_replay_takes_what_was_collected(areplay: Any, workflows: Work
     where = Filter(workflow_id=id, states=(Shown.DLQ, Shown.CANCELLED))
     ids = [job.id async for page in operators._pages(workflows._client, where) for job in page][::-1]
     async with workflows._client.store() as driver:
-        await capability(driver, Inspect).replay([Replay(id=each) for each in ids], workflows._now())
+        await capability(driver, Manage).replay([Replay(id=each) for each in ids], workflows._now())
     return ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain, count
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from servers.postgres import PostgresServer
 from taskharbor.testing.simulation import explain, simulate
 from taskharbor.testing.simulation.sweep import kept, named
 from taskharbor.testing.simulation.workload import everything
+from time_report import OPERATIONS
 
 SEEDS = 1000
 PORTION = 20
@@ -20,7 +22,7 @@ REGRESSIONS = Path(__file__).with_name("regressions")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, PORTION))
-def test_every_promise_holds(first: int) -> None:
+def test_every_promise_holds(first: int, record_property: Callable[[str, object], None]) -> None:
     """G1, G3, D12, L4, L5, F1, F6, I1, K2, N1, X1, X2, X3, X4, X6, X7: with every fault, whatever the seed."""
     operations = 0
     for seed in chain(range(first, first + PORTION), count(MORE + first * PORTION)):
@@ -29,6 +31,7 @@ def test_every_promise_holds(first: int) -> None:
         result = simulate(everything, seed)
         assert result.report.fine, explain(result)
         operations += result.operations
+    record_property(OPERATIONS, operations)
 
 
 @pytest.mark.parametrize("seed", range(6))

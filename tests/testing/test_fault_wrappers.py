@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from taskharbor.core.job import NewJob
-from taskharbor.driver import Counters, Driver, Group, Inspect, Registry, Schedules, ServerClock, WaitForWork
+from taskharbor.driver import COMMON, Driver, Group, Inspect, ServerClock
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing import (
@@ -57,7 +57,7 @@ class FiveVerbs:
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_a_wrapper_has_exactly_the_protocols_of_the_driver_inside(wrap: Callable[[Driver], Wrapper]) -> None:
     wrapped = wrap(wrap(MemoryDriver()))
-    for protocol in (Driver, Inspect, WaitForWork, Schedules, Registry, Counters):
+    for protocol in (Driver, *COMMON):
         assert isinstance(wrapped, protocol)
     assert not isinstance(wrapped, ServerClock)
     bare = wrap(FiveVerbs())

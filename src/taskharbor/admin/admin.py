@@ -23,7 +23,7 @@ from taskharbor.client.portal import blocking
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
-from taskharbor.driver import Counters, Inspect, QueueCounts, Registry, Tally, WorkerRecord, capability
+from taskharbor.driver import Counters, Inspect, Manage, QueueCounts, Registry, Tally, WorkerRecord, capability
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import Recurring
@@ -49,7 +49,7 @@ class Queues(Part):
     async def _pause(self, queue: str, paused: bool) -> None:
         check_name("a queue's name", queue)
         async with self._client.store() as driver:
-            await capability(driver, Inspect).pause(queue, paused)
+            await capability(driver, Manage).pause(queue, paused)
 
     list = blocking(alist)
     pause = blocking(apause)

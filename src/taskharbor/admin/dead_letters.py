@@ -23,7 +23,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import CANCELLED, DLQ, Shown, shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
-from taskharbor.driver import DeadGroup, Inspect, Replaying, capability
+from taskharbor.driver import DeadGroup, Inspect, Manage, Replaying, capability
 from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class DeadLetters(Part):
                 idempotency_key=_own_key(key, job),
                 key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
             )
-            (answer,) = await inspect.replay([replay], self._now())
+            (answer,) = await capability(driver, Manage).replay([replay], self._now())
             if answer == "not_dead":
                 raise await self._not_dead(inspect, id)
             return answer
@@ -177,9 +177,8 @@ class DeadLetters(Part):
         found = Replayed([], [])
         for bite in _bites(ids):
             async with self._client.store() as driver:
-                inspect = capability(driver, Inspect)
-                taken, left = await self._again(inspect, bite, takes)
-                answers = await inspect.replay([Replay(id=id) for id in taken], self._now())
+                taken, left = await self._again(capability(driver, Inspect), bite, takes)
+                answers = await capability(driver, Manage).replay([Replay(id=id) for id in taken], self._now())
             found.changed.extend(left)
             for id, answer in zip(taken, answers, strict=True):
                 if answer in ("replayed", "replayed_without_key"):
@@ -255,9 +254,8 @@ class DeadLetters(Part):
         lists = {"deleted": purged.deleted, "needed": purged.needed}
         for bite in _bites(ids):
             async with self._client.store() as driver:
-                inspect = capability(driver, Inspect)
-                taken, left = await self._again(inspect, bite, takes)
-                answers = await inspect.delete(taken)
+                taken, left = await self._again(capability(driver, Inspect), bite, takes)
+                answers = await capability(driver, Manage).delete(taken)
             purged.changed.extend(left)
             for id, answer in zip(taken, answers, strict=True):
                 lists.get(answer, purged.changed).append(id)

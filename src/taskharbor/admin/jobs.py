@@ -34,10 +34,14 @@ from taskharbor.driver import (
     Cancellation,
     DeadLettering,
     Deletion,
+    Driver,
     Inspect,
+    Manage,
+    Parent,
     Registry,
     Replaying,
     Reschedule,
+    WorkflowStore,
     capability,
     offered,
 )
@@ -64,17 +68,21 @@ class Jobs(Part):
         """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
         record = job if isinstance(job, JobRecord) else await self.aget(job)
         async with self._client.store() as driver:
-            inspect, registry, now = capability(driver, Inspect), offered(driver, Registry), self._now()
-            counts = await inspect.counts(now) if record.state in (READY, INFLIGHT) else []
+            registry, now = offered(driver, Registry), self._now()
+            counts = await capability(driver, Inspect).counts(now) if record.state in (READY, INFLIGHT) else []
             return why(
                 Facts(
                     job=record,
                     now=now,
                     paused=any(count.paused for count in counts if count.queue == record.queue),
                     workers=await registry.workers(now - ALIVE) if registry is not None else (),
-                    parents=(await inspect.parents([record.id], 0))[0] if record.state is WAITING else (),
+                    parents=await self._parents(driver, record) if record.state is WAITING else (),
                 )
             )
+
+    async def _parents(self, driver: Driver, job: JobRecord) -> list[Parent]:
+        (found,) = await capability(driver, WorkflowStore).parents([job.id], 0)
+        return found
 
     async def aresolve(self, texts: Ids) -> list[str]:
         """The id that each text is, or the UUID that it is the ending of (8 characters or more); else the text itself.
@@ -113,10 +121,10 @@ class Jobs(Part):
 
         async def bury(bite: Sequence[str]) -> list[DeadLettering]:
             async with self._client.store() as driver:
-                inspect, now = capability(driver, Inspect), self._now()
-                jobs = {job.id: job for job in await inspect.get(bite) if job is not None}
+                now, found = self._now(), await capability(driver, Inspect).get(bite)
+                jobs = {job.id: job for job in found if job is not None}
                 deaths = [dead_letter(jobs[id], said, retention, now) for id in bite if id in jobs]
-                answers = iter(await inspect.dead_letter(deaths, now))
+                answers = iter(await capability(driver, Manage).dead_letter(deaths, now))
             return [next(answers) if id in jobs else "missing" for id in bite]
 
         return await in_bites(each(ids), bury, progress)
@@ -129,7 +137,7 @@ class Jobs(Part):
 
         async def delete(bite: Sequence[str]) -> list[Deletion]:
             async with self._client.store() as driver:
-                return await capability(driver, Inspect).delete(bite)
+                return await capability(driver, Manage).delete(bite)
 
         return await in_bites(each(ids), delete, progress)
 
@@ -141,10 +149,10 @@ class Jobs(Part):
 
         async def replay(bite: Sequence[str]) -> list[Replaying | Literal["task"]]:
             async with self._client.store() as driver:
-                inspect = capability(driver, Inspect)
-                tasks = {job.id for job in await inspect.get(bite) if job is not None and job.queue == TASKS}
+                found = await capability(driver, Inspect).get(bite)
+                tasks = {job.id for job in found if job is not None and job.queue == TASKS}
                 replays = [Replay(id=id) for id in bite if id not in tasks]
-                answers = iter(await inspect.replay(replays, self._now()))
+                answers = iter(await capability(driver, Manage).replay(replays, self._now()))
             return ["task" if id in tasks else next(answers) for id in bite]
 
         return await in_bites(each(ids), replay, progress)
@@ -257,7 +265,7 @@ class Jobs(Part):
         checked({name: value for name, value in given.items() if value is not None})
         change = Reschedule(id=id, run_at=None if run_at is None else moment(run_at), priority=priority)
         async with self._client.store() as driver:
-            return (await capability(driver, Inspect).reschedule([change], self._now()))[0]
+            return (await capability(driver, Manage).reschedule([change], self._now()))[0]
 
     def shown(self, record: JobRecord) -> str:
         """The state to show for a record."""

@@ -17,7 +17,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State, shown
 from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Path, assembled, standing
-from taskharbor.driver import Inspect, Parent, WorkflowCounts, capability
+from taskharbor.driver import Inspect, Manage, Parent, WorkflowCounts, WorkflowStore, capability
 from taskharbor.errors import JobNotFound
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Workflows(Part):
     async def alist(self, *, limit: int = LIMIT, after: str | None = None) -> list[Workflow]:
         """The latest ones first."""
         async with self._client.store() as driver:
-            found = await capability(driver, Inspect).workflows(limit, after)
+            found = await capability(driver, WorkflowStore).workflows(limit, after)
         return [await self._at_a_glance(counts) for counts in found]
 
     async def aget(self, id: str) -> Workflow:
@@ -77,7 +77,7 @@ class Workflows(Part):
         after = None
         while True:
             async with self._client.store() as driver:
-                page = await capability(driver, Inspect).workflows(PAGE, after)
+                page = await capability(driver, WorkflowStore).workflows(PAGE, after)
             yield [found.id for found in page]
             if len(page) < PAGE:
                 return
@@ -86,9 +86,8 @@ class Workflows(Part):
     async def afind(self, key: str) -> Workflow | None:
         """The workflow that a living idempotency key stands for (I3)."""
         async with self._client.store() as driver:
-            inspect = capability(driver, Inspect)
-            id = await inspect.find_key(key, self._now())
-            found = [] if id is None else await inspect.workflows(1, None, [id])
+            id = await capability(driver, Inspect).find_key(key, self._now())
+            found = [] if id is None else await capability(driver, WorkflowStore).workflows(1, None, [id])
         return await self._at_a_glance(found[0]) if found else None
 
     async def agraph(self, id: str) -> list[GraphNode]:
@@ -118,7 +117,7 @@ class Workflows(Part):
         stopped = 0
         async for page in _pages(self._client, Filter(workflow_id=id, states=_UNFINISHED)):
             async with self._client.store() as driver:
-                await capability(driver, Inspect).free_workflow_key(id)
+                await capability(driver, WorkflowStore).free_workflow_key(id)
             answers = await self._client.cancel([job.id for job in page])
             stopped += sum(answer in ("cancelled", "requested") for answer in answers)
         return stopped
@@ -142,13 +141,13 @@ class Workflows(Part):
         replayed: list[str] = []
         for some in (left[at : at + PAGE] for at in range(0, len(left), PAGE)):
             async with self._client.store() as driver:
-                answers = await capability(driver, Inspect).replay([Replay(id=each) for each in some], self._now())
+                answers = await capability(driver, Manage).replay([Replay(id=each) for each in some], self._now())
             replayed += [each for each, answer in zip(some, answers, strict=True) if answer.startswith("replayed")]
         return replayed
 
     async def _edges(self, jobs: Sequence[JobRecord]) -> Sequence[Sequence[Parent]]:
         async with self._client.store() as driver:
-            return await capability(driver, Inspect).parents([job.id for job in jobs], 0)
+            return await capability(driver, WorkflowStore).parents([job.id for job in jobs], 0)
 
     async def _at_a_glance(self, found: WorkflowCounts) -> Workflow:
         state = standing(found.states)

@@ -33,10 +33,12 @@ from taskharbor.driver import (
     Group,
     GroupResult,
     Inspect,
+    Manage,
     Transaction,
     WaitForWork,
     Within,
     WorkflowCounts,
+    WorkflowStore,
     at_once,
     capability,
     offered,
@@ -248,7 +250,7 @@ class Client:
     async def workflow(self, id: str) -> WorkflowCounts | None:
         """The states of a workflow's jobs as stored."""
         async with self.store() as driver:
-            found = await capability(driver, Inspect).workflows(1, None, [id])
+            found = await capability(driver, WorkflowStore).workflows(1, None, [id])
         return found[0] if found else None
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
@@ -256,7 +258,7 @@ class Client:
         async with self.store() as driver:
             now = self.session.now()
             keep_until = later(now, self.session.settings.retention.done)
-            return await capability(driver, Inspect).cancel(ids, now, keep_until)
+            return await capability(driver, Manage).cancel(ids, now, keep_until)
 
     async def finished(self, id: str, timeout: float | None) -> JobRecord | None:
         """The job once it has ended, None if it is gone; `TimeoutError` if it takes longer."""

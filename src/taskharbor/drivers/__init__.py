@@ -1,20 +1,20 @@
-"""Stores. `from_url` is the one place that knows their names; strangers' come by the entry points `taskharbor.drivers`.
+"""Stores. `from_url` is the one place that knows their names; others come by the entry points `taskharbor.drivers`.
 
-A driver's module has `async def connect(url, options) -> Driver`. It takes the options it knows out of the dict; what
-is left over is refused here. One whose schema somebody has to bring up to date has `migrate` too.
+An entry point is named after the scheme of its URLs and names a module with `async def connect(url, options) -> Driver`
+(or that function itself). `connect` takes the options it knows out of the dict; what is left over is refused here. A
+module whose stores have a schema to bring up to date has `migrate` too (`driver.Migrates`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from taskharbor.core.urls import redacted as redacted
-from taskharbor.driver import Driver, Migration
+from taskharbor.driver import Connect, Driver, Migrates, Migration
 from taskharbor.errors import ConfigError
-
-Connect = Callable[[SplitResult, dict[str, str]], Awaitable[Driver]]
 
 BUILT_IN = {
     "memory": "taskharbor.drivers.memory",
@@ -28,7 +28,8 @@ TO_COME = ("redis", "rediss", "valkey", "nats")
 async def from_url(url: str) -> Driver:
     """Open the store that a URL names."""
     parts, options = parse(url)
-    connect = _connector(parts.scheme)
+    found = _find(parts.scheme)
+    connect: Connect = getattr(found, "connect", found)
     driver = await connect(parts, options)
     if options:
         await driver.close()
@@ -39,15 +40,10 @@ async def from_url(url: str) -> Driver:
 
 
 async def migrate(url: str, *, dry: bool = False, tell: Callable[[str], object] = lambda _: None) -> Migration | None:
-    """Bring the schema of a store up to date, or (`dry`) say what there is to do; None if a store sees to it itself."""
+    """Bring the schema of a store up to date, or (`dry`) say what there is to do; None if opening a store does that."""
     parts, options = parse(url)
-    scheme = ALIASES.get(parts.scheme, parts.scheme)
-    found = getattr(import_module(BUILT_IN[scheme]), "migrate", None) if scheme in BUILT_IN else None
-    if found is None:
-        _connector(parts.scheme)  # says so if there is no such driver
-        return None
-    migration: Migration = await found(parts, options, dry=dry, tell=tell)
-    return migration
+    found = _find(parts.scheme)
+    return await found.migrate(parts, options, dry=dry, tell=tell) if isinstance(found, Migrates) else None
 
 
 def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
@@ -71,15 +67,14 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
     return parts, dict(pairs)
 
 
-def _connector(scheme: str) -> Connect:
+def _find(scheme: str) -> Any:
+    """The module of a driver, or the `connect` function that an entry point names."""
     if (own := ALIASES.get(scheme, scheme)) in BUILT_IN:
-        connect: Connect = import_module(BUILT_IN[own]).connect
-        return connect
+        return import_module(BUILT_IN[own])
     from importlib.metadata import entry_points  # slow to import, and seldom needed
 
-    for found in entry_points(group="taskharbor.drivers", name=scheme):
-        stranger: Connect = found.load()
-        return stranger
+    for point in entry_points(group="taskharbor.drivers", name=scheme):
+        return point.load()
     known = ", ".join(f"{name}://" for name in BUILT_IN)
     if scheme in TO_COME:
         raise ConfigError(f"this version of TaskHarbor has no {scheme} driver yet; it has {known}")

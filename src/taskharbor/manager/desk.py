@@ -13,7 +13,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import READY, Shown
 from taskharbor.core.transition import Transition
-from taskharbor.driver import Deletion, Driver, Extended, Inspect, Report, Reschedule, capability
+from taskharbor.driver import Deletion, Driver, Extended, Inspect, Maintain, Manage, Report, Reschedule, capability
 from taskharbor.errors import LeaseError, TaskNotFound
 from taskharbor.manager.task import is_stopping
 
@@ -26,6 +26,7 @@ class Desk:
     def __init__(self, driver: Driver, session: Session) -> None:
         self._driver = driver
         self._inspect = capability(driver, Inspect)
+        self._manage = capability(driver, Manage)
         self._session = session
 
     @property
@@ -42,9 +43,9 @@ class Desk:
         """The job that a task is. One that an operator stopped is brought to its end first."""
         job = await self._get(id)
         if is_stopping(job, self.now):  # where no worker does the upkeep, somebody has to
-            now = self.now
+            now, upkeep = self.now, capability(self._driver, Maintain)
             keep_until = later(now, self._session.settings.retention.done)
-            while await self._inspect.sweep(now, keep_until, PAGE) == PAGE:
+            while await upkeep.sweep(now, keep_until, PAGE) == PAGE:
                 pass
             job = await self._get(id)
         return job
@@ -65,7 +66,7 @@ class Desk:
         A task has no schedule: if its time lies ahead, somebody's clock was, or an operator has moved it.
         """
         if job.state is READY and job.due_at > (now := self.now):
-            await self._inspect.reschedule([Reschedule(id=job.id, run_at=now)], now)
+            await self._manage.reschedule([Reschedule(id=job.id, run_at=now)], now)
         claimed = await self._driver.reserve([], self.now, lease, 1, worker, [job.id])
         return claimed[0] if claimed else None
 
@@ -80,12 +81,12 @@ class Desk:
 
     async def replay(self, job: JobRecord) -> bool:
         """Put a failed task back in its old place with its key; False if it has changed."""
-        (answer,) = await self._inspect.replay([Replay(id=job.id, run_at=job.due_at)], self.now)
+        (answer,) = await self._manage.replay([Replay(id=job.id, run_at=job.due_at)], self.now)
         return answer in ("replayed", "replayed_without_key")
 
     async def delete(self, id: str) -> Deletion:
         """Remove an ended task."""
-        return (await self._inspect.delete([id]))[0]
+        return (await self._manage.delete([id]))[0]
 
     async def page(self, states: tuple[Shown, ...], after: str | None) -> list[JobRecord]:
         """The newest tasks in these states, behind the one that is named; if there are less than `PAGE`, the last."""

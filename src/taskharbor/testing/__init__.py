@@ -23,7 +23,9 @@ from taskharbor.testing.faults import (
     sometimes,
 )
 from taskharbor.testing.loop import Deadlock, VirtualLoop, run
-from taskharbor.testing.proxy import Cut, Direction, Link, Proxy, ProxyThread
+from taskharbor.testing.proxy import Proxy
+from taskharbor.testing.proxy_link import Cut, Direction, Link
+from taskharbor.testing.proxy_thread import ProxyThread
 
 __all__ = [
     "Clock",

@@ -22,24 +22,20 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
-    Counters,
+    COMMON,
     Driver,
     Extended,
     Group,
     GroupResult,
-    Inspect,
-    Registry,
     Report,
-    Schedules,
     ServerClock,
-    WaitForWork,
     Within,
 )
 from taskharbor.errors import DriverUnavailable, LeaseError
 
 When = Callable[[str], bool]
 Call = Callable[[], Awaitable[Any]]
-BESIDE: tuple[type, ...] = (Inspect, WaitForWork, Schedules, Registry, Counters, ServerClock)
+BESIDE = (*COMMON, ServerClock)
 
 
 def verbs(protocol: type) -> list[str]:

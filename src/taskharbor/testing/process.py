@@ -1,17 +1,19 @@
-"""A client in a process of its own, for the kit's cases with real parallelism: opens a URL, acts when told, reports.
+"""Clients in processes of their own, for the kit's cases with real parallelism: open a URL, act together, report.
 
-`python -m taskharbor.testing.process URL ROLE ARGUMENTS` says `ready`, waits for a line, plays its role and prints what
-it got as JSON lines.
+`python -m taskharbor.testing.process URL ROLE ARGUMENTS…` forks one client per ARGUMENTS, so that all of them cost one
+start of the interpreter. It prints `ready` when all have opened the store. Each client then waits for one byte of
+stdin and plays its role; what it got is printed as a line of JSON, in the order of the ARGUMENTS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from taskharbor.core.job import NewJob
 from taskharbor.core.transition import Ack
@@ -79,17 +81,45 @@ ROLES: dict[str, Callable[[Driver, dict[str, Any]], Awaitable[list[Any]]]] = {
 }
 
 
-async def play(url: str, role: str, arguments: str) -> None:
-    """Open, wait for the word, act, report."""
+class Client(NamedTuple):
+    """A forked process, and the pipe on which it reports."""
+
+    pid: int
+    report: TextIO
+
+
+async def play(url: str, role: str, asked: dict[str, Any], report: TextIO) -> None:
+    """Open, wait for the start, act, report."""
     driver = await from_url(url)
     try:
-        print("ready", flush=True)  # noqa: T201
-        await asyncio.to_thread(sys.stdin.readline)
-        for line in await ROLES[role](driver, json.loads(arguments)):
-            print(json.dumps(line))  # noqa: T201
+        print("ready", file=report, flush=True)
+        await asyncio.to_thread(os.read, sys.stdin.fileno(), 1)
+        json.dump(await ROLES[role](driver, asked), report)
     finally:
         await driver.close()
 
 
+def fork(url: str, role: str, arguments: str) -> Client:
+    """Start one client. It opens the store by itself: a connection does not survive a fork."""
+    reading, writing = os.pipe()
+    if pid := os.fork():
+        os.close(writing)
+        return Client(pid, os.fdopen(reading))
+    with os.fdopen(writing, "w") as report:
+        asyncio.run(play(url, role, json.loads(arguments), report))
+    os._exit(0)
+
+
+def main(url: str, role: str, *arguments: str) -> None:
+    """Let all clients play together, and print what each of them got."""
+    clients = [fork(url, role, each) for each in arguments]
+    if any(client.report.readline() != "ready\n" for client in clients):
+        sys.exit("a client could not open the store")
+    print("ready", flush=True)  # noqa: T201
+    for client in clients:
+        print(client.report.read())  # noqa: T201
+    sys.exit(int(any(os.waitpid(client.pid, 0)[1] for client in clients)))
+
+
 if __name__ == "__main__":
-    asyncio.run(play(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -12,7 +12,7 @@ from taskharbor.admin.completeness import vanished
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
-from taskharbor.driver import Counters, Inspect, Registry, WorkerRecord, offered
+from taskharbor.driver import Counters, Maintain, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
 from taskharbor.worker.observe import Observer
 
@@ -48,7 +48,7 @@ class Upkeep:
 
     async def sweep(self) -> None:
         """Cancel what expired or was left behind."""
-        jobs = offered(await self._session.driver(), Inspect)
+        jobs = offered(await self._session.driver(), Maintain)
         if jobs is not None:
             now = self._session.now()
             keep_until = later(now, self._session.settings.retention.done)
@@ -57,7 +57,7 @@ class Upkeep:
 
     async def prune(self) -> None:
         """Forget records past their retention, one bite after another with air between."""
-        jobs = offered(await self._session.driver(), Inspect)
+        jobs = offered(await self._session.driver(), Maintain)
         if jobs is not None:
             while True:
                 if await jobs.prune(self._session.now(), BITE) < BITE:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from taskharbor.core.wiring import LIMIT
-from taskharbor.driver import Driver, Inspect, Parent, capability
+from taskharbor.driver import Driver, Parent, WorkflowStore, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable
 
 MOST_AT_ONCE = 100
@@ -66,4 +66,4 @@ class ParentResults:
 
     async def _answers(self, ids: list[str], most: int) -> list[list[Parent]]:
         async with asyncio.timeout(self._timeout):
-            return await capability(await self._driver(), Inspect).parents(ids, most)
+            return await capability(await self._driver(), WorkflowStore).parents(ids, most)

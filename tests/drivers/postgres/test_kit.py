@@ -127,8 +127,9 @@ class TestPostgres18(DriverKit, OwnTransactionKit):
         schemas.give_back()
 
 
+@pytest.mark.thorough
 class TestPostgres16(DriverKit, OwnTransactionKit):
-    """Every case of the kit, on the older server."""
+    """Every case of the kit, on the older server. `test_roles.py` has them in every run, with fewer rights."""
 
     histories = 10
 

@@ -144,19 +144,11 @@ class MemoryDriver:
                 found[job.queue] = replace(counts, **changes)
             return [found[queue] for queue in sorted(found)]
 
-    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
-        with self._step() as store:
-            return [store.parents_of(id, most) for id in ids]
-
-    async def workflows(
-        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
-    ) -> list[WorkflowCounts]:
-        with self._step() as store:
-            return overview.workflows(store.jobs.values(), limit, after, ids)
-
     async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
         with self._step() as store:
             return overview.dead_groups(store.jobs.values(), where, now, limit)
+
+    # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:
@@ -176,10 +168,6 @@ class MemoryDriver:
         with self._step() as store:
             return [store.delete(id) for id in ids]
 
-    async def free_workflow_key(self, workflow_id: str) -> bool:
-        with self._step() as store:
-            return store.free_workflow_key(workflow_id)
-
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         with self._step() as store:
             results = store.replay(replays, now)
@@ -197,6 +185,8 @@ class MemoryDriver:
             (store.paused.add if paused else store.paused.discard)(queue)
         self._work.ring()
 
+    # Maintain
+
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         with self._step() as store:
             swept = store.sweep(now, keep_until, limit)
@@ -208,6 +198,22 @@ class MemoryDriver:
     async def prune(self, now: datetime, limit: int) -> int:
         with self._step() as store:
             return store.prune(now, limit)
+
+    # WorkflowStore
+
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        with self._step() as store:
+            return [store.parents_of(id, most) for id in ids]
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        with self._step() as store:
+            return overview.workflows(store.jobs.values(), limit, after, ids)
+
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        with self._step() as store:
+            return store.free_workflow_key(workflow_id)
 
     # WaitForWork
 

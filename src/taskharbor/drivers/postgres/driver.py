@@ -207,16 +207,10 @@ class PostgresDriver:
     async def counts(self, now: datetime) -> list[QueueCounts]:
         return await self._callers.read(lambda db: inspection.counts(db, now))
 
-    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
-        return await self._callers.read(lambda db: inspection.parents(db, ids, most))
-
-    async def workflows(
-        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
-    ) -> list[WorkflowCounts]:
-        return await self._callers.read(lambda db: overview.workflows(db, limit, after, ids))
-
     async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
         return await self._callers.read(lambda db: overview.dead_groups(db, where, limit))
+
+    # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         results = await self._told(lambda db: manage.cancel(db, ids, now, keep_until))
@@ -230,9 +224,6 @@ class PostgresDriver:
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._callers.write(lambda db: manage.delete(db, ids))
-
-    async def free_workflow_key(self, workflow_id: str) -> bool:
-        return await self._callers.write(lambda db: manage.free_workflow_key(db, workflow_id))
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         return await self._told(lambda db: manage.replay(db, replays, now))
@@ -257,6 +248,8 @@ class PostgresDriver:
         self._work.ring()
         return result
 
+    # Maintain
+
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         swept = await self._workers.write(lambda db: manage.sweep(db, now, keep_until, limit))
         if swept:
@@ -267,6 +260,19 @@ class PostgresDriver:
 
     async def prune(self, now: datetime, limit: int) -> int:
         return await self._workers.write(lambda db: manage.prune(db, now, limit))
+
+    # WorkflowStore
+
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        return await self._callers.read(lambda db: inspection.parents(db, ids, most))
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        return await self._callers.read(lambda db: overview.workflows(db, limit, after, ids))
+
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        return await self._callers.write(lambda db: manage.free_workflow_key(db, workflow_id))
 
     # WaitForWork
 

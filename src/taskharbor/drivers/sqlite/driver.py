@@ -151,16 +151,10 @@ class SqliteDriver:
     async def counts(self, now: datetime) -> list[QueueCounts]:
         return await self._read(lambda db: inspection.counts(db, now))
 
-    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
-        return await self._read(lambda db: inspection.parents(db, ids, most))
-
-    async def workflows(
-        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
-    ) -> list[WorkflowCounts]:
-        return await self._read(lambda db: overview.workflows(db, limit, after, ids))
-
     async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
         return await self._read(lambda db: overview.dead_groups(db, where, limit))
+
+    # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         work = partial(manage.cancel, ids=ids, now=now, keep_until=keep_until)
@@ -172,9 +166,6 @@ class SqliteDriver:
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._write(lambda db: manage.delete(db, ids))
 
-    async def free_workflow_key(self, workflow_id: str) -> bool:
-        return await self._write(lambda db: manage.free_workflow_key(db, workflow_id))
-
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         return await self._write(lambda db: manage.replay(db, replays, now), tells_work=True)
 
@@ -183,6 +174,8 @@ class SqliteDriver:
 
     async def pause(self, queue: str, paused: bool) -> None:
         await self._write(lambda db: manage.pause(db, queue, paused), tells_work=True)
+
+    # Maintain
 
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         swept = await self._write(lambda db: manage.sweep(db, now, keep_until, limit))
@@ -193,6 +186,19 @@ class SqliteDriver:
 
     async def prune(self, now: datetime, limit: int) -> int:
         return await self._write(lambda db: manage.prune(db, now, limit))
+
+    # WorkflowStore
+
+    async def parents(self, ids: Sequence[str], most: int) -> list[list[Parent]]:
+        return await self._read(lambda db: inspection.parents(db, ids, most))
+
+    async def workflows(
+        self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
+    ) -> list[WorkflowCounts]:
+        return await self._read(lambda db: overview.workflows(db, limit, after, ids))
+
+    async def free_workflow_key(self, workflow_id: str) -> bool:
+        return await self._write(lambda db: manage.free_workflow_key(db, workflow_id))
 
     # WaitForWork
 

@@ -13,25 +13,19 @@ from msgspec.structs import replace
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.driver import (
-    Counters,
+    COMMON,
     Driver,
     Group,
-    Inspect,
-    Registry,
     Report,
     Reschedule,
-    Schedules,
     Swap,
     Tally,
-    WaitForWork,
     WorkerRecord,
 )
 from taskharbor.errors import DriverClosed
 from taskharbor.testing.kit.scene import KEEP, Cases, Scene, ack, at, job
 
-PROTOCOLS: dict[str, type] = {
-    kind.__name__: kind for kind in (Driver, Inspect, WaitForWork, Schedules, Registry, Counters)
-}
+PROTOCOLS = {kind.__name__: kind for kind in (Driver, *COMMON)}
 WORKER = WorkerRecord(id="w1", host="h", pid=7, queues=("a", "ü"), slots=16, busy=3, started_at=at(0), seen_at=at(10))
 WAKE = 30.0
 CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
@@ -45,14 +39,14 @@ CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "query": lambda s: s.look.query(Filter(), s.now, 9),
     "counts": lambda s: s.look.counts(s.now),
     "parents": lambda s: s.parents("a"),
-    "workflows": lambda s: s.look.workflows(9),
+    "workflows": lambda s: s.flows.workflows(9),
     "dead_groups": lambda s: s.look.dead_groups(Filter(), s.now, 9),
-    "cancel": lambda s: s.look.cancel(["a"], s.now, KEEP),
-    "delete": lambda s: s.look.delete(["a"]),
-    "free_workflow_key": lambda s: s.look.free_workflow_key("w"),
-    "replay": lambda s: s.look.replay([Replay(id="a")], s.now),
-    "reschedule": lambda s: s.look.reschedule([Reschedule(id="a")], s.now),
-    "pause": lambda s: s.look.pause("q", True),
+    "cancel": lambda s: s.manage.cancel(["a"], s.now, KEEP),
+    "delete": lambda s: s.manage.delete(["a"]),
+    "free_workflow_key": lambda s: s.flows.free_workflow_key("w"),
+    "replay": lambda s: s.manage.replay([Replay(id="a")], s.now),
+    "reschedule": lambda s: s.manage.reschedule([Reschedule(id="a")], s.now),
+    "pause": lambda s: s.manage.pause("q", True),
     "sweep": lambda s: s.sweep(),
     "prune": lambda s: s.prune(),
     "wait_for_work": lambda s: s.waits.wait_for_work(["q"], WAKE),
@@ -215,7 +209,7 @@ class Hints(Cases):
     async def test_D13_next_due_leaves_paused_queues_out(self, s: Scene) -> None:
         """D13, D3: there is nothing to wake up for."""
         await s.add(job("a", run_at=at(60)))
-        await s.look.pause("q", True)
+        await s.manage.pause("q", True)
         assert await s.waits.next_due(["q"]) is None
 
 

@@ -189,7 +189,7 @@ class Deaths(Cases):
         await s.add(job("a"), job("b"))
         await s.dead_letter("a", "b")
         assert await s.replay("a") == "replayed"
-        assert await s.look.delete(["b"]) == ["deleted"]
+        assert await s.manage.delete(["b"]) == ["deleted"]
         assert await s.order() == ["a"]
 
     async def test_Q4_a_kept_job_is_kept(self, s: Scene) -> None:

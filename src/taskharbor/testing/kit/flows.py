@@ -153,7 +153,7 @@ class Flows(Cases):
         if state == "inflight":
             await s.claim("c", lease=9999)
         async with s.nothing_changes():
-            assert await s.look.delete(["p"]) == ["needed"]
+            assert await s.manage.delete(["p"]) == ["needed"]
             s.tick(1)
             assert await s.prune() == 0
         assert await s.states("c") == [state]
@@ -163,8 +163,8 @@ class Flows(Cases):
         await s.add(job("p"), child("c", "p"))
         await s.withdraw("c")
         await s.withdraw("p")
-        assert await s.look.delete(["p"]) == ["needed"]
-        assert await s.look.delete(["c", "p"]) == ["deleted", "deleted"]
+        assert await s.manage.delete(["p"]) == ["needed"]
+        assert await s.manage.delete(["c", "p"]) == ["deleted", "deleted"]
 
     @pytest.mark.parametrize("how", ["fail", "cancel"])
     async def test_K3_a_dead_child_keeps_the_results_for_its_replay(self, s: Scene, how: str) -> None:
@@ -187,8 +187,8 @@ class Flows(Cases):
         await s.end(ack(await s.claim("p"), result=b"needed"))
         await s.end(DEAD_ENDS[how](await s.claim("c")))
         async with s.nothing_changes():
-            assert await s.look.delete(["p"]) == ["needed"]
-        assert await s.look.delete(["c", "p"]) == ["deleted", "deleted"]
+            assert await s.manage.delete(["p"]) == ["needed"]
+        assert await s.manage.delete(["c", "p"]) == ["deleted", "deleted"]
 
     async def test_K3_once_the_dependants_are_done_parents_may_go(self, s: Scene) -> None:
         """K3: by delete and by prune."""
@@ -198,7 +198,7 @@ class Flows(Cases):
             await s.end(ack(await s.claim(parent), keep_until=s.now))
             await s.end(ack(await s.claim(waits)))
             if how == "delete":
-                assert await s.look.delete([parent]) == ["deleted"]
+                assert await s.manage.delete([parent]) == ["deleted"]
             else:
                 assert await s.prune() == 1
             assert await s.states(parent, waits) == [None, "done"]

@@ -122,7 +122,7 @@ class Keys(Cases):
         await s.end(ack(await s.held(idempotency_key="k")))
         s.tick(10 * 365 * 86400)
         assert await s.look.find_key("k", s.now) == "a"
-        assert await s.look.delete(["a"]) == ["deleted"]
+        assert await s.manage.delete(["a"]) == ["deleted"]
         assert await s.look.find_key("k", s.now) is None
         assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
 
@@ -178,7 +178,7 @@ class Keys(Cases):
             if kind == "replayed":
                 assert await s.replay(old.id) == "replayed_without_key"
                 await s.withdraw(old.id)
-            assert await s.look.delete([old.id]) == ["deleted"]
+            assert await s.manage.delete([old.id]) == ["deleted"]
             assert await s.look.find_key(key, s.now) == f"new{number}"
 
     @pytest.mark.parametrize("how", ["ready", "put_back", "cancel", "left behind"])
@@ -204,7 +204,7 @@ class Keys(Cases):
         assert await s.replay("a") == "replayed"
         assert (await s.get()).idempotency_key == "k"
         await s.withdraw("a")
-        assert await s.look.delete(["a"]) == ["deleted"]
+        assert await s.manage.delete(["a"]) == ["deleted"]
         assert await s.look.find_key("k", s.now) is None
 
     async def test_I3_look_up_by_key_finds_the_job_and_its_result(self, s: Scene) -> None:
@@ -237,7 +237,7 @@ class Keys(Cases):
         both = [job(id, workflow_id="w") for id in "ab"]
         await s.add(*both, key="k", key_expires_at=at(60), workflow_id="w")
         await s.add(job("c", idempotency_key="other"), job("d", workflow_id="x"), workflow_id="x")
-        assert [await s.look.free_workflow_key(id) for id in ("w", "w", "x", "nobody")] == [True, False, False, False]
+        assert [await s.flows.free_workflow_key(id) for id in ("w", "w", "x", "nobody")] == [True, False, False, False]
         assert [await s.look.find_key(key, s.now) for key in ("k", "other")] == [None, "c"]
         assert await s.states("a", "b") == ["ready", "ready"]
         assert (await s.add(job("e", workflow_id="v"), key="k", workflow_id="v"))[0].created

@@ -1,4 +1,4 @@
-"""D13, Inspect: looking at jobs, and what people do with them by hand."""
+"""D13, Inspect and Manage: reading jobs, and changing them by hand."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 class Looking(Cases):
-    """D13: Inspect."""
+    """D13: Inspect and Manage."""
 
     async def test_D13_get_answers_each_id_in_its_place(self, s: Scene) -> None:
         """D13: None for what is not there; nothing for nothing; twice for twice."""
@@ -93,8 +93,8 @@ class Looking(Cases):
     async def test_D13_counts_show_every_state_of_every_queue(self, s: Scene) -> None:
         """D13: by queue name, with the oldest due time."""
         await _shop(s)
-        await s.look.pause("empty", True)
-        await s.look.pause("mail", True)
+        await s.manage.pause("empty", True)
+        await s.manage.pause("mail", True)
         assert await s.look.counts(s.now) == [
             QueueCounts(queue="MAIL", claimed=1),
             QueueCounts(queue="empty", paused=True),
@@ -105,8 +105,8 @@ class Looking(Cases):
     async def test_D13_counts_of_an_empty_store_are_empty(self, s: Scene) -> None:
         """D13: a queue exists by its jobs or its pause."""
         assert await s.look.counts(s.now) == []
-        await s.look.pause("q", True)
-        await s.look.pause("q", False)
+        await s.manage.pause("q", True)
+        await s.manage.pause("q", False)
         assert await s.look.counts(s.now) == []
 
     async def test_D13_counts_follow_jobs_through_their_lives(self, s: Scene) -> None:
@@ -118,24 +118,24 @@ class Looking(Cases):
         await s.withdraw("p")
         assert await s.look.counts(s.now) == [QueueCounts(queue="q", running=1, waiting=1, cancelled=1)]
         await s.end(ack(held))
-        await s.look.delete(["p"])
+        await s.manage.delete(["p"])
         assert await s.look.counts(s.now) == [QueueCounts(queue="q", done=1, waiting=1, cancelled=1)]
 
     async def test_D13_pausing_twice_is_pausing_once(self, s: Scene) -> None:
         """D13: and a pause is seen by every handle."""
         await s.add(job("a"))
-        await s.look.pause("q", True)
-        await s.look.pause("q", True)
+        await s.manage.pause("q", True)
+        await s.manage.pause("q", True)
         other = await s.another()
         assert await other.reserve(9) == []
-        await other.look.pause("q", False)
+        await other.manage.pause("q", False)
         assert await s.order() == ["a"]
 
     async def test_D13_reschedule_changes_only_what_it_is_given(self, s: Scene) -> None:
         """D13: None leaves time or rank as it was."""
         await s.add(job("a", run_at=at(50), priority=2), job("b"))
         changes = [Reschedule(id="a", priority=9), Reschedule(id="b", run_at=at(70)), Reschedule(id="nobody")]
-        assert await s.look.reschedule(changes, s.now) == [True, True, False]
+        assert await s.manage.reschedule(changes, s.now) == [True, True, False]
         first, second = await s.get("a"), await s.get("b")
         assert (first.run_at, first.due_at, first.priority) == (at(50), at(50), 9)
         assert (second.run_at, second.due_at, second.priority) == (at(70), at(70), 0)
@@ -149,7 +149,7 @@ class Looking(Cases):
             await s.look.query(Filter(), at(9999), 9)
             await s.look.counts(at(9999))
             await s.parents("a")
-            await s.look.workflows(9)
+            await s.flows.workflows(9)
             await s.look.dead_groups(Filter(), at(9999), 9)
 
 

@@ -21,7 +21,18 @@ from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.line import effective_due, shares
 from taskharbor.core.states import State
 from taskharbor.core.transition import Transition
-from taskharbor.driver import Driver, Inspect, Report, Reschedule, Schedules, Swap, WaitForWork
+from taskharbor.driver import (
+    Driver,
+    Inspect,
+    Maintain,
+    Manage,
+    Report,
+    Reschedule,
+    Schedules,
+    Swap,
+    WaitForWork,
+    WorkflowStore,
+)
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import MissingExtra
 from taskharbor.testing.kit.scene import ALL, MUCH, T0, Harness, NewStore, job
@@ -66,7 +77,7 @@ class Claim(NamedTuple):
 
 
 @runtime_checkable
-class Whole(Inspect, Driver, Schedules, WaitForWork, Protocol):
+class Whole(Inspect, Manage, Maintain, WorkflowStore, Driver, Schedules, WaitForWork, Protocol):
     """What the machine needs a driver to be."""
 
 

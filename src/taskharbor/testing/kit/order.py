@@ -115,7 +115,7 @@ class Order(Cases):
         """D11: rank and time may change while a job is ready."""
         await s.add(job("a"), job("b"), job("c"))
         changes = [Reschedule(id="c", priority=1), Reschedule(id="a", run_at=at(5))]
-        assert await s.look.reschedule(changes, s.now) == [True, True]
+        assert await s.manage.reschedule(changes, s.now) == [True, True]
         assert await s.order() == ["c", "b"]
         s.tick(5)
         assert await s.order() == ["a"]
@@ -123,7 +123,7 @@ class Order(Cases):
     async def test_D11_a_reschedule_to_an_earlier_time_makes_due(self, s: Scene) -> None:
         """D11: a future job can be pulled forward."""
         await s.add(job("a", run_at=at(3600)))
-        await s.look.reschedule([Reschedule(id="a", run_at=at(0))], s.now)
+        await s.manage.reschedule([Reschedule(id="a", run_at=at(0))], s.now)
         assert await s.order() == ["a"]
 
     async def test_D11_a_future_job_of_high_priority_blocks_nobody(self, s: Scene) -> None:
@@ -185,6 +185,6 @@ class Order(Cases):
         first, second = await s.reserve(2)
         await s.end(ack(first), ack(second))
         await s.withdraw("j2")
-        await s.look.delete(["j0", "j2"])
+        await s.manage.delete(["j0", "j2"])
         assert await s.order(2) == ["j3", "j4"]
         assert await s.order(2) == ["j5"]

@@ -65,7 +65,7 @@ class Overview(Cases):
         await s.claim("held", lease=999)
         await s.withdraw("gone")
         states = {DONE: 1, DLQ: 1, INFLIGHT: 1, CANCELLED: 1, READY: 2, WAITING: 1}
-        assert await s.look.workflows(9) == [WorkflowCounts(id="w", created_at=at(0), states=states)]
+        assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=at(0), states=states)]
 
     async def test_K5_workflows_come_with_the_greatest_id_first(self, s: Scene) -> None:
         """K5: ids are by time; since when there are any jobs is told."""
@@ -74,7 +74,7 @@ class Overview(Cases):
             assert s.now == at(number)
             s.tick(1)
         states = {READY: 1, WAITING: 1}
-        assert await s.look.workflows(9) == [
+        assert await s.flows.workflows(9) == [
             WorkflowCounts(id="w2", created_at=at(0), states=states),
             WorkflowCounts(id="w10", created_at=at(1), states=states),
             WorkflowCounts(id="w1", created_at=at(2), states=states),
@@ -85,10 +85,10 @@ class Overview(Cases):
         await s.add(member("a", "w"))
         s.tick(5)
         await s.add(member("b", "w"))
-        assert [counts.created_at for counts in await s.look.workflows(9)] == [at(0)]
+        assert [counts.created_at for counts in await s.flows.workflows(9)] == [at(0)]
         await s.withdraw("a")
-        await s.look.delete(["a"])
-        assert await s.look.workflows(9) == [WorkflowCounts(id="w", created_at=at(5), states={READY: 1})]
+        await s.manage.delete(["a"])
+        assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=at(5), states={READY: 1})]
 
     async def test_K5_workflows_can_be_read_in_pages(self, s: Scene) -> None:
         """K5: beginning behind `after`, whether or not that one is still there."""
@@ -96,19 +96,19 @@ class Overview(Cases):
             await s.add(member(f"a{number}", f"w{number}"), member(f"b{number}", f"w{number}"))
         seen: list[str] = []
         for size in (3, 3, 1, 0):
-            page = await s.look.workflows(3, seen[-1] if seen else None)
+            page = await s.flows.workflows(3, seen[-1] if seen else None)
             assert len(page) == size
             seen += [counts.id for counts in page]
         assert seen == [f"w{number}" for number in reversed(range(7))]
-        assert [counts.id for counts in await s.look.workflows(2, "w3x")] == ["w3", "w2"]
-        assert await s.look.workflows(0) == []
+        assert [counts.id for counts in await s.flows.workflows(2, "w3x")] == ["w3", "w2"]
+        assert await s.flows.workflows(0) == []
 
     async def test_K5_workflows_are_found_by_their_ids(self, s: Scene) -> None:
         """K5: those that exist, the greatest id first, within the limit; none for none."""
         await s.add(*(member(f"j{number}", f"w{number}") for number in range(5)))
 
         async def found(ids: list[str], limit: int = 9, after: str | None = None) -> list[str]:
-            return [counts.id for counts in await s.look.workflows(limit, after, ids)]
+            return [counts.id for counts in await s.flows.workflows(limit, after, ids)]
 
         assert await found(["w1", "nobody", "w3", "j2", "w1"]) == ["w3", "w1"]
         assert await found(["nobody"]) == []
@@ -119,14 +119,14 @@ class Overview(Cases):
     async def test_K5_jobs_without_a_workflow_are_not_counted(self, s: Scene) -> None:
         """K5: a job may even wait for others without being of a workflow."""
         await s.add(job("a"), child("b", "a"), member("c", "w"))
-        assert await s.look.workflows(9) == [WorkflowCounts(id="w", created_at=s.now, states={READY: 1})]
+        assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=s.now, states={READY: 1})]
 
     async def test_K5_a_workflow_of_1000_jobs_is_one_line(self, s: Scene) -> None:
         """K5, K2: counted, not listed."""
         ids = [f"m{n:04}" for n in range(1000)]
         await s.add(*(member(id, "w") for id in ids), member("z", "w", *ids), workflow_id="w")
         await s.end(*(ack(held) for held in await s.reserve(300)))
-        assert [counts.states for counts in await s.look.workflows(9)] == [{DONE: 300, READY: 700, WAITING: 1}]
+        assert [counts.states for counts in await s.flows.workflows(9)] == [{DONE: 300, READY: 700, WAITING: 1}]
 
     async def test_K5_a_pruned_workflow_is_gone(self, s: Scene) -> None:
         """K5, X8: with its last record; another one stays."""
@@ -134,20 +134,20 @@ class Overview(Cases):
         await s.add(member("c", "new"))
         for id in "ab":
             await s.end(ack(await s.claim(id), keep_until=at(10)))
-        assert [counts.id for counts in await s.look.workflows(9)] == ["old", "new"]
+        assert [counts.id for counts in await s.flows.workflows(9)] == ["old", "new"]
         s.tick(10)
         assert await s.prune() == 2
-        assert [counts.id for counts in await s.look.workflows(9)] == ["new"]
-        assert await s.look.workflows(9, None, ["old"]) == []
+        assert [counts.id for counts in await s.flows.workflows(9)] == ["new"]
+        assert await s.flows.workflows(9, None, ["old"]) == []
 
     async def test_K5_counts_follow_a_replay(self, s: Scene) -> None:
         """K5, Q3: what was dead is in line again."""
         await s.add(member("p", "w"), member("c", "w", "p", policy="cancel"))
         await s.end(fail(await s.claim("p")))
-        assert [counts.states for counts in await s.look.workflows(9)] == [{DLQ: 1, CANCELLED: 1}]
+        assert [counts.states for counts in await s.flows.workflows(9)] == [{DLQ: 1, CANCELLED: 1}]
         for id in "cp":
             assert await s.replay(id) == "replayed"
-        assert [counts.states for counts in await s.look.workflows(9)] == [{WAITING: 1, READY: 1}]
+        assert [counts.states for counts in await s.flows.workflows(9)] == [{WAITING: 1, READY: 1}]
 
     # Q1
 
@@ -268,7 +268,7 @@ class Overview(Cases):
         await bury(s, "b", "f")
         await s.replay("a")
         assert [(group.count, group.last_id) for group in await s.look.dead_groups(Filter(), s.now, 9)] == [(1, "b")]
-        await s.look.delete(["b"])
+        await s.manage.delete(["b"])
         assert await s.look.dead_groups(Filter(), s.now, 9) == []
 
 

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from threading import Barrier
@@ -50,27 +50,19 @@ def together(harness: Harness, play: Play, before: Act = _nothing, after: Act = 
         asyncio.run(driver.close())
 
 
-def apart(harness: Harness, role: str, asked: Iterable[dict[str, Any]]) -> list[list[Any]]:
+def apart(harness: Harness, role: str, asked: Sequence[dict[str, Any]]) -> list[list[Any]]:
     """Play a role of `testing.process` in several processes at once; what each of them got."""
     assert harness.url is not None
-    command = [sys.executable, "-m", "taskharbor.testing.process", harness.url, role]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    players: list[subprocess.Popen[str]] = [subprocess.Popen([*command, json.dumps(each)], **pipes) for each in asked]
-    try:
-        for player in players:
-            assert player.stdout is not None
-            assert player.stdout.readline() == "ready\n"
-        for player in players:
-            assert player.stdin is not None
-            player.stdin.write("go\n")
-            player.stdin.flush()
-        heard = [player.communicate(timeout=120)[0] for player in players]
-        assert [player.returncode for player in players] == [0] * len(players)
-    finally:
-        for player in players:
-            player.kill()
-            player.communicate()
-    return [[json.loads(line) for line in each.splitlines()] for each in heard]
+    command = [sys.executable, "-m", "taskharbor.testing.process", harness.url, role, *map(json.dumps, asked)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as players:
+        try:
+            assert players.stdout is not None
+            assert players.stdout.readline() == "ready\n"
+            heard, _ = players.communicate("!" * len(asked), timeout=120)
+        finally:
+            players.kill()
+    assert players.returncode == 0
+    return [json.loads(line) for line in heard.splitlines()]
 
 
 def in_store(harness: Harness, act: Act) -> Any:

@@ -145,7 +145,7 @@ class Replays(Cases):
         await s.end(fail(await s.held("b", idempotency_key="k", key_expires_at=at(61))))
         s.tick(60)
         replays = [Replay(id=id) for id in "ab"]
-        assert await s.look.replay(replays, s.now) == ["replayed", "replayed_without_key"]
+        assert await s.manage.replay(replays, s.now) == ["replayed", "replayed_without_key"]
         assert [(await s.get(id)).idempotency_key for id in "ab"] == ["k", None]
         assert await s.look.find_key("k", s.now) == "a"
 
@@ -186,7 +186,7 @@ class Replays(Cases):
         await bury(s)
         await s.end(ack(await s.held("done")))
         replays = [Replay(id=id) for id in ("done", "a", "nobody", "a")]
-        assert await s.look.replay(replays, s.now) == ["not_dead", "replayed", "missing", "not_dead"]
+        assert await s.manage.replay(replays, s.now) == ["not_dead", "replayed", "missing", "not_dead"]
 
     async def test_Q2_a_replayed_job_stands_in_line_by_its_new_time(self, s: Scene) -> None:
         """Q2, D11: due since the replay, not since its first life."""
@@ -214,7 +214,7 @@ class Replays(Cases):
         """Q3, K4: of a cancelled workflow that is replayed, the finalizer gets results and not the cancellation."""
         await s.add(job("a"), job("b"), child("z", "a", "b", policy="collect"))
         assert await s.withdraw(*order) == ["cancelled"] * 3
-        assert await s.look.replay([Replay(id=id) for id in order], s.now) == ["replayed"] * 3
+        assert await s.manage.replay([Replay(id=id) for id in order], s.now) == ["replayed"] * 3
         assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 2)
         await s.end(*(ack(held, result=b"1") for held in await s.reserve(9)))
         assert await s.order() == ["z"]

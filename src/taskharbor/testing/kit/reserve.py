@@ -191,17 +191,17 @@ class Reserve(Cases):
         """D3: neither by queue nor by id, neither ready nor lapsed; its neighbours go on."""
         await s.add(job("a"), job("b"), job("c", queue="other"))
         await s.claim("b", lease=5)
-        await s.look.pause("q", True)
+        await s.manage.pause("q", True)
         s.tick(5)
         assert await s.order(queues=["q", "other"]) == ["c"]
         assert await s.reserve(9, ids=["a", "b"]) == []
-        await s.look.pause("q", False)
+        await s.manage.pause("q", False)
         assert sorted(await s.order()) == ["a", "b"]
 
     async def test_D3_pausing_keeps_held_jobs_alive(self, s: Scene) -> None:
         """D3: a pause stops handing out; leases go on and may be settled."""
         held = await s.held()
-        await s.look.pause("q", True)
+        await s.manage.pause("q", True)
         [extended] = await s.extend(Report("a", token_of(held)))
         assert not isinstance(extended, Exception)
         await s.end(ack(held))
@@ -325,6 +325,6 @@ class Reserve(Cases):
     async def test_D5_a_reclaim_keeps_a_jobs_rank(self, s: Scene) -> None:
         """D5: rescheduling a held job is refused, so its priority stays what it was."""
         await s.held(lease=5, priority=4)
-        assert await s.look.reschedule([Reschedule(id="a", priority=9)], s.now) == [False]
+        assert await s.manage.reschedule([Reschedule(id="a", priority=9)], s.now) == [False]
         s.tick(5)
         assert (await s.claim("a")).priority == 4

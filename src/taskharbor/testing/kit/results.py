@@ -47,8 +47,8 @@ class Results(Cases):
         first = [Parent("b", "hold", False, READY, None, None), Parent("a", "hold", True, DONE, b"1", None, 1)]
         second = [Parent("a", "hold", True, DONE, b"1", None, 1)]
         asked = ["y", "a", "nobody", "x", "y"]
-        assert await s.look.parents(asked, MUCH) == [second, [], [], first, second]
-        assert await s.look.parents([], MUCH) == []
+        assert await s.flows.parents(asked, MUCH) == [second, [], [], first, second]
+        assert await s.flows.parents([], MUCH) == []
 
     async def test_K3_a_size_is_that_of_the_result_and_0_without_one(self, s: Scene) -> None:
         """K3: an empty result is a result of no size."""
@@ -76,7 +76,7 @@ class Results(Cases):
         """K3: one job with too much keeps nobody else from his results."""
         await s.add(job("big"), job("small"), child("x", "big"), child("y", "small"), child("z", "big", "small"))
         await s.end(ack(await s.claim("big"), result=b"0123456789"), ack(await s.claim("small"), result=b"01234"))
-        found = await s.look.parents(["x", "y", "z", "y"], 9)
+        found = await s.flows.parents(["x", "y", "z", "y"], 9)
         assert [told(parents) for parents in found] == [
             [("big", None, 10)],
             [("small", b"01234", 5)],
@@ -154,7 +154,7 @@ class Results(Cases):
         await s.add(*(job(f"p{n}") for n in range(5)), *(child(id, f"p{n % 5}") for n, id in enumerate(ids)))
         await s.end(*(ack(each, result=each.id.encode()) for each in await s.reserve(5)))
         asked = [ids[(n * 7) % 500] for n in range(500)]
-        found = await s.look.parents(asked, MUCH)
+        found = await s.flows.parents(asked, MUCH)
         assert [parent.result for [parent] in found] == [f"p{(n * 7) % 500 % 5}".encode() for n in range(500)]
 
     async def test_K2_a_group_of_1000_a_join_and_a_second_stage(self, s: Scene) -> None:
@@ -195,7 +195,7 @@ class Results(Cases):
         await s.end(settle)
         assert await s.states("l", "r", "z", "after") == ["ready", "ready", "waiting", "waiting"]
         assert [(await s.get(id)).unmet for id in ("z", "after")] == [2, 1]
-        [counts] = await s.look.workflows(9)
+        [counts] = await s.flows.workflows(9)
         assert (counts.id, counts.created_at, counts.states) == ("w", s.now, {READY: 2, State.WAITING: 2})
         async with s.nothing_changes():
             assert await s.settle(settle) == ["replayed"]
@@ -223,8 +223,8 @@ class Results(Cases):
             "ok",
             "LeaseExpired",
         ]
-        assert [counts.id for counts in await s.look.workflows(9)] == ["b", "a"]
-        assert [told(parents) for parents in await s.look.parents(["a.c", "b.c", "late.c"], MUCH)] == [
+        assert [counts.id for counts in await s.flows.workflows(9)] == ["b", "a"]
+        assert [told(parents) for parents in await s.flows.parents(["a.c", "b.c", "late.c"], MUCH)] == [
             [("a.p", None, 0)],
             [("b.p", None, 0)],
             [],

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -31,12 +31,16 @@ from taskharbor.driver import (
     Group,
     GroupResult,
     Inspect,
+    Maintain,
+    Manage,
     Parent,
     Registry,
     Report,
     Schedules,
     WaitForWork,
     Within,
+    WorkflowStore,
+    capability,
 )
 from taskharbor.drivers import from_url
 from taskharbor.errors import LeaseError
@@ -45,6 +49,7 @@ T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
 KEEP = T0 + timedelta(days=1)
 MUCH = 2**24
 ALL = 100_000
+C = TypeVar("C")
 
 
 def at(seconds: float) -> datetime:
@@ -188,8 +193,7 @@ class Scene:
     def __init__(self, harness: Harness, driver: Driver) -> None:
         self.harness = harness
         self.driver = driver
-        assert isinstance(driver, Inspect), "the kit looks at jobs through Inspect (D13)"
-        self.look: Inspect = driver
+        self.look = capability(driver, Inspect)  # the kit looks at jobs through it
         self.now = T0
         self._opened: list[Driver] = [driver]
 
@@ -198,38 +202,44 @@ class Scene:
         self.now += timedelta(seconds=seconds)
 
     @property
+    def manage(self) -> Manage:
+        """The driver as a manager of jobs."""
+        return self._as(Manage)
+
+    @property
+    def upkeep(self) -> Maintain:
+        """The driver as a sweeper."""
+        return self._as(Maintain)
+
+    @property
+    def flows(self) -> WorkflowStore:
+        """The driver as a reader of workflows."""
+        return self._as(WorkflowStore)
+
+    @property
     def schedules(self) -> Schedules:
         """The driver as a keeper of recurring tasks."""
-        self._needs(Schedules)
-        assert isinstance(self.driver, Schedules)
-        return self.driver
+        return self._as(Schedules)
 
     @property
     def registry(self) -> Registry:
         """The driver as a register of workers."""
-        self._needs(Registry)
-        assert isinstance(self.driver, Registry)
-        return self.driver
+        return self._as(Registry)
 
     @property
     def counters(self) -> Counters:
         """The driver as a keeper of totals."""
-        self._needs(Counters)
-        assert isinstance(self.driver, Counters)
-        return self.driver
+        return self._as(Counters)
 
     @property
     def waits(self) -> WaitForWork:
-        """The driver as a giver of hints."""
-        self._needs(WaitForWork)
-        assert isinstance(self.driver, WaitForWork)
-        return self.driver
+        """The driver as a source of hints."""
+        return self._as(WaitForWork)
 
     @property
     def within(self) -> Within:
         """The driver as a guest and a host of transactions."""
-        assert isinstance(self.driver, Within)
-        return self.driver
+        return self._as(Within)
 
     @property
     def application(self) -> Application:
@@ -237,9 +247,10 @@ class Scene:
         assert self.harness.application is not None, "the cases of Within need a Harness with an `application`"
         return self.harness.application
 
-    def _needs(self, protocol: type) -> None:
+    def _as(self, protocol: type[C]) -> C:
         if protocol in self.harness.lacks:
             pytest.skip(f"the {self.driver.name} driver declares that it lacks {protocol.__name__}")
+        return capability(self.driver, protocol)
 
     async def another(self) -> Scene:
         """A second handle on the same store; an ephemeral driver is its own."""
@@ -306,25 +317,25 @@ class Scene:
 
     async def replay(self, id: str, **options: Any) -> str:
         """Replay one job."""
-        [answer] = await self.look.replay([Replay(id=id, **options)], self.now)
+        [answer] = await self.manage.replay([Replay(id=id, **options)], self.now)
         return answer
 
     async def withdraw(self, *ids: str) -> list[Any]:
         """Cancel by hand."""
-        return list(await self.look.cancel(ids, self.now, KEEP))
+        return list(await self.manage.cancel(ids, self.now, KEEP))
 
     async def dead_letter(self, *ids: str, reason: str = "by hand", keep_until: datetime = KEEP) -> list[Any]:
         """Dead-letter by hand."""
         deaths = [DeadLetter(id=id, reason=reason, fingerprint="f0", keep_until=keep_until) for id in ids]
-        return list(await self.look.dead_letter(deaths, self.now))
+        return list(await self.manage.dead_letter(deaths, self.now))
 
     async def sweep(self, limit: int = ALL) -> int:
         """Cancel what expired."""
-        return await self.look.sweep(self.now, KEEP, limit)
+        return await self.upkeep.sweep(self.now, KEEP, limit)
 
     async def prune(self, limit: int = ALL) -> int:
         """Forget what was kept long enough."""
-        return await self.look.prune(self.now, limit)
+        return await self.upkeep.prune(self.now, limit)
 
     async def get(self, id: str = "a") -> JobRecord:
         """The record of a job that must be there; a probe must see it in the same state."""
@@ -355,11 +366,11 @@ class Scene:
     async def everything(self) -> tuple[list[JobRecord], list[list[Parent]]]:
         """Every record with its edges."""
         records = await self.all()
-        return records, await self.look.parents([record.id for record in records], MUCH)
+        return records, await self.flows.parents([record.id for record in records], MUCH)
 
     async def parents(self, id: str, most: int = MUCH) -> list[Parent]:
         """The dependencies of one job."""
-        (found,) = await self.look.parents([id], most)
+        (found,) = await self.flows.parents([id], most)
         return found
 
     @asynccontextmanager

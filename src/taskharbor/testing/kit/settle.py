@@ -274,7 +274,7 @@ class Settle(Cases):
         """D8: a deleted job is unknown."""
         held = await s.held()
         await s.end(ack(held))
-        await s.look.delete(["a"])
+        await s.manage.delete(["a"])
         [refused] = await s.settle(ack(held))
         assert type(refused).__name__ == "JobNotInflight"
 

@@ -132,7 +132,7 @@ async def _dead_letter(s: Scene, token: str) -> Any:
 
 
 async def _delete(s: Scene, token: str) -> Any:
-    return (await s.look.delete(["a"]))[0]
+    return (await s.manage.delete(["a"]))[0]
 
 
 async def _replay(s: Scene, token: str) -> Any:
@@ -140,7 +140,7 @@ async def _replay(s: Scene, token: str) -> Any:
 
 
 async def _reschedule(s: Scene, token: str) -> Any:
-    return (await s.look.reschedule([Reschedule(id="a", run_at=at(90), priority=3)], s.now))[0]
+    return (await s.manage.reschedule([Reschedule(id="a", run_at=at(90), priority=3)], s.now))[0]
 
 
 async def _sweep(s: Scene, token: str) -> Any:

@@ -97,7 +97,7 @@ class Traces(Cases):
         await s.held("a", lease=5)
         await s.held("b", lease=9)
         await s.add(job("c", run_at=at(7)))
-        await s.look.pause("q", paused)
+        await s.manage.pause("q", paused)
         s.tick(4)
         assert await s.look.counts(s.now) == [QueueCounts(queue="q", paused=paused, claimed=2, scheduled=1)]
         s.tick(6)

@@ -18,7 +18,7 @@ class Upkeep(Cases):
         s.tick(9.999999)
         assert await s.sweep() == 0
         s.tick(0.000001)
-        assert await s.look.sweep(s.now, at(500), 10) == 1
+        assert await s.upkeep.sweep(s.now, at(500), 10) == 1
         record = await s.get()
         assert (record.state, record.completed_at, record.keep_until) == ("cancelled", s.now, at(500))
 
@@ -150,7 +150,7 @@ class Upkeep(Cases):
         """X8: within a workflow nobody has to go before another."""
         links = [child(f"n{number}", f"n{number - 1}", workflow_id="w") for number in range(1, 9)]
         await s.add(job("n0", workflow_id="w"), *links, workflow_id="w")
-        await s.look.cancel([f"n{number}" for number in range(9)], s.now, s.now)
+        await s.manage.cancel([f"n{number}" for number in range(9)], s.now, s.now)
         assert await s.prune(4) == 4
         # Nobody is left without those that he waits for.
         assert await s.states("n4", "n5") == ["cancelled", None]
@@ -182,7 +182,7 @@ class Upkeep(Cases):
         """X8, I2: a flow's key without end lives as long as anything of the flow does."""
         await s.add(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
         await s.end(ack(await s.claim("a"), keep_until=s.now), ack(await s.claim("b"), keep_until=at(60)))
-        assert await s.look.delete(["a"]) == ["deleted"]
+        assert await s.manage.delete(["a"]) == ["deleted"]
         assert await s.look.find_key("k", s.now) == "w"
         s.tick(60)
         assert await s.prune() == 1
@@ -214,7 +214,7 @@ class Upkeep(Cases):
         await s.end(ack(await s.held("done")))
         await s.add(job("p"), child("c", "p"), job("ready"))
         await s.end(ack(await s.claim("p")))
-        answers = await s.look.delete(["ready", "done", "nobody", "p", "done"])
+        answers = await s.manage.delete(["ready", "done", "nobody", "p", "done"])
         assert answers == ["live", "deleted", "missing", "needed", "missing"]
         assert await s.states("done", "ready", "p") == [None, "ready", "done"]
 
@@ -224,7 +224,7 @@ class Upkeep(Cases):
         await s.add(*flow)
         for id in "pc":
             await s.end(ack(await s.claim(id)))
-        assert await s.look.delete(["p", "c"]) == ["deleted", "deleted"]
+        assert await s.manage.delete(["p", "c"]) == ["deleted", "deleted"]
         await s.add(*flow)
         assert [parent.satisfied for parent in await s.parents("c")] == [False]
         assert (await s.get("c")).unmet == 1

@@ -11,7 +11,7 @@ import msgspec
 
 from taskharbor import AsyncTask, Flow, Graph, Harbor, Retry, Unrecoverable, chain, chord, current, group
 from taskharbor.core.states import State
-from taskharbor.driver import Inspect, Parent, capability
+from taskharbor.driver import Parent, WorkflowStore, capability
 from taskharbor.testing.simulation.cluster import Cluster, crash
 from taskharbor.workflows.flow import OnFailure
 
@@ -138,7 +138,7 @@ class Flows:
     async def _check(self, given: Any, expected: Any) -> None:
         """K3, K4: the results of the parents as they are nested, with a FailedStep exactly where one is not done."""
         id = current().id
-        (parents,) = await self._cluster.undisturbed(lambda store: capability(store, Inspect).parents([id], MUCH))
+        (parents,) = await self._cluster.undisturbed(lambda store: capability(store, WorkflowStore).parents([id], MUCH))
         if not all(parent.satisfied for parent in parents) or not _is_right(given, expected, iter(parents)):
             told = f"job {id} was given {given!r} instead of {expected!r}; its parents are {parents}"
             self._cluster.errors.append(WrongResult(told))

@@ -1,0 +1,87 @@
+"""The seam between the rules and the stores: five verbs, and small protocols cut by who calls them.
+
+Drivers store and move; they decide nothing. Every verb takes `now` and no driver reads a clock: an expiry is a stored
+value compared with `now`. Verbs take sequences, so that a hot path never makes one round trip per job. A verb is one
+atomic step per group, report or transition: it happens whole or not at all, and repeating it is safe. A driver may be
+called from several threads and event loops at once.
+
+    verbs         Driver         what every worker needs: enqueue, reserve, extend_lease, settle, close
+    reading       Inspect        records, keys, lists and counts: clients, admin, TaskManager
+    managing      Manage         cancel, dead_letter, delete, replay, reschedule, pause: clients, admin, TaskManager
+    upkeep        Maintain       sweep and prune: every worker
+    workflows     WorkflowStore  results of parents, workflows: workers, clients, admin
+    schedules     Schedules      recurring tasks: the scheduler of every worker, admin
+    registry      Registry, Counters   workers and totals: every worker, admin
+    engine        WaitForWork, ServerClock   hints and the engine's clock: sessions, idle workers
+    transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`
+    migration     Connect, Migrates   how a store is opened and migrated
+    offers        offered, capability   asking a driver for one of these
+
+Import from here; the modules are internal. Where a caller needs a protocol that the driver lacks, it gets
+`CapabilityMissing` (D13).
+"""
+
+from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
+from taskharbor.core.dependency import Parent
+from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
+from taskharbor.core.group import Enqueued, Group, GroupResult
+from taskharbor.core.lease import Extended, Report, Verdict
+from taskharbor.core.schedule import Schedule, Swap
+from taskharbor.core.steps.forget import PRUNE_AGAIN
+from taskharbor.driver.engine import ServerClock, WaitForWork
+from taskharbor.driver.managing import Manage
+from taskharbor.driver.migration import Connect, Migrates, Migration
+from taskharbor.driver.offers import COMMON, SPECIAL, capability, offered
+from taskharbor.driver.reading import DeadGroup, Inspect, QueueCounts
+from taskharbor.driver.registry import Counters, Registry, Tally, WorkerRecord
+from taskharbor.driver.schedules import Schedules
+from taskharbor.driver.transactions import OwnTransaction, Transaction, Within, at_once
+from taskharbor.driver.upkeep import Maintain
+from taskharbor.driver.verbs import Driver
+from taskharbor.driver.workflows import WorkflowCounts, WorkflowStore
+
+__all__ = [
+    "COMMON",
+    "PRUNE_AGAIN",
+    "SPECIAL",
+    "Cancellation",
+    "Connect",
+    "Counters",
+    "DeadGroup",
+    "DeadLetter",
+    "DeadLettering",
+    "Deletion",
+    "Driver",
+    "Enqueued",
+    "Extended",
+    "Group",
+    "GroupResult",
+    "Inspect",
+    "Maintain",
+    "Manage",
+    "Migrates",
+    "Migration",
+    "OwnTransaction",
+    "Parent",
+    "QueueCounts",
+    "Registry",
+    "Replay",
+    "Replaying",
+    "Report",
+    "Reschedule",
+    "Schedule",
+    "Schedules",
+    "ServerClock",
+    "Swap",
+    "Tally",
+    "Transaction",
+    "Verdict",
+    "WaitForWork",
+    "Within",
+    "WorkerRecord",
+    "WorkflowCounts",
+    "WorkflowStore",
+    "at_once",
+    "capability",
+    "offered",
+]

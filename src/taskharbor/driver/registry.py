@@ -1,0 +1,70 @@
+"""Workers as they report themselves, and totals of what was run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+
+class WorkerRecord(Struct, frozen=True, kw_only=True):
+    """A worker as it last reported itself. `overruns` counts its runs that are past their timeout (F5)."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    slots: int
+    busy: int
+    started_at: datetime
+    seen_at: datetime
+    overruns: int = 0
+
+
+@runtime_checkable
+class Registry(Protocol):
+    """Which workers are alive. For people only: ownership is by token, never by worker.
+
+    Called by workers every ten seconds and by `harbor.admin.workers`, `stats` and `health`.
+    """
+
+    async def beat(self, worker: WorkerRecord) -> None:
+        """Store the latest report of a worker."""
+        ...
+
+    async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
+        """Workers that reported at or after that time, by id."""
+        ...
+
+    async def forget_worker(self, id: str) -> None:
+        """Remove a worker that has stopped."""
+        ...
+
+
+class Tally(Struct, frozen=True):
+    """How many runs of a task ended how, within one minute."""
+
+    minute: datetime
+    queue: str
+    task: str
+    outcome: str
+    count: int
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class Counters(Protocol):
+    """Totals per minute, bounded in time.
+
+    Called by workers every ten seconds and by `harbor.admin.stats`.
+    """
+
+    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
+        """Add to the totals, and forget minutes before `forget_before`."""
+        ...
+
+    async def tallies(self, since: datetime) -> list[Tally]:
+        """The totals of the minutes at or after `since`, in order of time and names."""
+        ...

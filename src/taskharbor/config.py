@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
+from taskharbor.core.misfit import closest
 from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///taskharbor.db"
+KNOWN = ("app", "include", "url")  # what [tool.taskharbor] may hold
 URL_VARIABLE = "TASKHARBOR_URL"
 
 
@@ -80,7 +82,12 @@ def _table() -> dict[str, Any]:
         content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    return _inner(_inner(content, "tool", file), "taskharbor", file)
+    found = _inner(_inner(content, "tool", file), "taskharbor", file)
+    for name in found:
+        if name not in KNOWN:
+            guess = f" (did you mean {close!r}?)" if (close := closest(name, KNOWN)) else ""
+            raise ConfigError(f"{file}: [tool.taskharbor] has no {name!r}{guess}; known are {', '.join(KNOWN)}")
+    return found
 
 
 def _inner(table: dict[str, Any], name: str, file: Path) -> dict[str, Any]:

@@ -111,6 +111,20 @@ def test_health_counts_runs_past_their_timeout(desk: Desk) -> None:
     assert (answer["healthy"], answer["overruns"], answer["overrunning"]) == (True, 2, {"b:2": 2})
 
 
+def test_workers_whose_runs_are_all_past_their_timeout_are_stuck(desk: Desk) -> None:
+    """C, F5: with due jobs, that is not healthy: no slot becomes free by itself."""
+    now = datetime.now(UTC)
+    stuck = WorkerRecord(
+        id="a:1", host="a", pid=1, queues=("mail",), slots=2, busy=2, started_at=now, seen_at=now, overruns=2
+    )
+    asyncio.run(beat(desk, stuck))
+    assert desk.json("health", "--url", desk.url)["healthy"]
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert "every slot of its workers runs past a timeout: restart a:1" in unhealthy(desk)
+    asyncio.run(beat(desk, replace(stuck, id="b:2", overruns=1)))
+    assert desk.json("health", "--url", desk.url)["healthy"]
+
+
 def test_a_silent_worker_is_not_spoken_for(desk: Desk) -> None:
     """C: a worker that missed two reports is marked, and its runs and slots do not count."""
     now = datetime.now(UTC)

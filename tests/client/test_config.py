@@ -70,6 +70,7 @@ def test_a_url_is_shown_with_its_file_and_without_its_password(empty_folder: Pat
     ("content", "says"),
     [
         ("[tool.taskharbor]\nurl = 3\n", "url must be text"),
+        ('[tool.taskharbor]\nulr = "memory://"\n', "has no 'ulr' .did you mean 'url'"),
         ("[tool\n", "cannot be read"),
         ('tool = "x"\n', "must be a table"),
         ('[tool]\ntaskharbor = "memory://"\n', "must be a table"),

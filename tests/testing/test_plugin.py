@@ -204,7 +204,7 @@ import sys
 def test_nothing_is_imported(pytestconfig):
     assert pytestconfig.pluginmanager.hasplugin("taskharbor")
     ours = {name for name in sys.modules if name.partition(".")[0] in ("taskharbor", "msgspec", "apsw")}
-    assert ours == {"taskharbor", "taskharbor.pytest_plugin"}
+    assert ours == {"taskharbor", "taskharbor.pytest_plugin", "taskharbor.version"}
 """,
         encoding="utf-8",
     )

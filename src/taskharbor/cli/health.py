@@ -35,10 +35,11 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     """Say whether the work is being done.
 
     Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
-    that listens to it (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does not answer.
+    that listens to it and is not stuck (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does
+    not answer.
 
-    Dead jobs and runs past their timeout do not make it unhealthy; they are counted. Tasks of a TaskManager are not
-    due: no worker has to come.
+    Dead jobs do not make it unhealthy, nor do runs past their timeout unless they hold every slot; they are counted.
+    Tasks of a TaskManager are not due: no worker has to come.
     """
     try:
         harbor = here().store()
@@ -85,6 +86,12 @@ def _problems(
                 f"run `taskharbor worker {APPLICATION} -Q {counts.queue}`"
             )
             problems.append(("queue_without_worker", filled_in(message)))
+        elif stuck := _stuck(counts.queue, workers, now):
+            message = (
+                f"queue {counts.queue} has {output.count(counts.due, 'due job')}, and every slot of its workers runs "
+                f"past a timeout: restart {', '.join(stuck)}; `taskharbor jobs ls state:running` shows what hangs"
+            )
+            problems.append(("stuck", message))
         elif max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
             waited = length((now - counts.oldest_due).total_seconds())
             problems.append(
@@ -94,6 +101,14 @@ def _problems(
                 )
             )
     return problems
+
+
+def _stuck(queue: str, workers: Sequence[WorkerRecord], now: datetime) -> list[str]:
+    """The workers of a queue, if none of them has a slot that is free or will be: all their runs are past a timeout."""
+    listening = [worker for worker in workers if queue in worker.queues and not silent(worker, now)]
+    if all(overruns_of(worker, now) >= worker.slots for worker in listening):
+        return [worker.id for worker in listening]
+    return []
 
 
 def _named(problem: Problem) -> dict[str, str]:

@@ -17,7 +17,6 @@ from taskharbor.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from taskharbor.client.handle import Job
-    from taskharbor.client.step import Step
     from taskharbor.core.job import JobRecord
     from taskharbor.core.retry import Retry
     from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from taskharbor.task import AsyncTask, Task
     from taskharbor.worker.context import JobContext, current
     from taskharbor.workflows.run import Run
+    from taskharbor.workflows.step import Step
 
 __all__ = [
     "AsyncTask",
@@ -66,7 +66,7 @@ _HOMES = {
     "RetryAfter": "errors",
     "Run": "workflows.run",
     "Snooze": "errors",
-    "Step": "client.step",
+    "Step": "workflows.step",
     "Task": "task",
     "Unrecoverable": "errors",
     "chain": "flow",

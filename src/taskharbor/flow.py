@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
-from taskharbor.client.step import Step
 from taskharbor.core.collecting import FailedStep
 from taskharbor.errors import InvalidJob
 from taskharbor.workflows.flow import After, Flow, Group, OnFailure, Then, WithPolicy, next_step
 from taskharbor.workflows.graph import Graph
+from taskharbor.workflows.step import Step
 
 __all__ = ["FailedStep", "Flow", "Graph", "chain", "chord", "group"]
 

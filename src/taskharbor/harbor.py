@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from taskharbor import config, drivers
 from taskharbor.admin.admin import Admin
 from taskharbor.client.blocks import Managed
-from taskharbor.client.client import Client, listed, transaction_of
+from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
+from taskharbor.client.enqueue import Calls, enqueue_one, enqueue_one_blocking, listed
 from taskharbor.client.handle import Job
 from taskharbor.client.naming import check_function, name_of, returns_its_result
 from taskharbor.client.options import (
@@ -26,11 +27,10 @@ from taskharbor.client.options import (
     unknown_option,
 )
 from taskharbor.client.other_names import HARBOR_NAMES, hinting
-from taskharbor.client.portal import Portal, blocking
+from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.rng import own_rng
 from taskharbor.client.session import Session, Settings
-from taskharbor.client.step import Step, named_step
 from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
 from taskharbor.core.misfit import closest
@@ -44,6 +44,7 @@ from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
 from taskharbor.worker.workplace import Workplace
 from taskharbor.workflows.run import Run
+from taskharbor.workflows.step import Step, named_step
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import RecurringOptions
@@ -247,14 +248,15 @@ class Harbor(Workplace):
 
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """Store many steps at once: all of them or none."""
-        return await self._client.enqueue(listed(steps))
+        given = listed(steps)
+        return await self._client.submit(Calls(self._client, given)) if given else []
 
     def enqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """The blocking twin of `aenqueue_many`. With `tx=`, it uses that in the calling thread."""
-        given = listed(steps)
-        if (handle := transaction_of(given)) is None:
-            return self.portal.call("aenqueue_many", lambda: self.aenqueue_many(given))
-        return self._client.enqueue_blocking(given, handle)
+        if given := listed(steps):
+            return self._client.submit_blocking("aenqueue_many", Calls(self._client, given))
+        refuse_on_a_loop("aenqueue_many")
+        return []
 
     async def aenqueue(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
@@ -263,16 +265,13 @@ class Harbor(Workplace):
 
         `arguments` are by the names of the parameters. The options are those of `task.using(…)`.
         """
-        return await self._client.enqueue_one(self.step(task, arguments, **options))
+        return await enqueue_one(self._client, self.step(task, arguments, **options))
 
     def enqueue(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Job[Any]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
-        if (handle := options.get("tx")) is None:
-            return self.portal.call("aenqueue", lambda: self.aenqueue(task, arguments, **options))
-        (job,) = self._client.enqueue_blocking([self.step(task, arguments, **options)], handle)
-        return job
+        return enqueue_one_blocking(self._client, self.step(task, arguments, **options))
 
     def step(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]

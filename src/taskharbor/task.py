@@ -11,13 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from taskharbor.client.client import Client
+from taskharbor.client.enqueue import enqueue_one, enqueue_one_blocking
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions, checked, misplaced
 from taskharbor.client.other_names import TASK_NAMES, hinting
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.step import Step
 from taskharbor.errors import WrongArguments
+from taskharbor.workflows.step import Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,14 +101,11 @@ class _Enqueueable(Generic[P, R]):
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""
-        return await self._client.enqueue_one(self._step(args, kwargs))
+        return await enqueue_one(self._client, self._step(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
-        if (handle := self._options.get("tx")) is None:
-            return self.portal.call("aenqueue", lambda: self.aenqueue(*args, **kwargs))
-        (job,) = self._client.enqueue_blocking([self._step(args, kwargs)], handle)
-        return job
+        return enqueue_one_blocking(self._client, self._step(args, kwargs))
 
 
 class Task(_Enqueueable[P, R]):

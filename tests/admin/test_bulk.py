@@ -51,7 +51,7 @@ async def test_cancel_in_bites_with_progress(monkeypatch: pytest.MonkeyPatch) ->
 @virtual
 async def test_cancel_what_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     """T3, C: what has not ended, page by page; running jobs are asked to stop; a dry run only looks."""
-    monkeypatch.setattr("taskharbor.admin.base.PAGE", 3)
+    monkeypatch.setattr("taskharbor.client.client.PAGE", 3)
     world = Yard()
     (dead,) = await world.harbor.aenqueue_many([world.work.step(True)])
     await world.drain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskharbor import chain
-from taskharbor.admin import base, endings
+from taskharbor.admin import endings
 from taskharbor.errors import ConfigError
 from world import World, virtual
 
@@ -52,7 +52,7 @@ async def test_an_ending_of_several_jobs_is_refused_with_their_ids() -> None:
 async def test_the_search_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """C: on a large store only the newest jobs are searched; what is not found stays as it is, beside the others."""
     monkeypatch.setattr(endings, "SEARCHED", 10)
-    monkeypatch.setattr(base, "PAGE", 5)
+    monkeypatch.setattr("taskharbor.client.client.PAGE", 5)
     world = World()
 
     @world.harbor.task

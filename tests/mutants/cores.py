@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from taskharbor.client import step as steps
+from taskharbor.client import job_builder
 from taskharbor.core import decide as decisions
 from taskharbor.core import evolve, ids, outcome
 from taskharbor.core import wiring as wirings
@@ -182,7 +182,7 @@ def record_pruned_before_its_key(keep: Any, job: JobRecord, until: datetime) -> 
     return until
 
 
-@mutant((steps, "later"), by="a_delayed_job_runs_on_time")
+@mutant((job_builder, "later"), by="a_delayed_job_runs_on_time")
 def delay_in_minutes(later: Any, now: datetime, by: Any) -> datetime:
     """A delay is ten times too short."""
     at: datetime = later(now, by / 10)

@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 from taskharbor import Harbor, Job, Retry, Snooze, current
-from taskharbor.client.step import Step
 from taskharbor.errors import DriverError
 from taskharbor.testing.simulation import Cluster, Faults, crash
 from taskharbor.testing.simulation.flows import Flows
 from taskharbor.testing.simulation.rhythms import silence
+from taskharbor.workflows.step import Step
 
 QUEUES = ("default", "mail")
 SPAN = 20.0

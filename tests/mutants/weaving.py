@@ -8,7 +8,6 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from taskharbor.admin import workflows as operators
 from taskharbor.admin.workflows import Workflows
 from taskharbor.client.client import Client
 from taskharbor.core.evolve import Replay
@@ -20,9 +19,13 @@ from taskharbor.driver import Group, Manage, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.worker import executor as executors
 from taskharbor.worker.running import JobRun
+from taskharbor.workflows import deferred as deferring
 from taskharbor.workflows import flow as flows
-from taskharbor.workflows.flow import Edges, Flow, Plan, Steps
+from taskharbor.workflows import plan as plans
+from taskharbor.workflows import stored
+from taskharbor.workflows.flow import Flow
 from taskharbor.workflows.parent_results import ParentResults
+from taskharbor.workflows.plan import Edges, Plan, Steps
 
 from .mutant import MutantRegistry
 
@@ -86,35 +89,34 @@ def join_waits_for_nobody(joined: Any, flow: Flow[Any], layout: Steps, edges: Ed
     return joined(flow, layout, edges[:1])
 
 
-@mutant((flows, "paths"), by="a_flow_under_a_known_key_is_the_first_one")
+@mutant((plans, "paths"), by="a_flow_under_a_known_key_is_the_first_one")
 def result_of_a_flow_unnested(paths: Any, outs: Outs) -> Any:
     """Whoever finds a flow by its key sees its results in another form."""
     numbers = list(flat(outs))
     return ((number, [(place, len(numbers))]) for place, number in enumerate(numbers))
 
 
-@mutant((Client, "_group"), by="a_flow_under_a_known_key_is_the_first_one")
-def key_of_a_flow_ignored(group: Any, client: Client, plan: Plan[Any], options: Any, session: Any) -> Group:
+@mutant((Plan, "group"), by="a_flow_under_a_known_key_is_the_first_one")
+def key_of_a_flow_ignored(group: Any, plan: Plan[Any], session: Any) -> Group:
     """A flow enqueued twice under one key is stored twice."""
-    made: Group = group(client, plan, {**options, "idempotency_key": None}, session)
-    return made
+    made: Group = group(plan, session)
+    return replace(made, key=None, key_expires_at=None)
 
 
-@mutant((Client, "enqueue_with"), by="a_flow_comes_with_its_handlers_success")
-def flow_of_a_handler_unordered(enqueue_with: Any, client: Client, flow: Flow[Any]) -> Any:
+@mutant((deferring, "deferred"), by="a_flow_comes_with_its_handlers_success")
+def flow_of_a_handler_unordered(deferred: Any, client: Client, flow: Flow[Any]) -> Any:
     """The steps of a flow that a handler enqueued do not wait for each other."""
-    jobs, run = enqueue_with(client, flow)
+    jobs, run = deferred(client, flow)
     return tuple(replace(job, depends_on=()) for job in jobs), run
 
 
-@mutant((Workflows, "acancel"), by="a_cancelled_workflow_releases_nobody")
-async def workflow_cancelled_oldest_first(acancel: Any, workflows: Workflows, id: str) -> int:
+@mutant((stored, "cancel"), by="a_cancelled_workflow_releases_nobody")
+async def workflow_cancelled_oldest_first(cancel: Any, client: Client, id: str) -> int:
     """Steps that collect failures are released by the very cancellation, and run."""
-    where = Filter(workflow_id=id, states=operators._UNFINISHED)
-    pages = [page async for page in operators._pages(workflows._client, where)]
+    pages = [page async for page in client.pages(Filter(workflow_id=id, states=stored.UNFINISHED))]
     oldest_first = [job.id for page in pages for job in page][::-1]
     for first in range(0, len(oldest_first), len(pages[0])):
-        await workflows._client.cancel(oldest_first[first : first + len(pages[0])])
+        await client.cancel(oldest_first[first : first + len(pages[0])])
     return len(oldest_first)
 
 
@@ -122,24 +124,24 @@ async def workflow_cancelled_oldest_first(acancel: Any, workflows: Workflows, id
 async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """What was cancelled because of a failure stays so."""
     where = Filter(workflow_id=id, states=(Shown.DLQ,))
-    ids = [job.id async for page in operators._pages(workflows._client, where) for job in page]
+    ids = [job.id async for page in workflows._client.pages(where) for job in page]
     async with workflows._client.store() as driver:
         await capability(driver, Manage).replay([Replay(id=each) for each in ids], workflows._now())
     return ids
 
 
-@mutant((Workflows, "acancel"), by="a_cancelled_workflow_that_collects_can_be_replayed")
-async def cancelled_workflow_keeps_its_key(acancel: Any, workflows: Workflows, id: str) -> int:
+@mutant((stored, "cancel"), by="a_cancelled_workflow_that_collects_can_be_replayed")
+async def cancelled_workflow_keeps_its_key(cancel: Any, client: Client, id: str) -> int:
     """Nobody can enqueue again what was cancelled."""
     with mock.patch.object(MemoryDriver, "free_workflow_key", mock.AsyncMock()):
-        stopped: int = await acancel(workflows, id)
+        stopped: int = await cancel(client, id)
         return stopped
 
 
 @mutant((Workflows, "areplay"), by="a_cancelled_workflow_that_collects_can_be_replayed")
 async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """The last step of a workflow runs before the others, on their failures."""
-    ids = [job.id async for page in operators._pages(workflows._client, Filter(workflow_id=id)) for job in page]
+    ids = [job.id async for page in workflows._client.pages(Filter(workflow_id=id)) for job in page]
     for each in ids:
         async with workflows._client.store() as driver:
             await capability(driver, Manage).replay([Replay(id=each)], workflows._now())
@@ -150,7 +152,7 @@ async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id:
 async def workflow_replay_takes_what_was_collected(areplay: Any, workflows: Workflows, id: str) -> list[str]:
     """A failure that everybody has come to terms with is run again."""
     where = Filter(workflow_id=id, states=(Shown.DLQ, Shown.CANCELLED))
-    ids = [job.id async for page in operators._pages(workflows._client, where) for job in page][::-1]
+    ids = [job.id async for page in workflows._client.pages(where) for job in page][::-1]
     async with workflows._client.store() as driver:
         await capability(driver, Manage).replay([Replay(id=each) for each in ids], workflows._now())
     return ids

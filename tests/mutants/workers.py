@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from taskharbor.client import clock as clocks
 from taskharbor.client.client import Client
 from taskharbor.client.clock import EngineClock
-from taskharbor.client.step import Step
+from taskharbor.client.enqueue import Calls, enqueue_one
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
 from taskharbor.core.transition import Ack
@@ -33,6 +33,8 @@ from taskharbor.worker.settler import Settler
 from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker import Worker
+from taskharbor.workflows import deferred as deferring
+from taskharbor.workflows.step import Step
 
 from .mutant import MutantRegistry
 
@@ -277,11 +279,11 @@ def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
     return replace(outcome, new_jobs=()) if isinstance(outcome, Succeeded) else outcome
 
 
-@mutant((Client, "enqueue_with"), by="a_child_comes_with_its_parents_success")
-def children_enqueued_at_once(enqueue_with: Any, client: Client, step: Step[Any]) -> Any:
+@mutant((deferring, "deferred"), by="a_child_comes_with_its_parents_success")
+def children_enqueued_at_once(deferred: Any, client: Client, step: Step[Any]) -> Any:
     """What a handler enqueued with its success is stored even if it fails."""
-    _, job = enqueue_with(client, step)
-    asyncio.get_running_loop().create_task(client.enqueue_one(step))
+    _, job = deferred(client, step)
+    asyncio.get_running_loop().create_task(enqueue_one(client, step))
     return (), job
 
 
@@ -461,15 +463,16 @@ def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty
 # clients and clocks
 
 
-@mutant((Client, "enqueue_one"), by="many_submitters_of_one_key_create_one_job")
-async def key_check_then_put_in_the_client(enqueue_one: Any, client: Client, step: Step[Any]) -> Any:
+@mutant((Client, "submit"), by="many_submitters_of_one_key_create_one_job")
+async def key_check_then_put_in_the_client(submit: Any, client: Client, calls: Calls) -> Any:
     """The client looks for a key, and leaves it out of the enqueue if it is free."""
     async with client.store() as driver:
-        key = step.options.get("idempotency_key")
-        if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
-            step.options = {**step.options}
-            del step.options["idempotency_key"]
-    return await enqueue_one(client, step)
+        for call in calls._calls:
+            key = call.options.get("idempotency_key")
+            if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
+                call.options = {**call.options}
+                del call.options["idempotency_key"]
+    return await submit(client, calls)
 
 
 @mutant((EngineClock, "__call__"), by="the_engines_clock_rules")

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from taskharbor import Flow, Harbor, chord, group
-from taskharbor.client.step import Step
 from taskharbor.errors import DriverUnavailable
+from taskharbor.workflows.step import Step
 
 from .app import Settings, Watched, opened
 

@@ -9,7 +9,7 @@ import pytest
 from taskharbor import Flow, Graph, Step, chain, group
 from taskharbor.core.wiring import wiring_of
 from taskharbor.errors import InvalidJob
-from taskharbor.workflows.flow import Plan
+from taskharbor.workflows.flow import planned
 from world import virtual
 
 from .test_flows import Sums
@@ -19,7 +19,7 @@ MANY = 20_000
 
 def laid(flow: Flow[Any]) -> int:
     """How many jobs a flow is."""
-    return len(Plan(flow).laid)
+    return len(planned(flow, {}).laid)
 
 
 @virtual

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
+from taskharbor.client.client import Client
 from taskharbor.client.portal import Portal
 from taskharbor.core.filter import Filter, parse
-from taskharbor.core.job import JobRecord
-from taskharbor.driver import Inspect, capability
 from taskharbor.errors import JobNotFound
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
 
 LIMIT = 50
 BULK_LIMIT = 10_000
-PAGE = 1000
 ALIVE = timedelta(seconds=40)  # a worker reports every ten
 Words = str | Sequence[str] | Filter
 Ids = str | Sequence[str]
@@ -41,21 +35,6 @@ class Part:
         if isinstance(words, Filter):
             return words
         return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
-
-    async def _pages(self, where: Filter) -> AsyncIterator[list[JobRecord]]:
-        """Matching jobs, the newest first, page by page.
-
-        Handling a page may change what matches: the next one begins after its last job.
-        """
-        after = None
-        while True:
-            async with self._client.store() as driver:
-                page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
-            if page:
-                yield page
-            if len(page) < PAGE:
-                return
-            after = page[-1].id
 
     async def _why_gone(self, id: str) -> JobNotFound:
         if await self._client.workflow(id) is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.admin.base import BULK_LIMIT, LIMIT, PAGE, Ids, Part, Words, each
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, Ids, Part, Words, each
+from taskharbor.client.client import PAGE, Client
+from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, JobOptions, checked, seconds
 from taskharbor.client.portal import blocking
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.step import key_expiry
 from taskharbor.core.codec import Undecodable, checked_size, encode_named
 from taskharbor.core.decide import by_hand
 from taskharbor.core.evolve import Replay
@@ -25,9 +26,6 @@ from taskharbor.core.states import CANCELLED, DLQ, Shown, shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Manage, Replaying, capability
 from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
 
 BITE = 500
 MOMENT = timedelta(microseconds=1)
@@ -239,14 +237,8 @@ class DeadLetters(Part):
             jobs = await capability(driver, Inspect).get(ids)
         gone = False
         for workflow in dict.fromkeys(job.workflow_id for job in jobs if job is not None and job.workflow_id):
-            where, after = Filter(workflow_id=workflow, states=(Shown.CANCELLED,)), None
-            while True:
-                async with self._client.store() as driver:
-                    page = await capability(driver, Inspect).query(where, self._now(), PAGE, after)
+            async for page in self._client.pages(Filter(workflow_id=workflow, states=(Shown.CANCELLED,))):
                 gone |= bool((await self._delete([job.id for job in page], _is_cancelled)).deleted)
-                if len(page) < PAGE:
-                    break
-                after = page[-1].id
         return gone
 
     async def _delete(self, ids: Sequence[str], takes: Takes) -> Purged:

@@ -93,7 +93,7 @@ class Jobs(Part):
         async with self._client.store() as driver:
             records = await capability(driver, Inspect).get(asked)
         unknown = [text for text, record in zip(asked, records, strict=True) if record is None]
-        pages = ([job.id for job in page] async for page in self._pages(Filter()))
+        pages = ([job.id for job in page] async for page in self._client.pages(Filter()))
         found = await resolve(unknown, pages, "job")
         return [found.get(text, text) for text in asked]
 
@@ -244,7 +244,7 @@ class Jobs(Part):
             return [still(act, where, record, self._now()) for record in records]
 
         if among is None:
-            ids = await matching(act, where, self._pages(where), limit)
+            ids = await matching(act, where, self._client.pages(where), limit)
         else:
             ids = [*dict.fromkeys(each(among))]
         if do is None:

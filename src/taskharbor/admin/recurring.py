@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import Any, Protocol, Unpack
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import Part
+from taskharbor.client.client import Client
 from taskharbor.client.declaration import When, definition_of, recurrence
 from taskharbor.client.handle import Job
 from taskharbor.client.portal import blocking
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.step import named_step
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
@@ -29,9 +29,7 @@ from taskharbor.core.ticking import declared, is_live, paused, resumed, ticks
 from taskharbor.driver import Driver, Inspect, Schedules, Swap, capability
 from taskharbor.errors import ConfigError, ScheduleBusy, ScheduleExists, ScheduleNotFound
 from taskharbor.worker.scheduler import new_job
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
+from taskharbor.workflows.step import named_step
 
 # A worker looks every few seconds: a run that has been due for so long is seen to by none.
 OVERDUE = timedelta(seconds=30)

@@ -14,9 +14,9 @@ from statistics import median
 from msgspec import Struct
 
 from taskharbor.cli.bench_store import Ground
-from taskharbor.client.step import Step
 from taskharbor.errors import DriverUnavailable
 from taskharbor.harbor import Harbor
+from taskharbor.workflows.step import Step
 
 LINE, DRAIN, PING = "bench-line", "bench-drain", "bench-ping"
 PRODUCERS, SLOTS = 50, 100

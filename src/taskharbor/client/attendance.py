@@ -6,16 +6,20 @@ import asyncio
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from taskharbor.driver import Registry, offered
+from taskharbor.driver import Driver, Registry, offered
 from taskharbor.errors import NobodyWorks
 
-if TYPE_CHECKING:
-    from taskharbor.client.session import Session
-
 SEEN = timedelta(seconds=40)  # a worker reports every ten
+
+
+class Store(Protocol):
+    """An open store and its time, as a session has them."""
+
+    async def driver(self) -> Driver: ...
+    def now(self) -> datetime: ...
 
 
 class Attendance:
@@ -41,20 +45,20 @@ class Attendance:
             with self._lock:
                 self._working -= 1
 
-    async def is_anybody_there(self, session: Session) -> bool:
+    async def is_anybody_there(self, store: Store) -> bool:
         """Whether a worker runs here, or reports from another process."""
         if self._working or not self.elsewhere:
             return self._working > 0
-        registry = offered(await session.driver(), Registry)
-        return registry is not None and bool(await registry.workers(session.now() - SEEN))
+        registry = offered(await store.driver(), Registry)
+        return registry is not None and bool(await registry.workers(store.now() - SEEN))
 
 
 class Watch:
     """One wait without a timeout."""
 
-    def __init__(self, attendance: Attendance, session: Session) -> None:
+    def __init__(self, attendance: Attendance, store: Store) -> None:
         self._attendance = attendance
-        self._session = session
+        self._store = store
         self._loop = asyncio.get_running_loop()
         self._last_seen = self._loop.time()
 
@@ -66,7 +70,7 @@ class Watch:
     async def look(self, what: str) -> None:
         """`NobodyWorks` if nobody has for some time."""
         now = self._loop.time()
-        if await self._attendance.is_anybody_there(self._session):
+        if await self._attendance.is_anybody_there(self._store):
             self._last_seen = now
         elif now - self._last_seen >= self._attendance.patience:
             raise NobodyWorks(

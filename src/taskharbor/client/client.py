@@ -1,31 +1,31 @@
-"""Getting jobs into the store, and looking after them from outside."""
+"""The way to the store: groups of new jobs go in, and questions about ids are answered.
+
+It knows no flows and makes no handles: a `Submission` builds its group, and the handle that its caller gets.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from taskharbor.client.attendance import Watch
 from taskharbor.client.batching import no_answer
-from taskharbor.client.handle import Collected, Job
 from taskharbor.client.hints import discard
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.client.step import Preparation, Step, key_expiry
 from taskharbor.core.arguments import known
-from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
-from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.filter import Filter
+from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import TERMINAL, shown
-from taskharbor.core.workflow import mapped
 from taskharbor.driver import (
     Cancellation,
     Driver,
@@ -44,13 +44,31 @@ from taskharbor.driver import (
     offered,
 )
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
-from taskharbor.worker.context import lineage
-from taskharbor.workflows.flow import Flow, FlowOptions, Plan
-from taskharbor.workflows.run import Run
 
-R = TypeVar("R")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 LONGEST_WAIT = 5.0
 BREATH = 0.0005
+PAGE = 1000
+
+
+class Submission(Protocol[T_co]):
+    """Jobs that are stored as one group, and what the caller gets for them.
+
+    `tx` is the handle of the transaction that they go with. If `batched`, they may share a commit with others.
+    """
+
+    @property
+    def tx(self) -> object | None: ...
+    @property
+    def batched(self) -> bool: ...
+    def group(self, session: Session) -> Group:
+        """The group, built when the store is open."""
+        ...
+
+    def handle(self, group: Group, stored: Sequence[Enqueued]) -> T_co:
+        """The caller's handle on what was stored."""
+        ...
 
 
 closed_world: ContextVar[bool] = ContextVar("taskharbor_closed_world", default=False)
@@ -117,130 +135,35 @@ class Client:
         except TimeoutError as error:
             raise no_answer(limit) from error
 
-    async def enqueue(self, steps: Sequence[Step[Any]]) -> list[Job[Any]]:
-        """Store the steps as one group: all of them or none (D1)."""
-        if not steps:
-            return []
-        handle = transaction_of(steps)
+    async def submit(self, what: Submission[T]) -> T:
+        """Store a group: all of its jobs or none (D1). Within the transaction of a handle, if it has one (`tx=`)."""
         session = self.session
-        async with self.store() as driver:
-            target = driver if handle is None else _joined(driver, handle, blocks=False)
-            group = Group(jobs=tuple(self._prepared(steps, session)))
-            (result,) = await target.enqueue([group], session.now())
-        return self._handles(steps, result)
+        if what.batched and what.tx is None:
+            if not session.is_open:  # the engine's clock and its limits are known once it is
+                async with self.store():
+                    pass
+            group = what.group(session)
+            result = await session.intake.store(group)
+        else:
+            async with self.store() as driver:
+                target = driver if what.tx is None else _joined(driver, what.tx, blocks=False)
+                group = what.group(session)
+                (result,) = await target.enqueue([group], session.now())
+        return _handed(what, group, result)
 
-    def enqueue_blocking(self, steps: Sequence[Step[Any]], handle: object) -> list[Job[Any]]:
-        """Store the steps within the transaction of a handle that blocks: in this thread, which is the handle's."""
+    def submit_blocking(self, twin: str, what: Submission[T]) -> T:
+        """The same for a blocking caller. A transaction's handle is used in this thread, which is the handle's."""
+        if what.tx is None:
+            return self.portal.call(twin, lambda: self.submit(what))
         session = self.session
-        driver = session.portal.run(self._opened)
-        tx = _joined(driver, handle, blocks=True)
-        (result,) = at_once(tx.enqueue([Group(jobs=tuple(self._prepared(steps, session)))], session.now()))
-        return self._handles(steps, result)
-
-    async def enqueue_flow(self, plan: Plan[R], options: FlowOptions) -> Run[R]:
-        """Store the steps of a flow as one group, under its key if it has one (D1)."""
-        session = self.session
-        async with self.store() as driver:
-            handle = options.get("tx")
-            target = driver if handle is None else _joined(driver, handle, blocks=False)
-            group = self._group(plan, options, session)
-            (result,) = await target.enqueue([group], session.now())
-        return self._run(plan, group, result)
-
-    def enqueue_flow_blocking(self, plan: Plan[R], options: FlowOptions) -> Run[R]:
-        """Store a flow within the transaction of a handle that blocks: in this thread, which is the handle's."""
-        session = self.session
-        driver = session.portal.run(self._opened)
-        tx = _joined(driver, options.get("tx"), blocks=True)
-        group = self._group(plan, options, session)
+        tx = _joined(session.portal.run(self._opened), what.tx, blocks=True)
+        group = what.group(session)
         (result,) = at_once(tx.enqueue([group], session.now()))
-        return self._run(plan, group, result)
-
-    def _group(self, plan: Plan[Any], options: FlowOptions, session: Session) -> Group:
-        now = session.now()
-        preparation = Preparation(session.settings, now, session.chance, lineage())
-        workflow_id = preparation.new_id()
-        jobs = plan.jobs(preparation, workflow_id)
-        limit = session.payload_limit
-        for job in jobs:
-            if len(job.payload) > limit:
-                checked_size(job.payload, limit, f"the arguments of {job.type}")
-        key = options.get("idempotency_key")
-        expires_at = None if key is None else key_expiry(options, session.settings, now)
-        return Group(jobs=tuple(jobs), key=key, key_expires_at=expires_at, workflow_id=workflow_id)
-
-    def _run(self, plan: Plan[R], group: Group, result: GroupResult) -> Run[R]:
-        if isinstance(result, Exception):
-            raise result
-        first = result[0]
-
-        def returns(number: int) -> Any:
-            return plan.laid[number].step.returns
-
-        if not first.created:
-            known = mapped(plan.outs, returns) if first.same_payload else None
-            return Run(self, first.id, None, False, first.same_payload, known)
-
-        def handle(number: int) -> Job[Any]:
-            return (Collected if number in plan.collected else Job)(self, result[number].id, returns(number))
-
-        return Run(self, group.workflow_id or "", mapped(plan.outs, handle))
+        return _handed(what, group, result)
 
     async def _opened(self) -> Driver:
         async with self.store() as driver:
             return driver
-
-    def _handles(self, steps: Sequence[Step[Any]], result: GroupResult) -> list[Job[Any]]:
-        if isinstance(result, Exception):
-            raise result
-        return [
-            Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
-            for step, stored in zip(steps, result, strict=True)
-        ]
-
-    async def enqueue_one(self, step: Step[R]) -> Job[R]:
-        """Store one step, together with others that are enqueued at this moment; but in a transaction, alone."""
-        if transaction_of([step]) is not None:
-            return (await self.enqueue([step]))[0]
-        session = self.session
-        if not session.is_open:  # the engine's clock and its limits are known once it is
-            async with self.store():
-                pass
-        result = await session.intake.store(Group(jobs=tuple(self._prepared([step], session))))
-        if isinstance(result, Exception):
-            raise result
-        (stored,) = result
-        return Job(self, stored.id, step.task.signature.returns, stored.created, stored.same_payload)
-
-    def enqueue_with(self, flow: Flow[R]) -> tuple[tuple[NewJob, ...], Job[R] | Run[R]]:
-        """The jobs of a step or a flow, to be stored when the running job succeeds, and the handle on them."""
-        if not isinstance(flow, Flow):
-            raise InvalidJob(f"only steps and flows can be enqueued, such as task.step(…), not {flow!r}")
-        if isinstance(flow, Step):
-            return self._step_with(flow)
-        plan = Plan(flow)
-        if plan.client is None:
-            return (), plan.nothing()
-        if plan.client is not self:
-            raise InvalidJob("this flow belongs to another harbor than the running job: enqueue it by itself")
-        group = self._group(plan, {}, self.session)
-        return group.jobs, self._run(plan, group, tuple(Enqueued(job.id, True) for job in group.jobs))
-
-    def _step_with(self, step: Step[R]) -> tuple[tuple[NewJob, ...], Job[R]]:
-        if transaction_of([step]) is not None:
-            raise InvalidJob("current().enqueue stores with the job's own Ack, in no other transaction: leave tx= out")
-        (job,) = self._prepared([step], self.session)
-        return (job,), Job(self, job.id, step.task.signature.returns)
-
-    def _prepared(self, steps: Sequence[Step[Any]], session: Session) -> list[NewJob]:
-        if any(step.client is not self for step in steps):
-            raise InvalidJob("a step belongs to another harbor than the one that was to enqueue it")
-        limit = session.payload_limit  # also the engine's own, which is known once it is open
-        preparation = Preparation(session.settings, session.now(), session.chance, lineage())
-        for step in steps:
-            if len(step.payload) > limit:
-                checked_size(step.payload, limit, f"the arguments of {step.task.name}")
-        return preparation.jobs(steps)
 
     async def record(self, id: str) -> JobRecord | None:
         """The job as stored."""
@@ -252,6 +175,21 @@ class Client:
         async with self.store() as driver:
             found = await capability(driver, WorkflowStore).workflows(1, None, [id])
         return found[0] if found else None
+
+    async def pages(self, where: Filter) -> AsyncIterator[list[JobRecord]]:
+        """Matching jobs, the newest first, page by page.
+
+        Handling a page may change what matches: the next one begins after its last job.
+        """
+        after = None
+        while True:
+            async with self.store() as driver:
+                page = await capability(driver, Inspect).query(where, self.session.now(), PAGE, after)
+            if page:
+                yield page
+            if len(page) < PAGE:
+                return
+            after = page[-1].id
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
         """Cancel jobs in line at once; ask the holders of running ones to stop."""
@@ -309,22 +247,10 @@ class Client:
         await asyncio.sleep(min(wait, pause))
 
 
-def listed(steps: Iterable[Step[R]]) -> list[Step[R]]:
-    """The steps as a list; `InvalidJob` for one step alone, or something else."""
-    if not isinstance(steps, Iterable):
-        raise InvalidJob(f"give a list of steps, such as [task.step(1), task.step(2)], not {steps!r}")
-    return list(steps)
-
-
-def transaction_of(steps: Sequence[Step[Any]]) -> object | None:
-    """The handle that these steps go with (`tx=`), None if they go with none; all of them or none."""
-    for step in steps:
-        if not isinstance(step, Step):
-            raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {step!r}")
-    handle = steps[0].options.get("tx") if steps else None
-    if any(step.options.get("tx") is not handle for step in steps):
-        raise InvalidJob("steps that are enqueued together must have the same tx=, or none of them any")
-    return handle
+def _handed(what: Submission[T], group: Group, result: GroupResult) -> T:
+    if isinstance(result, Exception):
+        raise result
+    return what.handle(group, result)
 
 
 def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:

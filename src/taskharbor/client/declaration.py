@@ -11,10 +11,11 @@ from zoneinfo import ZoneInfo
 from msgspec import Struct
 from msgspec.structs import replace
 
+from taskharbor.client.call import Call
+from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.client.step import Preparation, Step
 from taskharbor.core.cron import cron
 from taskharbor.core.recurrence import (
     ANCHOR,
@@ -165,9 +166,9 @@ def check_options(options: JobOptions) -> None:
         raise ConfigError(f"{single[0]}= is about one job: a recurring task takes {', '.join(sorted(TASK_OPTIONS))}")
 
 
-def definition_of(step: Step[Any], when: Recurrence, session: Session, *, in_code: bool) -> Definition:
+def definition_of(call: Call, when: Recurrence, session: Session, *, in_code: bool) -> Definition:
     """What is stored for a recurring task: every option of its jobs is resolved (R5)."""
-    (job,) = Preparation(session.settings, session.now(), session.chance).jobs([step])
+    (job,) = JobBuilder(session).jobs([call])
     return Definition(
         task=job.type,
         when=when,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
+from taskharbor.client.client import Client
 from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.codec import decode_value
 from taskharbor.core.collecting import FailedStep
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State, shown
 from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
 
 R = TypeVar("R", covariant=True)
 

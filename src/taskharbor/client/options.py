@@ -34,6 +34,13 @@ _ELSEWHERE = {
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
+class KeyOptions(TypedDict, total=False):
+    """The idempotency key of a job or of a flow."""
+
+    idempotency_key: str
+    idempotency_ttl: Duration | None
+
+
 class JobOptions(TypedDict, total=False):
     """Everything that can be said about a job beside its task's own arguments."""
 

@@ -11,9 +11,10 @@ from collections import deque
 from random import Random
 
 from taskharbor.client.clock import Clock
+from taskharbor.client.job_builder import JobBuilder
+from taskharbor.client.lineage import lineage
 from taskharbor.client.options import Duration
 from taskharbor.client.portal import blocking
-from taskharbor.client.step import Preparation
 from taskharbor.core import evolve
 from taskharbor.core.codec import checked_size
 from taskharbor.core.job import JobRecord, NewJob
@@ -26,7 +27,6 @@ from taskharbor.manager import checks, rules
 from taskharbor.manager.claiming import BREATH, TRIES, Claiming
 from taskharbor.manager.desk import PAGE, Desk
 from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
-from taskharbor.worker.context import lineage
 
 
 class TaskManager(Claiming):
@@ -58,7 +58,7 @@ class TaskManager(Claiming):
             checked_size(payload, desk.limit, "the bytes of the payload")
             session = self._session
             job = NewJob(
-                id=Preparation(session.settings, session.now(), session.chance).new_id(),
+                id=JobBuilder(session).new_id(),
                 type=TASKS,
                 queue=TASKS,
                 payload=payload,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from msgspec import Struct
 
+from taskharbor.client.lineage import running_job
 from taskharbor.core.codec import checked_size, encode_value
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.text import bounded
@@ -16,11 +17,11 @@ from taskharbor.errors import LeaseLost, NoCurrentJob
 
 if TYPE_CHECKING:
     from taskharbor.client.handle import Job
-    from taskharbor.client.step import Step
     from taskharbor.worker.running import JobRun
     from taskharbor.worker.transaction import Block
     from taskharbor.workflows.flow import Flow
     from taskharbor.workflows.run import Run
+    from taskharbor.workflows.step import Step
 
 R = TypeVar("R")
 NOTE_LIMIT = 500
@@ -107,7 +108,9 @@ class JobContext(Struct, frozen=True):
     def enqueue(self, step: Step[R] | Flow[R]) -> Job[R] | Run[R]:
         """Enqueue a step or a flow in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
         self._must_go_on("nothing can be enqueued with it any more")
-        jobs, handle = self._run.host.client.enqueue_with(step)
+        from taskharbor.workflows.deferred import deferred
+
+        jobs, handle = deferred(self._run.host.client, step)
         self._run.own_effects().new_jobs += jobs
         return handle
 
@@ -152,8 +155,10 @@ def current() -> JobContext:
     return JobContext(run)
 
 
-enter = _current.set
-"""Make this the current run of the calling task. Every run has a context of its own, so nothing has to undo it."""
+def enter(run: JobRun) -> None:
+    """Make this the current run of the calling task. Every run has a context of its own, so nothing has to undo it."""
+    _current.set(run)
+    running_job.set(run.job)
 
 
 def running() -> JobContext | None:
@@ -166,14 +171,3 @@ def lose() -> None:
     """Let the current run end as if its worker had died: nothing is settled, and its lease expires."""
     if (run := _current.get()) is not None:
         run.host.lose(run)
-
-
-def lineage() -> dict[str, str] | None:
-    """Headers that tie a job enqueued inside a handler to the one that enqueues it."""
-    context = running()
-    if context is None:
-        return None
-    inherited: dict[str, Any] = {
-        name: value for name, value in context.headers.items() if name in ("correlation_id", "traceparent")
-    }
-    return {**inherited, "parent_id": context.id, "root_id": context.headers.get("root_id", context.id)}

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import Declared, definition_of
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.step import Step
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
@@ -129,8 +129,8 @@ class Scheduler:
             raise ConfigError(
                 f"the recurring task {each.name!r} cannot be called with its arguments=: {error}"
             ) from error
-        step = Step[object](self._client, each.task, payload, each.options)
-        return definition_of(step, each.when, self._session, in_code=True)
+        call = Call(self._client, each.task, payload, each.options)
+        return definition_of(call, each.when, self._session, in_code=True)
 
     def _tell_undeclared(self, stored: list[Schedule]) -> None:
         for schedule in [each for each in stored if each.name not in self._wanted]:

@@ -6,51 +6,24 @@ A flow lays its steps out (`core.workflow`); nothing else knows how it is built.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from msgspec.structs import replace
-
-from taskharbor.client.options import Duration, checked
+from taskharbor.client.call import Call
+from taskharbor.client.options import checked
 from taskharbor.core.collecting import FailedStep, collected, one_of
-from taskharbor.core.job import Dependency, NewJob
-from taskharbor.core.wiring import Wiring, wired
-from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, mapped, paths, policies, said, shape
+from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, said, shape
 from taskharbor.errors import InvalidJob
+from taskharbor.workflows.plan import Edges, FlowOptions, Plan, Steps
 from taskharbor.workflows.run import Run
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
-    from taskharbor.client.step import Preparation, Step
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 R2 = TypeVar("R2")
 M = TypeVar("M")
 OnFailure = Literal["hold", "cancel", "collect"]
-Steps = Layout["Step[Any]"]
-Edges = Sequence[Edge]
 NOTHING: Edges = ()
 MOST_KINDS = 8
-
-
-class FlowOptions(TypedDict, total=False):
-    """What can be said about a flow as a whole."""
-
-    idempotency_key: str
-    idempotency_ttl: Duration | None
-    tx: object
 
 
 class Flow(ABC, Generic[R]):
@@ -118,18 +91,13 @@ class Ready(Generic[R]):
 
     async def aenqueue(self) -> Run[R]:
         """Store all of it: whole or not at all. Returns after the commit."""
-        plan = Plan(self.flow)
-        return plan.nothing() if plan.client is None else await plan.client.enqueue_flow(plan, self.options)
+        plan = planned(self.flow, self.options)
+        return plan.nothing() if plan.client is None else await plan.client.submit(plan)
 
     def enqueue(self) -> Run[R]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
-        plan = Plan(self.flow)
-        client = plan.client
-        if client is None:
-            return plan.nothing()
-        if self.options.get("tx") is not None:
-            return client.enqueue_flow_blocking(plan, self.options)
-        return client.portal.call("aenqueue", lambda: client.enqueue_flow(plan, self.options))
+        plan = planned(self.flow, self.options)
+        return plan.nothing() if plan.client is None else plan.client.submit_blocking("aenqueue", plan)
 
 
 class Single(Flow[R]):
@@ -244,7 +212,7 @@ def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Continued[Any]]]:
 class Then(Continued[R], Single[R]):
     """A flow, and then a step that takes its result."""
 
-    def __init__(self, before: Flow[Any], step: Step[R]) -> None:
+    def __init__(self, before: Flow[Any], step: Call) -> None:
         self.before = before
         self.step = step
 
@@ -328,57 +296,16 @@ def joined(flow: Flow[Any], layout: Steps, edges: Edges) -> Edges:
     return edges
 
 
-def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
+def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """The step of a task that takes the result of what was before."""
-    follow: Callable[..., Step[Any]] | None = getattr(task, "following", None)
+    follow: Callable[..., Call] | None = getattr(task, "following", None)
     if follow is None:
         raise InvalidJob(f"what comes next is a task, made by @harbor.task, not {task!r}")
     return follow(before.returns, args, kwargs)
 
 
-class Plan(Generic[R]):
-    """A flow laid out: every step that will be a job, and whose they are."""
-
-    def __init__(self, flow: Flow[R]) -> None:
-        layout: Steps = Layout()
-        outs, _ = flow.lay(layout, ())
-        self.outs = mapped(outs, lambda edge: edge.parent)
-        self.collected = {edge.parent for edge in flat(outs) if edge.policy == "collect"}
-        self.laid = layout.laid
-        self.client = self._client()
-
-    def _client(self) -> Client | None:
-        """The harbor that all steps belong to; None if there are none."""
-        clients = {id(laid.step.client): laid.step.client for laid in self.laid}
-        if len(clients) > 1:
-            raise InvalidJob("a flow has steps of two harbors: a workflow lives in one store")
-        for laid in self.laid:
-            if alone := {"idempotency_key", "tx"} & laid.step.options.keys():
-                raise InvalidJob(
-                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({min(alone)}=…); "
-                    f"or for a job by itself, task.using({min(alone)}=…).enqueue(…) or harbor.enqueue(name, {{…}}, "
-                    f"{min(alone)}=…)"
-                )
-        return next(iter(clients.values()), None)
-
-    def jobs(self, preparation: Preparation, workflow_id: str) -> list[NewJob]:
-        """The jobs to store; most of a large one neither wait nor take anything."""
-        places = dict(paths(self.outs))
-        telling = places.keys() or {len(self.laid) - 1}
-        meanings = policies(self.laid)
-        jobs = preparation.jobs((laid.step for laid in self.laid), workflow_id)
-        for number, laid in enumerate(self.laid):
-            if laid.edges or number in telling:
-                job = jobs[number]
-                parents = zip(laid.edges, meanings[number], strict=True)
-                edges = tuple(Dependency(jobs[edge.parent].id, policy) for edge, policy in parents)
-                taken = 0 if laid.takes is None else len(edges)
-                outs = len(places) if number in telling else None
-                wiring = Wiring(laid.takes, taken, places.get(number), outs, number in self.collected)
-                payload = wired(job.payload, wiring)
-                jobs[number] = replace(job, depends_on=edges, payload=payload)
-        return jobs
-
-    def nothing(self) -> Run[R]:
-        """The run of a flow without steps: done, with what there is."""
-        return Run(None, "", self.outs)  # type: ignore[arg-type]
+def planned(flow: Flow[R2], options: FlowOptions) -> Plan[R2]:
+    """The plan of a flow: every step laid out."""
+    layout: Steps = Layout()
+    outs, _ = flow.lay(layout, ())
+    return Plan(layout, outs, options)

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from taskharbor.core.workflow import Edge, Layout, Outs, flat
 from taskharbor.errors import InvalidJob
-from taskharbor.workflows.flow import Edges, Flow, OnFailure, Single, Steps, joined, known_policy
+from taskharbor.workflows.flow import Flow, OnFailure, Single, joined, known_policy
+from taskharbor.workflows.plan import Edges, Steps
 
 R = TypeVar("R", covariant=True)
 R2 = TypeVar("R2")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
-from taskharbor.admin.workflows import Workflows, cause_of, results_of
+from taskharbor.client.client import Client
 from taskharbor.client.handle import Collected, Job
 from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.job import JobRecord
@@ -15,9 +15,7 @@ from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Standing, flat, mapped
 from taskharbor.driver import Inspect, at_once, capability
 from taskharbor.errors import JobCancelled, JobFailed
-
-if TYPE_CHECKING:
-    from taskharbor.client.client import Client
+from taskharbor.workflows import stored
 
 R = TypeVar("R", covariant=True)
 FEW, MANY = 16, 1000
@@ -58,26 +56,22 @@ class Run(Generic[R]):
         """Where blocking twins run."""
         return cast(Portal, _Here()) if self._client is None else self._client.portal
 
-    @property
-    def _workflows(self) -> Workflows | None:
-        return None if self._client is None else Workflows(self._client)
-
     async def astate(self) -> str:
         """running, held (something failed, and the rest waits for its replay), done, failed or cancelled."""
-        workflows = self._workflows
-        return Standing.DONE.value if workflows is None else (await workflows.aget(self.id)).state
+        if self._client is None:
+            return Standing.DONE.value
+        return (await stored.standing_of(self._client, await stored.counts_of(self._client, self.id))).value
 
     async def acancel(self) -> int:
-        """Cancel what has not ended; how many jobs that were. Running ones hear of it with their next heartbeat.
+        """Cancel what has not ended, and return the number of jobs. Running ones stop with their next heartbeat.
 
         `JobNotFound` if there is no such workflow.
         """
-        workflows = self._workflows
-        if workflows is None:
+        if self._client is None:
             return 0
-        stopped = await workflows.acancel(self.id)
+        stopped = await stored.cancel(self._client, self.id)
         if not stopped:
-            await workflows.aget(self.id)
+            await stored.counts_of(self._client, self.id)
         return stopped
 
     async def aresult(self, timeout: float | None = None) -> R:
@@ -94,15 +88,14 @@ class Run(Generic[R]):
         try:
             values = await self._values(client, list(flat(outs)), deadline)
         except JobCancelled:
-            if (why := await cause_of(client, self.id)) is None:
+            if (why := await stored.cause_of(client, self.id)) is None:
                 raise
             raise JobFailed(f"workflow {self.id} has failed: {why}. What waited for it was cancelled") from None
         return cast(R, _shaped(outs, iter(values)))
 
     async def _stored_outs(self, client: Client) -> Nested[Job[Any]]:
-        workflows = Workflows(client)
-        await workflows.aget(self.id)
-        found = await results_of(client, self.id)
+        await stored.counts_of(client, self.id)
+        found = await stored.results_of(client, self.id)
 
         def handle(job: JobRecord, returns: Any = Any) -> Job[Any]:
             return (Collected if wiring_of(job.payload).collects else Job)(client, job.id, returns)
@@ -152,7 +145,7 @@ class Run(Generic[R]):
             except TimeoutError:
                 state = await self.astate()
                 if state == Standing.HELD:
-                    why = await cause_of(client, self.id) or "something was cancelled that others wait for"
+                    why = await stored.cause_of(client, self.id) or "something was cancelled that others wait for"
                     raise JobFailed(
                         f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
                     ) from None

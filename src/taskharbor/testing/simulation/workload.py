@@ -10,11 +10,11 @@ from typing import Any
 
 from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
 from taskharbor.client.handle import Job
-from taskharbor.client.step import Step
 from taskharbor.errors import DriverError, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing.simulation.cluster import Cluster, crash
 from taskharbor.testing.simulation.flows import Flows
 from taskharbor.testing.simulation.rhythms import KINDS, Operator, Rhythms, silence, slots
+from taskharbor.workflows.step import Step
 
 QUEUES = ("default", "mail")
 SPAN = 60.0

@@ -1,0 +1,86 @@
+"""The builder of new jobs: gives each an id, and resolves every option at one moment (R2, R5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from taskharbor.client.call import Call
+from taskharbor.client.lineage import lineage
+from taskharbor.client.options import JobOptions, KeyOptions, moment, seconds
+from taskharbor.client.session import Session, Settings
+from taskharbor.core.codec import checked_size
+from taskharbor.core.decide import later
+from taskharbor.core.ids import Ids
+from taskharbor.core.job import NewJob
+
+
+class JobBuilder:
+    """Builds jobs that are stored together, all at the session's time of now."""
+
+    def __init__(self, session: Session) -> None:
+        self.now = session.now()
+        self.new_id = Ids(int(self.now.timestamp() * 1000), session.chance.getrandbits)
+        self._settings = session.settings
+        self._limit = session.payload_limit  # also the engine's own, which is known once it is open
+        self._lineage = lineage() or {}
+
+    def jobs(self, calls: Iterable[Call], workflow_id: str | None = None) -> list[NewJob]:
+        """The jobs of these calls; most share the options of the call before, which are resolved once."""
+        jobs: list[NewJob] = []
+        before: Call | None = None
+        pattern: NewJob | None = None
+        for call in calls:
+            if pattern is None or before is None or call.task is not before.task or call.options is not before.options:
+                pattern = self._pattern(call, workflow_id)
+            jobs.append(replace(pattern, id=pattern.id or self.new_id(), payload=call.payload))
+            before = call
+        return jobs
+
+    def checked(self, jobs: list[NewJob]) -> tuple[NewJob, ...]:
+        """The jobs, or `PayloadTooLarge` for the first whose payload is above the limit (R4)."""
+        for job in jobs:
+            if len(job.payload) > self._limit:
+                checked_size(job.payload, self._limit, f"the arguments of {job.type}")
+        return tuple(jobs)
+
+    def _pattern(self, call: Call, workflow_id: str | None) -> NewJob:
+        options, settings = call.options, self._settings
+        expires = options.get("expires")
+        timeout = options.get("timeout", settings.timeout)
+        key = options.get("idempotency_key")
+        return NewJob(
+            id=options.get("id", ""),
+            type=call.task.name,
+            queue=options.get("queue", "default"),
+            payload=b"",
+            priority=options.get("priority", 0),
+            run_at=_run_at(options, self.now),
+            expires_at=None if expires is None else _expiry(expires, self.now),
+            timeout=None if timeout is None else seconds(timeout),
+            max_attempts=options.get("max_attempts", settings.max_attempts),
+            max_crashes=options.get("max_crashes", settings.max_crashes),
+            idempotency_key=key,
+            key_expires_at=None if key is None else key_expiry(options, settings, self.now),
+            headers={**self._lineage, **options.get("headers", {})},
+            tags=tuple(options.get("tags", ())),
+            workflow_id=workflow_id,
+        )
+
+
+def _run_at(options: JobOptions, now: datetime) -> datetime | None:
+    if "delay" in options:
+        return later(now, seconds(options["delay"]))
+    return moment(options["run_at"]) if "run_at" in options else None
+
+
+def _expiry(expires: float | timedelta | datetime, now: datetime) -> datetime:
+    return moment(expires) if isinstance(expires, datetime) else later(now, seconds(expires))
+
+
+def key_expiry(options: KeyOptions, settings: Settings, now: datetime) -> datetime | None:
+    """When a key that is stored now expires; None if it expires with the record."""
+    ttl = options.get("idempotency_ttl", settings.idempotency_ttl)
+    return None if ttl is None else later(now, seconds(ttl))

@@ -1,0 +1,67 @@
+"""A step: one call of a task, as the smallest flow. What enqueues and flows are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from taskharbor.client.call import Call
+from taskharbor.client.client import Client
+from taskharbor.client.options import JobOptions, checked
+from taskharbor.client.registered_task import Registered
+from taskharbor.core.codec import encode_named
+from taskharbor.core.names import check_name
+from taskharbor.core.workflow import Edge, Outs
+from taskharbor.errors import WrongArguments
+from taskharbor.workflows.flow import Single
+from taskharbor.workflows.plan import Edges, Steps
+
+R = TypeVar("R", covariant=True)
+
+
+class Step(Call, Single[R]):
+    """One call of a task, ready to be stored; its result will be an R."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<Step {self.task.name}>"
+
+    def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
+        return Edge(layout.add(self, wait)), []
+
+    @property
+    def beginnings(self) -> int:
+        return 1
+
+
+def named_step(
+    client: Client, tasks: Mapping[str, Registered], task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]
+) -> Step[Any]:
+    """A call of a task by its name; where its code is not known, the arguments are taken as they are."""
+    session = client.session
+    if not isinstance(arguments, Mapping):
+        kind = type(arguments).__name__
+        raise WrongArguments(f"the arguments of {task} must be a dict by the names of its parameters, not {kind}")
+    found = tasks.get(task)
+    if found is None:
+        elsewhere = Registered(check_name("a task's name", task), _elsewhere, session.settings.retry, {})
+        return Step(client, elsewhere, encode_named(arguments, session.payload_limit), checked(options))
+    try:
+        payload = found.signature.encode((), arguments, session.payload_limit)
+    except WrongArguments as error:
+        if single := next((name for name in arguments if _is_misplaced(name, found)), None):
+            raise WrongArguments(
+                f"{error}; {single!r} is an option of the job: give it beside the arguments, as {single}=…"
+            ) from None
+        raise
+    return Step(client, found, payload, checked({**found.options, **options}))
+
+
+def _is_misplaced(name: str, task: Registered) -> bool:
+    """Whether an argument is an option of the job instead."""
+    return name in JobOptions.__annotations__ and name not in task.signature.parameters
+
+
+def _elsewhere() -> Any:
+    """Stands for a handler whose code is not here."""

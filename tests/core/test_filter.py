@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from taskharbor.core.filter import Filter, duration, parse
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import Shown, State, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import Shown, State
 from taskharbor.errors import ConfigError
 
 from .make import NOW, SECOND, record, records

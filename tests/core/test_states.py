@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import LIVE, MOVES, TERMINAL, Move, Shown, State, check, due_since, is_legal, shown
+from taskharbor.core.shown import due_since, shown
+from taskharbor.core.states import LIVE, MOVES, TERMINAL, Move, Shown, State, check, is_legal
 from taskharbor.errors import IllegalMove
 
 from .make import NOW, SECOND, claimed, lease, record

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from taskharbor.admin.base import ALIVE, Part
-from taskharbor.admin.completeness import MISSED, partial, totals
 from taskharbor.admin.dead_letters import DeadLetters
 from taskharbor.admin.jobs import Jobs
 from taskharbor.admin.workflows import Workflows
@@ -24,6 +23,7 @@ from taskharbor.client.registered_task import Registered
 from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
 from taskharbor.driver import Counters, Inspect, Manage, QueueCounts, Registry, Tally, WorkerRecord, capability
+from taskharbor.worker.tallies import MISSED, partial, totals
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import Recurring

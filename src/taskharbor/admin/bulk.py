@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import Shown, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import Shown
 from taskharbor.errors import ConfigError, InvalidJob
 
 A = TypeVar("A")

@@ -22,7 +22,8 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import CANCELLED, DLQ, Shown, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import CANCELLED, DLQ, Shown
 from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Manage, Replaying, capability
 from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments

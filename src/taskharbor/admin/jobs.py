@@ -28,7 +28,8 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import INFLIGHT, READY, WAITING, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import INFLIGHT, READY, WAITING
 from taskharbor.core.text import bounded
 from taskharbor.driver import (
     Cancellation,

@@ -24,7 +24,8 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
 from taskharbor.core.recurrence import MICROSECOND, Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
-from taskharbor.core.states import TERMINAL, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import TERMINAL
 from taskharbor.core.ticking import declared, is_live, paused, resumed, ticks
 from taskharbor.driver import Driver, Inspect, Schedules, Swap, capability
 from taskharbor.errors import ConfigError, ScheduleBusy, ScheduleExists, ScheduleNotFound

@@ -14,7 +14,8 @@ from taskharbor.client.portal import blocking
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import State, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import State
 from taskharbor.driver import Inspect, Manage, Parent, WorkflowCounts, WorkflowStore, capability
 from taskharbor.workflows import stored
 

@@ -17,7 +17,7 @@ from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.last_run import last_run
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import shown
+from taskharbor.core.shown import shown
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask

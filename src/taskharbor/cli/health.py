@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 import click
 from msgspec.structs import replace
 
-from taskharbor.admin.completeness import silent
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
@@ -20,6 +19,7 @@ from taskharbor.core.reserved import TASKS
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
 from taskharbor.harbor import Harbor
+from taskharbor.worker.tallies import silent
 
 NO_WORKER = f"no worker was seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`"
 Problem = tuple[str, str]

@@ -15,7 +15,8 @@ from taskharbor.core.decide import by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import Shown, State, due_since, shown
+from taskharbor.core.shown import due_since, shown
+from taskharbor.core.states import Shown, State
 from taskharbor.driver import DeadGroup
 
 LONGEST = 300  # an error in a table; JSON has the whole

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from taskharbor.admin.completeness import silent
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, since
 from taskharbor.cli.place import ask, here, place_options
@@ -19,6 +18,7 @@ from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.harbor import Harbor
+from taskharbor.worker.tallies import silent
 
 STATES = tuple(state.value for state in Shown)
 DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6}

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from taskharbor.admin.completeness import silent
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell
 from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
@@ -17,6 +16,7 @@ from taskharbor.cli.tables import Column, table
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.driver import WorkerRecord
+from taskharbor.worker.tallies import silent
 
 NO_WORKERS = f"No workers were seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`."
 COLUMNS = (

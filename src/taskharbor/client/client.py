@@ -25,7 +25,8 @@ from taskharbor.core.decide import later
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.states import TERMINAL, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import TERMINAL
 from taskharbor.driver import (
     Cancellation,
     Driver,

@@ -11,7 +11,8 @@ from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.codec import decode_value
 from taskharbor.core.collecting import FailedStep
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import State, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import State
 from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
 
 R = TypeVar("R", covariant=True)

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import Shown, shown
+from taskharbor.core.shown import shown
+from taskharbor.core.states import Shown
 from taskharbor.errors import ConfigError
 
 WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "since", "until")

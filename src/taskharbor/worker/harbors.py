@@ -16,13 +16,12 @@ from taskharbor.worker.executor import Middleware
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import Declared
-    from taskharbor.worker.workplace import Workplace
 
 
 class HarborParts(Struct, frozen=True, eq=False):
     """A harbor and what it is made of; a change of `middleware` is seen by its next worker."""
 
-    harbor: Workplace
+    harbor: object
     client: Client
     tasks: Mapping[str, Registered]
     middleware: list[Middleware]

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from taskharbor.admin.completeness import not_started
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.last_run import last_run
@@ -26,6 +25,7 @@ from taskharbor.worker.context import running
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.own_frames import own_frames
 from taskharbor.worker.running import JobRun, Stop
+from taskharbor.worker.tallies import not_started
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)

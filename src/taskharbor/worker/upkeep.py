@@ -8,13 +8,13 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-from taskharbor.admin.completeness import vanished
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Maintain, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
 from taskharbor.worker.observe import Observer
+from taskharbor.worker.tallies import vanished
 
 logger = logging.getLogger("taskharbor.upkeep")
 TICK = 1.0

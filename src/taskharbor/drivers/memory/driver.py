@@ -19,7 +19,8 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict, check_duration
 from taskharbor.core.reserved import is_news
 from taskharbor.core.schedule import Schedule
-from taskharbor.core.states import Shown, due_since, shown
+from taskharbor.core.shown import due_since, shown
+from taskharbor.core.states import Shown
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,

@@ -1,4 +1,4 @@
-"""What totals and records of workers say: which totals are runs, whether they are complete, which workers are silent.
+"""What totals and worker records mean: which totals are runs, whether they are complete, which workers are silent.
 
 A worker stores its totals every ten seconds, and loses the rest when it is killed.
 """

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from taskharbor.client.job_builder import JobBuilder
 from taskharbor.core.decide import Retention, token_of
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.reserved import TASKS
@@ -237,10 +238,11 @@ def retry_taken_for_a_failure(is_failed_by: Any, job: JobRecord, who: Caller, *r
     return job.settled_token == who.token
 
 
-@mutant((managers, "NewJob"), by="a_cancelled_task_keeps_its_key")
-def key_freed_on_cancel(new_job: Any, **fields: Any) -> NewJob:
+@mutant((JobBuilder, "managed"), by="a_cancelled_task_keeps_its_key")
+def key_freed_on_cancel(managed: Any, builder: JobBuilder, *given: Any) -> NewJob:
     """A task is cancelled as any job is."""
-    return NewJob(**{**fields, "kept": False})
+    job: NewJob = managed(builder, *given)
+    return replace(job, kept=False)
 
 
 @mutant((managers, "task_of"), by="only_claim_tells_the_token")

@@ -17,9 +17,9 @@ from taskharbor.admin.base import Part
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import When, definition_of, recurrence
 from taskharbor.client.handle import Job
+from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.portal import blocking
 from taskharbor.client.registered_task import Registered
-from taskharbor.core.ids import Ids
 from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
 from taskharbor.core.recurrence import MICROSECOND, Definition, Recurrence, decode
@@ -29,7 +29,6 @@ from taskharbor.core.states import TERMINAL
 from taskharbor.core.ticking import declared, is_live, paused, resumed, ticks
 from taskharbor.driver import Driver, Inspect, Schedules, Swap, capability
 from taskharbor.errors import ConfigError, ScheduleBusy, ScheduleExists, ScheduleNotFound
-from taskharbor.worker.scheduler import new_job
 from taskharbor.workflows.step import named_step
 
 # A worker looks every few seconds: a run that has been due for so long is seen to by none.
@@ -194,11 +193,11 @@ class Recurring(Part):
             raise ScheduleBusy(
                 f"the last run of {seen.name!r} has not ended: wait for job {seen.last_job_id}, or cancel it"
             )
-        id = Ids(int(now.timestamp() * 1000), self._client.session.chance.getrandbits)()
         slot = _free_slot(seen, definition.when, now)
+        job = JobBuilder(self._client.session, now).tick(seen.name, definition, slot, None)
         follows = definition.when.mode == "fixed_delay"  # then the next run follows this one
-        then = replace(seen, slot=None if follows else seen.slot, last_job_id=id, last_slot=slot)
-        return Swap(name=seen.name, seen=seen, then=then, job=new_job(seen.name, definition, None, slot, id))
+        then = replace(seen, slot=None if follows else seen.slot, last_job_id=job.id, last_slot=slot)
+        return Swap(name=seen.name, seen=seen, then=then, job=job)
 
     async def _swap(self, driver: Driver, swap: Swap) -> bool:
         (answer,) = await capability(driver, Schedules).swap_schedules([swap], self._now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -15,13 +16,17 @@ from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
 from taskharbor.core.job import NewJob
+from taskharbor.core.reserved import TASKS
+
+if TYPE_CHECKING:  # most programs have no cron to read
+    from taskharbor.core.recurrence import Definition
 
 
 class JobBuilder:
-    """Builds jobs that are stored together, all at the session's time of now."""
+    """Builds jobs of one moment: the session's time, unless another is given."""
 
-    def __init__(self, session: Session) -> None:
-        self.now = session.now()
+    def __init__(self, session: Session, now: datetime | None = None) -> None:
+        self.now = now or session.now()
         self.new_id = Ids(int(self.now.timestamp() * 1000), session.chance.getrandbits)
         self._settings = session.settings
         self._limit = session.payload_limit  # also the engine's own, which is known once it is open
@@ -38,6 +43,36 @@ class JobBuilder:
             jobs.append(replace(pattern, id=pattern.id or self.new_id(), payload=call.payload))
             before = call
         return jobs
+
+    def tick(self, name: str, definition: Definition, slot: datetime, run_at: datetime | None) -> NewJob:
+        """The job of a tick of a recurring task; its headers name both."""
+        return NewJob(
+            id=self.new_id(),
+            type=definition.task,
+            queue=definition.queue,
+            payload=definition.payload,
+            priority=definition.priority,
+            run_at=run_at,
+            timeout=definition.timeout,
+            max_attempts=definition.max_attempts,
+            max_crashes=definition.max_crashes,
+            headers={"schedule": name, "slot": slot.isoformat()},
+            tags=definition.tags,
+        )
+
+    def managed(self, payload: bytes, key: str | None, max_attempts: int | None) -> NewJob:
+        """The job of a TaskManager's task (M1)."""
+        return NewJob(
+            id=self.new_id(),
+            type=TASKS,
+            queue=TASKS,
+            payload=payload,
+            max_attempts=max_attempts,
+            max_crashes=None,
+            idempotency_key=key,
+            kept=True,
+            headers=self._lineage,
+        )
 
     def checked(self, jobs: list[NewJob]) -> tuple[NewJob, ...]:
         """The jobs, or `PayloadTooLarge` for the first whose payload is above the limit (R4)."""

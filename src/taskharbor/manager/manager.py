@@ -12,13 +12,12 @@ from random import Random
 
 from taskharbor.client.clock import Clock
 from taskharbor.client.job_builder import JobBuilder
-from taskharbor.client.lineage import lineage
 from taskharbor.client.options import Duration
 from taskharbor.client.portal import blocking
 from taskharbor.core import evolve
 from taskharbor.core.codec import checked_size
-from taskharbor.core.job import JobRecord, NewJob
-from taskharbor.core.reserved import KEY_PREFIX, TASKS
+from taskharbor.core.job import JobRecord
+from taskharbor.core.reserved import KEY_PREFIX
 from taskharbor.core.states import CANCELLED, DLQ, DONE
 from taskharbor.driver import Driver, Group
 from taskharbor.errors import TaskNotFound, TaskNotTerminal
@@ -57,17 +56,7 @@ class TaskManager(Claiming):
         async with self._desk() as desk:
             checked_size(payload, desk.limit, "the bytes of the payload")
             session = self._session
-            job = NewJob(
-                id=JobBuilder(session).new_id(),
-                type=TASKS,
-                queue=TASKS,
-                payload=payload,
-                max_attempts=most,
-                max_crashes=None,
-                idempotency_key=key,
-                kept=True,
-                headers=lineage() or {},
-            )
+            job = JobBuilder(session).managed(payload, key, most)
             result = await session.intake.store(Group(jobs=(job,)))
             if isinstance(result, Exception):
                 raise result

@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import Declared, definition_of
+from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
-from taskharbor.core.ids import Ids
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.recurrence import Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
@@ -211,9 +211,8 @@ class Scheduler:
         return swaps
 
     def _job(self, name: str, definition: Definition, slot: datetime, now: datetime) -> NewJob:
-        chance = self._session.chance
-        run_at = later(slot, timedelta(seconds=chance.random() * definition.when.jitter))
-        return new_job(name, definition, run_at, slot, Ids(int(now.timestamp() * 1000), chance.getrandbits)())
+        run_at = later(slot, timedelta(seconds=self._session.chance.random() * definition.when.jitter))
+        return JobBuilder(self._session, now).tick(name, definition, slot, run_at)
 
     def _tell_skipped(self, name: str, last: JobRecord) -> None:
         """Once for each run that ticks are skipped for."""
@@ -225,23 +224,6 @@ class Scheduler:
         if name not in self._unreadable:
             self._unreadable.add(name)
             logger.warning("recurring.unreadable: this worker leaves %s alone: %s", name, why)
-
-
-def new_job(name: str, definition: Definition, run_at: datetime | None, slot: datetime, id: str) -> NewJob:
-    """The job of one tick; its headers say of which."""
-    return NewJob(
-        id=id,
-        type=definition.task,
-        queue=definition.queue,
-        payload=definition.payload,
-        priority=definition.priority,
-        run_at=run_at,
-        timeout=definition.timeout,
-        max_attempts=definition.max_attempts,
-        max_crashes=definition.max_crashes,
-        headers={"schedule": name, "slot": slot.isoformat()},
-        tags=definition.tags,
-    )
 
 
 def _tell_declared(swap: Swap) -> None:

@@ -84,17 +84,17 @@ async def test_closing_waits_for_calls_under_way(
     line.answer.set()
     assert await under_way
     await closing
-    assert (tasks._session.is_open, line.closed) == (False, 1)
+    assert (tasks._lifecycle.session.is_open, line.closed) == (False, 1)
 
 
 @virtual
 async def test_closing_waits_only_so_long() -> None:
     """M3, X2: as long as a call may take; one that is still there is told."""
     tasks = TaskManager("memory://")
-    store = await tasks._harbor.adriver()
+    store = await tasks._lifecycle.harbor.adriver()
 
     async def stay() -> None:
-        with tasks._gate.entered():
+        with tasks._lifecycle.gate.entered():
             await tasks.aclose()
             await store.settle([], ManualClock()())
 
@@ -108,11 +108,11 @@ async def test_who_is_cancelled_while_closing_has_closed() -> None:
     """M3: at once, without waiting for calls under way."""
     tasks = TaskManager("memory://")
     await tasks.asubmit(b"x")
-    with tasks._gate.entered():
+    with tasks._lifecycle.gate.entered():
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await tasks.aclose()
-        assert not tasks._session.is_open
+        assert not tasks._lifecycle.session.is_open
 
 
 def test_threads_that_call_while_another_closes_are_told(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_threads_that_call_while_another_closes_are_told(tmp_path: Path) -> None
             closers = [pool.submit(tasks.close) for _ in range(2)]
             assert {type(call.exception(60)) for call in calls} == {StoreClosed}
             assert {closer.exception(60) for closer in closers} == {None}
-        assert not tasks._session.is_open
+        assert not tasks._lifecycle.session.is_open
     end(portals() - before)
 
 

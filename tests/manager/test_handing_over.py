@@ -44,7 +44,7 @@ async def test_a_restarted_agent_goes_on_with_its_token(w: World) -> None:
     assert (await restarted.aheartbeat(claim.id, "w1", 0.5)).claim_expires_at == w.clock() + timedelta(seconds=LEASE)
     assert (await restarted.aclaim(claim.id, "w1")).claim_token == claim.token
     assert (await restarted.acomplete(claim.id, "w1", b"done")).status == "completed"
-    assert len(restarted._held) == 0
+    assert len(restarted._claims) == 0
 
 
 @played
@@ -59,7 +59,7 @@ async def test_a_stateless_service_keeps_nothing(w: World) -> None:
     with pytest.raises(WrongWorker, match="pass the token="):
         await services[1].acomplete(claim.id, "w1", b"done")
     assert (await services[2].acomplete(claim.id, "w1", b"done", token=claim.token)).result == b"done"
-    assert [len(service._held) for service in services] == [0, 0, 0]
+    assert [len(service._claims) for service in services] == [0, 0, 0]
 
 
 @played
@@ -73,7 +73,7 @@ async def test_the_first_process_may_go_on_beside_the_second(w: World) -> None:
     with pytest.raises(TaskCompleted):
         await w.me.aheartbeat(claim.id, "w1")
     assert (await w.me.acomplete(claim.id, "w1", b"mine")).result == b"theirs"  # the same claim
-    assert len(w.me._held) == 0
+    assert len(w.me._claims) == 0
     with pytest.raises(TaskCompleted):
         await w.me.acomplete(claim.id, "w1", b"mine")  # nothing tells it from a stranger any more
 
@@ -154,7 +154,7 @@ async def test_a_claim_put_back_while_it_is_renewed_is_refused(w: World) -> None
         line.acts["extend_lease"] = (later, 1)
         with pytest.raises(TaskNotClaimed, match="is pending"):
             await getattr(hasty, f"a{name}")(claim.id, "w1", token=claim.token)
-        assert len(hasty._held) == 0
+        assert len(hasty._claims) == 0
 
 
 @played

@@ -22,8 +22,8 @@ from taskharbor.errors import (
     WrongWorker,
 )
 from taskharbor.manager import Task, TaskManager
-from taskharbor.manager.desk import PAGE
-from taskharbor.manager.holding import FEW, REMEMBERED
+from taskharbor.manager.claims import FEW, REMEMBERED
+from taskharbor.manager.task_store import PAGE
 from taskharbor.testing import LostReply, LostRequest, ManualClock, SkewedClock, Wrapper, script
 from world import time, virtual
 
@@ -444,7 +444,7 @@ async def test_complete_again_after_a_lost_reply_finds_out(w: World) -> None:
     w.tick(10 * LEASE)
     task = await me.acomplete(id, "w1", b"second")
     assert (task.status, task.result) == ("completed", b"first")
-    assert len(me._held) == 0
+    assert len(me._claims) == 0
 
 
 @played
@@ -572,7 +572,7 @@ async def test_a_manager_remembers_only_what_it_holds(w: World) -> None:
         id = await me.asubmit(b"x")
         await me.aclaim(id, "w1")
         await me.acomplete(id, "w1")
-    assert len(me._held) == 0
+    assert len(me._claims) == 0
 
 
 @played
@@ -581,7 +581,7 @@ async def test_a_manager_does_not_keep_payloads(w: World) -> None:
     id = await w.me.asubmit(b"x" * 1000)
     assert (await w.me.aclaim(id, "w1")).payload == b"x" * 1000
     assert (await w.me.aclaim(id, "w1")).payload == b"x" * 1000
-    held = w.me._held.of(id, "w1")
+    held = w.me._claims.of(id, "w1")
     assert held is not None
     assert (held.payload, held.result) == (b"", None)
     assert (await w.me.acomplete(id, "w1", b"done")).payload == b"x" * 1000
@@ -597,7 +597,7 @@ async def test_who_comes_too_late_forgets_its_claim(w: World) -> None:
     await w.other.acomplete(id, "w2", b"theirs")
     with pytest.raises(TaskCompleted):
         await w.me.acomplete(id, "w1", b"mine")
-    assert len(w.me._held) == 0
+    assert len(w.me._claims) == 0
 
 
 @played
@@ -628,7 +628,7 @@ def test_claims_that_ran_out_long_ago_are_forgotten() -> None:
                 await me.aclaim(id, "w1")
                 clock.advance(REMEMBERED / 100)
                 await me.aclaim(kept, "w1")
-            assert len(me._held) < FEW
+            assert len(me._claims) < FEW
             assert (await me.acomplete(kept, "w1")).attempts <= 3 * FEW
 
     asyncio.run(play())

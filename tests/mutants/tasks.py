@@ -23,8 +23,9 @@ from taskharbor.manager import Task, TaskManager, checks, rules
 from taskharbor.manager import manager as managers
 from taskharbor.manager import task as tasks
 from taskharbor.manager.checks import Caller
-from taskharbor.manager.desk import Desk
-from taskharbor.manager.holding import Holding
+from taskharbor.manager.claimer import Claimer
+from taskharbor.manager.claims import Claims
+from taskharbor.manager.task_store import TaskStore
 from taskharbor.worker import workplace
 
 from .mutant import MutantRegistry
@@ -90,10 +91,10 @@ async def token_taken_from_the_record(
     acomplete: Any, manager: TaskManager, id: str, worker: str, result: bytes | None = None
 ) -> Task:
     """Whoever goes by the holder's name may complete its task."""
-    async with manager._desk() as desk:
-        job = await desk.find(id)
+    async with manager._lifecycle.store() as store:
+        job = await store.find(id)
         if job.lease is not None and job.lease.worker == worker:
-            manager._held.take(job, desk.now)
+            manager._claims.take(job, store.now)
     done: Task = await acomplete(manager, id, worker, result)
     return done
 
@@ -111,10 +112,10 @@ def only_failures_use_attempts_up(decide: Any, job: JobRecord, *rest: Any) -> An
     return decide(replace(job, attempts=len(job.failures)), *rest)
 
 
-@mutant((TaskManager, "_taken"), by="lapsed_claims_use_attempts_up")
-async def claimed_beyond_the_last_attempt(taken: Any, manager: TaskManager, desk: Desk, job: JobRecord) -> Task:
+@mutant((Claimer, "_taken"), by="lapsed_claims_use_attempts_up")
+async def claimed_beyond_the_last_attempt(taken: Any, claimer: Claimer, store: TaskStore, job: JobRecord) -> Task:
     """A task that keeps killing its agents is handed out for ever."""
-    done: Task = await taken(manager, desk, replace(job, max_attempts=None))
+    done: Task = await taken(claimer, store, replace(job, max_attempts=None))
     return done
 
 
@@ -150,32 +151,32 @@ def lapsed_claims_shown_as_claimed(is_held: Any, job: JobRecord, now: datetime) 
     return job.state is INFLIGHT
 
 
-@mutant((TaskManager, "_extend"), by="a_claim_again_extends")
-async def claim_again_is_a_stranger(extend: Any, manager: TaskManager, *rest: Any) -> Exception:
+@mutant((Claimer, "_extend"), by="a_claim_again_extends")
+async def claim_again_is_a_stranger(extend: Any, claimer: Claimer, *rest: Any) -> bool:
     """Who has claimed a task already is turned away like anybody."""
-    return LookupError("not renewed")
+    return False
 
 
-@mutant((Holding, "of"), by="an_unheard_complete_can_be_repeated")
-def claim_forgotten_before_its_end_is_known(of: Any, holding: Holding, id: str, worker: str) -> Any:
+@mutant((Claims, "of"), by="an_unheard_complete_can_be_repeated")
+def claim_forgotten_before_its_end_is_known(of: Any, claims: Claims, id: str, worker: str) -> Any:
     """A call that failed on its way cannot be repeated."""
-    job = of(holding, id, worker)
+    job = of(claims, id, worker)
     if job is not None:
-        holding.forget(id, token_of(job))
+        claims.forget(id, token_of(job))
     return job
 
 
-@mutant((Desk, "settle"), by="an_outsiders_retry_ends_the_claim")
-async def refusal_taken_for_done(settle: Any, desk: Desk, *rest: Any) -> Any:
+@mutant((TaskStore, "settle"), by="an_outsiders_retry_ends_the_claim")
+async def refusal_taken_for_done(settle: Any, store: TaskStore, *rest: Any) -> Any:
     """A manager whose claim is over is told that it has completed the task."""
-    verdict = await settle(desk, *rest)
+    verdict = await settle(store, *rest)
     return "ok" if isinstance(verdict, LeaseError) else verdict
 
 
-@mutant((TaskManager, "_claim_of"), by="a_wrong_token_is_wrong_in_its_own_manager")
-async def token_ignored(claim_of: Any, manager: TaskManager, desk: Desk, who: Caller) -> Any:
+@mutant((Claimer, "claim_of"), by="a_wrong_token_is_wrong_in_its_own_manager")
+async def token_ignored(claim_of: Any, claimer: Claimer, store: TaskStore, who: Caller) -> Any:
     """A manager acts by what it holds, whatever token it is given."""
-    return await claim_of(manager, desk, who._replace(token=None))
+    return await claim_of(claimer, store, who._replace(token=None))
 
 
 @mutant((rules, "is_claim"), by="a_stale_token_is_void")
@@ -190,21 +191,21 @@ def token_without_its_worker_id(is_claim: Any, job: JobRecord, who: Caller) -> b
     return job.lease is not None and job.lease.token == who.token
 
 
-@mutant((TaskManager, "_resume"), by="a_void_token_claims_nothing")
-async def void_token_makes_a_claim(resume: Any, manager: TaskManager, desk: Desk, who: Caller) -> Task:
+@mutant((Claimer, "resume"), by="a_void_token_claims_nothing")
+async def void_token_makes_a_claim(resume: Any, claimer: Claimer, store: TaskStore, who: Caller) -> Task:
     """Who wants to go on with a claim that is over gets a new one."""
     try:
-        task: Task = await resume(manager, desk, who)
+        task: Task = await resume(claimer, store, who)
     except TaskNotClaimed:
-        task = await manager._claim(desk, who._replace(token=None))
+        task = await claimer.claim(store, who._replace(token=None))
     return task
 
 
-@mutant((TaskManager, "_resume"), by="a_claim_goes_on_elsewhere")
-async def claim_by_token_not_kept(resume: Any, manager: TaskManager, desk: Desk, who: Caller) -> Task:
+@mutant((Claimer, "resume"), by="a_claim_goes_on_elsewhere")
+async def claim_by_token_not_kept(resume: Any, claimer: Claimer, store: TaskStore, who: Caller) -> Task:
     """Who goes on with a claim has to pass the token for ever."""
-    task: Task = await resume(manager, desk, who)
-    manager._held.drop(who.id)
+    task: Task = await resume(claimer, store, who)
+    claimer.claims.drop(who.id)
     return task
 
 
@@ -278,17 +279,17 @@ def reason_of_a_dead_letter_lost(ended_by_hand: Any, job: JobRecord, now: dateti
     return None
 
 
-@mutant((Desk, "_get"), by="an_ordinary_job_is_no_task")
-async def any_job_is_a_task(get: Any, desk: Desk, id: str) -> Any:
+@mutant((TaskStore, "_get"), by="an_ordinary_job_is_no_task")
+async def any_job_is_a_task(get: Any, store: TaskStore, id: str) -> Any:
     """A manager claims whatever has an id."""
-    (job,) = await desk._inspect.get([id])
+    (job,) = await store._inspect.get([id])
     return job
 
 
-@mutant((Desk, "claim"), by="a_wrong_clock_hides_no_task")
-async def tasks_have_a_schedule(claim: Any, desk: Desk, job: JobRecord, worker: str, lease: timedelta) -> Any:
+@mutant((TaskStore, "claim"), by="a_wrong_clock_hides_no_task")
+async def tasks_have_a_schedule(claim: Any, store: TaskStore, job: JobRecord, worker: str, lease: timedelta) -> Any:
     """What was submitted by a clock ahead has to wait for it."""
-    claimed = await desk._driver.reserve([], desk.now, lease, 1, worker, [job.id])
+    claimed = await store._driver.reserve([], store.now, lease, 1, worker, [job.id])
     return claimed[0] if claimed else None
 
 
@@ -297,8 +298,8 @@ async def submit_looks_then_stores(
     asubmit: Any, manager: TaskManager, payload: bytes, *, idempotency_key: str | None = None
 ) -> Any:
     """The key is looked up, and then the task is stored."""
-    async with manager._harbor.client.store() as driver:
-        known = await capability(driver, Inspect).find_key(str(idempotency_key), manager._session.now())
+    async with manager._lifecycle.harbor.client.store() as driver:
+        known = await capability(driver, Inspect).find_key(str(idempotency_key), manager._lifecycle.session.now())
     return known or await asubmit(manager, payload)
 
 

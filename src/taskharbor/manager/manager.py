@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from random import Random
+from types import TracebackType
+from typing import Self
 
 from taskharbor.client.clock import Clock
 from taskharbor.client.job_builder import JobBuilder
@@ -23,12 +25,14 @@ from taskharbor.driver import Driver, Group
 from taskharbor.errors import TaskNotFound, TaskNotTerminal
 from taskharbor.harbor import Harbor
 from taskharbor.manager import checks, rules
-from taskharbor.manager.claiming import BREATH, TRIES, Claiming
-from taskharbor.manager.desk import PAGE, Desk
+from taskharbor.manager.call_gate import GatedPortal
+from taskharbor.manager.claimer import BREATH, TRIES, Claimer
+from taskharbor.manager.lifecycle import Lifecycle
 from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
+from taskharbor.manager.task_store import PAGE, TaskStore
 
 
-class TaskManager(Claiming):
+class TaskManager:
     """Tasks in the store that is named by a URL (None: as for `Harbor`), or that a driver or a harbor has open.
 
     A claim holds for `lease` seconds and a `heartbeat` renews it. It belongs to this very manager, and to any process
@@ -44,7 +48,44 @@ class TaskManager(Claiming):
         clock: Clock | None = None,
         chance: Random | None = None,
     ) -> None:
-        super().__init__(store, lease, clock, chance)
+        self._lifecycle = Lifecycle(store, clock, chance)
+        self._claimer = Claimer(self._lifecycle, lease)
+        self._claims = self._claimer.claims
+
+    def __repr__(self) -> str:
+        return f"<TaskManager on {self._lifecycle.harbor!r}>"
+
+    @property
+    def portal(self) -> GatedPortal:
+        """Where blocking twins run."""
+        return self._lifecycle.portal
+
+    async def aclose(self) -> None:
+        """Let go of the store, if this manager opened it, once the calls under way have their answers.
+
+        Any later call is `StoreClosed`.
+        """
+        await self._lifecycle.aclose()
+
+    def close(self) -> None:
+        """The blocking twin of `aclose`."""
+        self._lifecycle.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
     # submitting
 
@@ -53,9 +94,9 @@ class TaskManager(Claiming):
         payload = checks.checked_payload(payload)
         key = None if idempotency_key is None else checks.stored_key(idempotency_key)
         most = checks.checked_attempts(max_attempts)
-        async with self._desk() as desk:
-            checked_size(payload, desk.limit, "the bytes of the payload")
-            session = self._session
+        async with self._lifecycle.store() as store:
+            checked_size(payload, store.limit, "the bytes of the payload")
+            session = self._lifecycle.session
             job = JobBuilder(session).managed(payload, key, most)
             result = await session.intake.store(Group(jobs=(job,)))
             if isinstance(result, Exception):
@@ -73,8 +114,8 @@ class TaskManager(Claiming):
         the same worker's next `claim` finds it.
         """
         who = checks.checked_caller(task_id, worker_id, token)
-        async with self._desk() as desk:
-            return await (self._claim(desk, who) if token is None else self._resume(desk, who))
+        async with self._lifecycle.store() as store:
+            return await (self._claimer.claim(store, who) if token is None else self._claimer.resume(store, who))
 
     async def aheartbeat(
         self, task_id: str, worker_id: str, progress: float | None = None, note: str = "", *, token: str | None = None
@@ -85,11 +126,11 @@ class TaskManager(Claiming):
         """
         who = checks.checked_caller(task_id, worker_id, token)
         checks.checked_progress(progress, note, None)
-        async with self._desk() as desk:
-            claim = await self._claim_of(desk, who)
-            if claim is not None and (job := await self._renewed(desk, claim, progress, note)) is not None:
-                return task_of(job, desk.now)
-            raise rules.refusal(await desk.find(who.id), who, desk.now)
+        async with self._lifecycle.store() as store:
+            claim = await self._claimer.claim_of(store, who)
+            if claim is not None and (job := await self._claimer.renewed(store, claim, progress, note)) is not None:
+                return task_of(job, store.now)
+            raise rules.refusal(await store.find(who.id), who, store.now)
 
     async def acomplete(
         self, task_id: str, worker_id: str, result: bytes | None = None, *, token: str | None = None
@@ -97,18 +138,18 @@ class TaskManager(Claiming):
         """End one's own task well. Repeated by the claim that completed it, return what is stored."""
         who = checks.checked_caller(task_id, worker_id, token)
         result = checks.checked_result(result)
-        async with self._desk() as desk:
-            checked_size(result or b"", desk.limit, "the bytes of the result")
-            if (claim := await self._claim_of(desk, who)) is not None:
-                to, now = rules.completed(claim, result), desk.now
-                if await desk.settle(to, now) == "ok":
-                    return await self._settled(desk, evolve.settled(claim, to, now))
-            job = await desk.find(who.id)
+        async with self._lifecycle.store() as store:
+            checked_size(result or b"", store.limit, "the bytes of the result")
+            if (claim := await self._claimer.claim_of(store, who)) is not None:
+                to, now = rules.completed(claim, result), store.now
+                if await store.settle(to, now) == "ok":
+                    return await self._settled(store, evolve.settled(claim, to, now))
+            job = await store.find(who.id)
             if job.state is DONE:
-                self._held.drop(who.id)
+                self._claims.drop(who.id)
             if rules.is_completed_by(job, who, claim, result):
-                return task_of(job, desk.now)
-            raise rules.refusal(job, who, desk.now)
+                return task_of(job, store.now)
+            raise rules.refusal(job, who, store.now)
 
     async def afail(
         self, task_id: str, worker_id: str, error: str | BaseException, *, token: str | None = None
@@ -117,74 +158,74 @@ class TaskManager(Claiming):
         failed it, return what is stored."""
         who = checks.checked_caller(task_id, worker_id, token)
         failure = rules.failure_of(checks.checked_error(error))
-        async with self._desk() as desk:
-            if (claim := await self._claim_of(desk, who)) is not None:
-                to = rules.failed(claim, failure, now := desk.now)
-                if await desk.settle(to, now) == "ok":
-                    return await self._settled(desk, evolve.settled(claim, to, now))
-            job = await desk.find(who.id)
+        async with self._lifecycle.store() as store:
+            if (claim := await self._claimer.claim_of(store, who)) is not None:
+                to = rules.failed(claim, failure, now := store.now)
+                if await store.settle(to, now) == "ok":
+                    return await self._settled(store, evolve.settled(claim, to, now))
+            job = await store.find(who.id)
             if rules.is_failed_by(job, who, claim, failure):
-                self._held.forget(who.id, job.settled_token)
-                return task_of(job, desk.now)
-            raise rules.refusal(job, who, desk.now)
+                self._claims.forget(who.id, job.settled_token)
+                return task_of(job, store.now)
+            raise rules.refusal(job, who, store.now)
 
-    async def _settled(self, desk: Desk, job: JobRecord) -> Task:
+    async def _settled(self, store: TaskStore, job: JobRecord) -> Task:
         """The task after its claim's end, as it is stored: an operator may have cancelled it. If it is gone by now,
         without its payload."""
         try:
-            stored = await desk.find(job.id)
+            stored = await store.find(job.id)
         except TaskNotFound:
             stored = job
-        self._held.forget(job.id, job.settled_token)
-        return task_of(stored, desk.now)
+        self._claims.forget(job.id, job.settled_token)
+        return task_of(stored, store.now)
 
     # looking after
 
     async def aretry(self, task_id: str) -> Task:
         """Put a claimed or failed task back to pending, whoever holds it, while attempts remain."""
         id = checks.checked_id(task_id)
-        async with self._desk() as desk:
+        async with self._lifecycle.store() as store:
             for number in range(TRIES):
                 await asyncio.sleep(number * BREATH)
-                job = await desk.find(id)
+                job = await store.find(id)
                 if job.state is DONE:
-                    raise rules.ended(job, desk.now)
+                    raise rules.ended(job, store.now)
                 if is_spent(job):
                     raise rules.used_up(job)
-                if (found := await self._put_back(desk, job)) is not None:
-                    return task_of(found, desk.now)
+                if (found := await self._put_back(store, job)) is not None:
+                    return task_of(found, store.now)
         raise rules.restless(id)
 
-    async def _put_back(self, desk: Desk, job: JobRecord) -> JobRecord | None:
+    async def _put_back(self, store: TaskStore, job: JobRecord) -> JobRecord | None:
         """The task as pending; None if it has changed meanwhile."""
         if job.state in (DLQ, CANCELLED):
-            return await desk.find(job.id) if await desk.replay(job) else None
-        if not is_held(job, desk.now):
-            return None if is_stopping(job, desk.now) else job
-        to = rules.put_back(job, now := desk.now)
-        if await desk.settle(to, now) != "ok":
+            return await store.find(job.id) if await store.replay(job) else None
+        if not is_held(job, store.now):
+            return None if is_stopping(job, store.now) else job
+        to = rules.put_back(job, now := store.now)
+        if await store.settle(to, now) != "ok":
             return None
-        self._held.forget(job.id, to.token)
-        back = await desk.find(job.id)
+        self._claims.forget(job.id, to.token)
+        back = await store.find(job.id)
         if back.state in (DLQ, CANCELLED) and back.settled_token == to.token:  # an operator had asked for that end
-            await desk.replay(back)
-            back = await desk.find(job.id)
+            await store.replay(back)
+            back = await store.find(job.id)
         return back
 
     async def aget(self, task_id: str) -> Task:
         """A task by its id."""
         id = checks.checked_id(task_id)
-        async with self._desk() as desk:
-            return task_of(await desk.find(id), desk.now)
+        async with self._lifecycle.store() as store:
+            return task_of(await store.find(id), store.now)
 
     async def aget_by_idempotency_key(self, key: str) -> Task:
         """A task by the key that it was submitted with."""
         stored = checks.stored_key(key)
-        async with self._desk() as desk:
-            id = await desk.find_key(stored)
+        async with self._lifecycle.store() as store:
+            id = await store.find_key(stored)
             if id is None:
                 raise TaskNotFound(f"there is no task with the key {stored.removeprefix(KEY_PREFIX)!r}")
-            return task_of(await desk.find(id), desk.now)
+            return task_of(await store.find(id), store.now)
 
     async def alist(self, status: TaskStatus | str | None = None, *, limit: int | None = None) -> list[Task]:
         """Tasks of a status, or all, the oldest first. All that match are read, the newest first, also with a limit."""
@@ -193,8 +234,8 @@ class TaskManager(Claiming):
         seen: set[str] = set()
         after: str | None = None
         while True:
-            async with self._desk() as desk:  # each page has the time that any call has
-                page, now = await desk.page(() if only is None else STATES[only], after), desk.now
+            async with self._lifecycle.store() as store:  # each page has the time that any call has
+                page, now = await store.page(() if only is None else STATES[only], after), store.now
             tasks = [task_of(job, now) for job in page if job.id not in seen]
             found.extendleft(task for task in tasks if only in (None, task.status))
             seen.update(task.id for task in tasks)
@@ -205,15 +246,15 @@ class TaskManager(Claiming):
     async def adelete(self, task_id: str) -> None:
         """Remove a task that has ended, and its key."""
         id = checks.checked_id(task_id)
-        async with self._desk() as desk:
+        async with self._lifecycle.store() as store:
             for _ in range(TRIES):
-                await desk.find(id)
-                answer = await desk.delete(id)
+                await store.find(id)
+                answer = await store.delete(id)
                 if answer == "deleted":
                     return
                 if answer == "missing":
                     raise TaskNotFound(f"task {id} was deleted meanwhile")
-                status = status_of(await desk.find(id), desk.now)
+                status = status_of(await store.find(id), store.now)
                 if status in (TaskStatus.PENDING, TaskStatus.CLAIMED):
                     raise TaskNotTerminal(f"task {id} is {status}: only completed and failed tasks can be deleted")
         raise rules.restless(id)

@@ -1,4 +1,4 @@
-"""The way into a manager: calls under way are counted, so that closing waits for them, and nobody comes in after it."""
+"""The gate of a manager: it counts the calls under way, so that closing waits for them, and refuses later ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import Portal
 from taskharbor.errors import DriverClosed, StoreClosed
 
 T = TypeVar("T")
 
 
-class Gate:
+class CallGate:
     """For any number of threads and event loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
         self._emptied: Future[None] | None = None
+        after_fork(self, CallGate._renew)
 
-    def renew(self) -> None:
-        """In a forked child, nobody finishes the calls of the parent."""
+    def _renew(self) -> None:
+        """A forked child does not finish the calls of its parent."""
         self._lock, self._inside = threading.Lock(), 0
 
     @contextmanager
@@ -49,7 +51,7 @@ class Gate:
             raise StoreClosed("this TaskManager was closed: make a new one")
 
     def close(self) -> Future[None] | None:
-        """Let nobody in any more; what is done once the last call has left. None if somebody was faster."""
+        """Refuse further calls; return a future that is done when the last call has ended. None if already closed."""
         with self._lock:
             if self._emptied is not None:
                 return None
@@ -60,10 +62,10 @@ class Gate:
             return emptied
 
 
-class Entrance:
+class GatedPortal:
     """A portal behind a gate: a blocking call is under way until it has its answer."""
 
-    def __init__(self, gate: Gate, portal: Portal) -> None:
+    def __init__(self, gate: CallGate, portal: Portal) -> None:
         self._gate = gate
         self._portal = portal
 

@@ -20,7 +20,7 @@ from taskharbor.manager.task import is_stopping
 PAGE = 200  # payloads come along
 
 
-class Desk:
+class TaskStore:
     """Sees only jobs that are tasks."""
 
     def __init__(self, driver: Driver, session: Session) -> None:
@@ -42,7 +42,7 @@ class Desk:
     async def find(self, id: str) -> JobRecord:
         """The job that a task is. One that an operator stopped is brought to its end first."""
         job = await self._get(id)
-        if is_stopping(job, self.now):  # where no worker does the upkeep, somebody has to
+        if is_stopping(job, self.now):  # without a worker, nothing else does this upkeep
             now, upkeep = self.now, capability(self._driver, Maintain)
             keep_until = later(now, self._session.settings.retention.done)
             while await upkeep.sweep(now, keep_until, PAGE) == PAGE:

@@ -110,7 +110,7 @@ def test_what_a_manager_opened_it_closes_and_nothing_else() -> None:
         assert (await TaskManager(harbor).aget(other)).id == other
         async with TaskManager("memory://") as own:
             await own.asubmit(b"x")
-            opened = await own._harbor.adriver()
+            opened = await own._lifecycle.harbor.adriver()
         with pytest.raises(DriverClosed):
             await opened.reserve([], ManualClock()(), LAST_MOMENT - ManualClock()(), 1, "w", [])
 
@@ -190,7 +190,7 @@ def test_one_manager_serves_many_threads(tmp_path: Path) -> None:
         by = {task.id: int(task.result or b"") for task in tasks.list("completed")}
         assert all(by[id] == number for number, share in enumerate(shares) for id in share)
         assert {task.attempts for task in tasks.list()} == {1}
-        assert len(tasks._held) == 0
+        assert len(tasks._claims) == 0
 
 
 def test_one_manager_serves_several_loops() -> None:
@@ -212,9 +212,9 @@ def test_a_forked_child_owns_nothing() -> None:
     asyncio.run(tasks.aclaim(id, "w1"))
     child = os.fork()
     if child == 0:
-        os._exit(len(tasks._held))
+        os._exit(len(tasks._claims))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len(tasks._held) == 1
+    assert len(tasks._claims) == 1
 
 
 @played

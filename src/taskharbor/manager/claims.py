@@ -14,13 +14,14 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from taskharbor.client.forking import after_fork
 from taskharbor.core.job import JobRecord
 
 REMEMBERED = timedelta(hours=1)
 FEW = 1000
 
 
-class Holding:
+class Claims:
     """Claimed jobs by id; for any number of threads."""
 
     def __init__(self) -> None:
@@ -28,6 +29,11 @@ class Holding:
         self._jobs: dict[str, JobRecord] = {}
         self._claiming: Counter[tuple[str, str]] = Counter()
         self._look_at = FEW
+        after_fork(self, Claims._renew)
+
+    def _renew(self) -> None:
+        """A forked child has claimed nothing."""
+        self._lock, self._jobs, self._claiming = threading.Lock(), {}, Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from random import Random
-from types import TracebackType
-from typing import Self
 
 from taskharbor.client.clock import Clock
 from taskharbor.client.portal import refuse_on_a_loop
@@ -15,42 +13,37 @@ from taskharbor.client.session import Session
 from taskharbor.driver import Driver
 from taskharbor.errors import ConfigError
 from taskharbor.harbor import Harbor
-from taskharbor.manager.desk import Desk
-from taskharbor.manager.gate import Entrance, Gate
+from taskharbor.manager.call_gate import CallGate, GatedPortal
+from taskharbor.manager.task_store import TaskStore
 
 
-class Life:
-    """What opens and closes. A driver or a harbor that was given stays open."""
+class Lifecycle:
+    """Opens and closes a manager's store. A driver or a harbor that was given stays open."""
 
     def __init__(self, store: str | Driver | Harbor | None, clock: Clock | None, chance: Random | None) -> None:
-        self._harbor = _harbor(store, clock, chance)
+        self.harbor = _harbor(store, clock, chance)
+        self.gate = CallGate()
         self._owns = store is None or isinstance(store, str)
         self._borrows = isinstance(store, Harbor)
-        self._gate = Gate()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._harbor!r}>"
 
     @property
-    def portal(self) -> Entrance:
+    def portal(self) -> GatedPortal:
         """Where blocking twins run."""
-        return Entrance(self._gate, self._harbor.portal)
+        return GatedPortal(self.gate, self.harbor.portal)
 
     @property
-    def _session(self) -> Session:
-        return self._harbor.client.session
+    def session(self) -> Session:
+        """The open harbor."""
+        return self.harbor.client.session
 
     @property
     def _patience(self) -> float:
         """How long to wait for calls under way: none takes longer."""
-        return self._session.settings.store_timeout
+        return self.session.settings.store_timeout
 
     async def aclose(self) -> None:
-        """Let go of the store, if this manager opened it, once the calls under way have their answers.
-
-        Any later call is `StoreClosed`.
-        """
-        if (emptied := self._gate.close()) is None:
+        """Close the store, if this manager opened it, once the calls under way have their answers."""
+        if (emptied := self.gate.close()) is None:
             return
         try:
             with suppress(TimeoutError):
@@ -58,47 +51,32 @@ class Life:
                     await asyncio.wrap_future(emptied)
         finally:
             if self._owns:
-                await self._harbor.aclose()
+                await self.harbor.aclose()
             self._end_portal()
 
     def close(self) -> None:
         """The blocking twin of `aclose`."""
         refuse_on_a_loop("aclose")
-        if (emptied := self._gate.close()) is None:
+        if (emptied := self.gate.close()) is None:
             return
         try:
             with suppress(TimeoutError):
                 emptied.result(self._patience)
         finally:
             if self._owns:
-                self._harbor.portal.run(self._harbor.aclose)
+                self.harbor.portal.run(self.harbor.aclose)
             self._end_portal()
 
     def _end_portal(self) -> None:
         if not self._borrows:
-            self._harbor.portal.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+            self.harbor.portal.close()
 
     @asynccontextmanager
-    async def _desk(self) -> AsyncGenerator[Desk]:
-        with self._gate.entered():
-            async with self._harbor.client.store() as driver:
-                yield Desk(driver, self._session)
+    async def store(self) -> AsyncGenerator[TaskStore]:
+        """One call's way to the store, counted at the gate."""
+        with self.gate.entered():
+            async with self.harbor.client.store() as driver:
+                yield TaskStore(driver, self.session)
 
 
 def _harbor(store: str | Driver | Harbor | None, clock: Clock | None, chance: Random | None) -> Harbor:

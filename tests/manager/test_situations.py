@@ -387,6 +387,6 @@ async def test_how_a_task_is_shown(w: World, situation: Situation, row: Row) -> 
 
 @pytest.mark.parametrize(("situation", "call", "outcome"), [pytest.param(*rest, id=row) for row, *rest in SEED])
 def test_every_row_of_the_seeds_tables_is_in_the_table(situation: Situation, call: str, outcome: Outcome) -> None:
-    """M1, M2, M3: what is played above is what was asked for. `test_submitting.py` has bad input, `test_lifecycle.py` the
-    closed store."""
+    """M1, M2, M3: what is played above is what was asked for. `test_submitting.py` has bad input,
+    `test_lifecycle.py` the closed store."""
     assert TABLE[situation][call] == outcome

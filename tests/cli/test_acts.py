@@ -284,7 +284,7 @@ def test_a_running_job_hears_of_a_dead_letter(desk: Desk) -> None:
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     hold(desk, "mail", 60)
     assert desk.good("jobs", "dead-letter", "one", "--reason", "wrong", "--url", desk.url) == (
-        "Asked one to stop and be dead-lettered: a worker has claimed it.\n"
+        "Asked one to stop and be dead-lettered: claimed by a worker.\n"
     )
     text = desk.good("jobs", "show", "one", "--url", desk.url)
     assert "and is to be dead-lettered (wrong)" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from datetime import timedelta
 from typing import Any
@@ -174,6 +175,35 @@ async def test_a_handler_that_ignores_its_cancellation_is_abandoned_and_its_leas
     gate.set()
     await asyncio.sleep(1)
     assert world.settled() == []
+
+
+@virtual
+async def test_a_cancelled_run_that_is_abandoned_ends_as_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    """T3, X6: the log and the totals say what is stored."""
+    caplog.set_level(logging.INFO, logger="taskharbor")
+    world = World()
+    gate = asyncio.Event()
+
+    @world.harbor.task
+    async def stubborn() -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    job = await stubborn.aenqueue()
+    async with world.harbor._lived() as worker_of:
+        worker = worker_of(world.harbor._options(None, threads=False, grace=1))
+        worker.start()
+        await asyncio.sleep(2)
+        await job.acancel()
+        await asyncio.sleep(30)
+        await worker.stop(hold_abandoned=True)
+        await worker.release()
+    assert await world.state(job) == "cancelled"
+    assert "job.cancelled" in caplog.text
+    assert "job.released" not in caplog.text
+    gate.set()
+    await asyncio.sleep(1)
 
 
 @virtual

@@ -59,7 +59,7 @@ class Wording(NamedTuple):
 CANCEL = Wording(
     "cancel",
     "cancel",
-    {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: a worker has claimed it."},
+    {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: claimed by a worker."},
     {"finished": "it has ended already", "missing": MISSING},
 )
 DELETE = Wording(
@@ -76,7 +76,7 @@ DELETE = Wording(
 DEAD_LETTER = Wording(
     "dead_letter",
     "dead-letter",
-    {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop and be dead-lettered: a worker has claimed it."},
+    {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop and be dead-lettered: claimed by a worker."},
     {"finished": "it has ended already", "missing": MISSING},
 )
 REPLAY = Wording(

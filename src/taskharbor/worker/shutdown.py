@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from taskharbor.client.blocks import abandoned
 from taskharbor.client.registered_task import Registered
-from taskharbor.core.outcome import Interrupted, Outcome, timed_out
+from taskharbor.core.outcome import CancelledByRequest, Interrupted, Outcome, timed_out
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.running import JobRun
@@ -74,7 +74,10 @@ class Shutdown:
         return run.effects.settled is None and run.stop != "lost" and run.ends_by <= self._loop.time()
 
     def _given_up(self, run: JobRun) -> Outcome:
-        """The outcome of an abandoned run: a timeout if that has passed (F5), else an interruption, not a failure."""
+        """The outcome of an abandoned run: what it was asked for (T3), a timeout if that has passed (F5), else an
+        interruption, which is not a failure."""
+        if run.stop == "cancel":
+            return CancelledByRequest()
         task = self._tasks.get(run.job.type)
         if self._is_late(run) and run.job.timeout is not None:
             return timed_out(run.job.timeout, task.retry if task else None)

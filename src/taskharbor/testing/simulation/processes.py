@@ -94,6 +94,7 @@ class _Step:
         if self.handle is not None and self.handle.cancelled():
             return
         if self.loop.ending or not self.process.holds(self):
+            self.handle = None  # it refers to this step: without the cycle, no garbage is left to collect
             self.callback(*self.args)
 
     def again(self) -> None:

@@ -60,33 +60,8 @@ def by_way_of(pooler: Pooler, url: str) -> str:
     return f"{before}{at}{pooler.port}{slash}{rest}{joint}pgbouncer=true"
 
 
-class TestThroughAPooler(
-    Records,
-    Groups,
-    Keys,
-    Reserve,
-    Order,
-    Leases,
-    Settle,
-    Flows,
-    Replays,
-    Upkeep,
-    Looking,
-    Recurring,
-    Numbers,
-    Hints,
-    Parallel,
-    OwnTransactionKit,
-):
-    """Every verb, while sessions change and forget everything (DISCARD ALL) between any two transactions.
-
-    Without what takes long and shows nothing new here: forbidden moves, closed drivers, processes, random histories.
-    """
-
-    # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
-    test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
-    test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
-    test_D13_a_commit_wakes_those_who_wait_for_work = None  # type: ignore[assignment]  # noqa: N815
+class Pooled:
+    """Opens stores through the pooler. Sessions change and forget everything (DISCARD ALL) between transactions."""
 
     @pytest.fixture
     def harness(self, new_store: NewStore) -> Harness:
@@ -100,6 +75,27 @@ class TestThroughAPooler(
 
         yield new
         schemas.give_back()
+
+
+class TestThroughAPooler(
+    Pooled, Groups, Keys, Flows, Replays, Upkeep, Looking, Recurring, Numbers, Hints, Parallel, OwnTransactionKit
+):
+    """Every verb, every kind of statement, all transactions."""
+
+    # Alone in asking for the death of a running job.
+    test_D8_a_put_back_that_landed_elsewhere = (  # noqa: N815
+        Settle.test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back
+    )
+
+    # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
+    test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
+    test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
+    test_D13_a_commit_wakes_those_who_wait_for_work = None  # type: ignore[assignment]  # noqa: N815
+
+
+@pytest.mark.thorough
+class TestMoreThroughAPooler(Pooled, Records, Reserve, Order, Leases, Settle):
+    """The rest, without what shows nothing new here: forbidden moves, closed drivers, processes, random histories."""
 
 
 def test_the_pooler_is_as_bad_as_it_says(postgres: PostgresServer, database: str, pooler: Pooler) -> None:

@@ -25,6 +25,7 @@ from taskharbor.drivers.memory import store as stores
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
 from taskharbor.worker import decider as deciders
 from taskharbor.worker import executor as executors
+from taskharbor.worker import outcomes
 from taskharbor.worker import quarantine as quarantines
 
 from .mutant import MutantRegistry
@@ -231,7 +232,7 @@ def every_exception_is_retried(retries: Any, retry: Retry, error: BaseException)
     return True
 
 
-@mutant((executors, "from_error"), by="signals_of_a_handler_are_heard")
+@mutant((outcomes, "from_error"), by="signals_of_a_handler_are_heard")
 def signals_are_plain_errors(from_error: Any, error: BaseException, retry: Retry, traceback: str = "") -> Any:
     """Snooze and its like are taken for failures like others."""
     return from_error(ValueError(str(error)), retry, traceback)

@@ -18,7 +18,7 @@ from taskharbor.core.workflow import Outs, Shape, flat
 from taskharbor.driver import Group, Manage, Parent, capability
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.worker import executor as executors
-from taskharbor.worker.running import JobRun
+from taskharbor.worker import outcomes
 from taskharbor.workflows import deferred as deferring
 from taskharbor.workflows import flow as flows
 from taskharbor.workflows import plan as plans
@@ -64,11 +64,11 @@ async def results_read_before_their_time(of: Any, parents: Any, id: str) -> list
     return known[id]
 
 
-@mutant((executors, "_raised"), by="a_store_that_is_away_when_results_are_read_costs_nothing")
-def unread_results_are_a_failure(raised: Any, error: BaseException, run: JobRun, task: Any) -> Outcome:
+@mutant((outcomes, "raised"), by="a_store_that_is_away_when_results_are_read_costs_nothing")
+def unread_results_are_a_failure(raised: Any, error: BaseException, *rest: Any) -> Outcome:
     """A step dies because the store was away when it was to begin."""
-    outcome: Outcome = raised(error, run, task)
-    return Failed("NotNow", "") if isinstance(error, executors._NotNow) else outcome
+    outcome: Outcome = raised(error, *rest)
+    return Failed("NotNow", "") if isinstance(error, outcomes.StoreAway) else outcome
 
 
 @mutant((flows, "said"), by="a_failed_step_stands_in_for_its_result")

@@ -19,6 +19,7 @@ from taskharbor.core.transition import Ack
 from taskharbor.driver import Extended, Inspect, capability
 from taskharbor.errors import LeaseError
 from taskharbor.worker import executor as executors
+from taskharbor.worker import outcomes
 from taskharbor.worker.context import JobContext
 from taskharbor.worker.decider import Decider, Settlement
 from taskharbor.worker.executor import Executor
@@ -151,8 +152,8 @@ def late_result_accepted(timer: Any, run: JobRun, timeout: float) -> Any:
     return handle
 
 
-@mutant((Shutdown, "_is_late"), by="a_stop_counts_the_timeout_of_a_run_that_ignores_it")
-def overrun_handed_back(is_late: Any, shutdown: Shutdown, run: JobRun) -> bool:
+@mutant((outcomes, "is_late"), by="a_stop_counts_the_timeout_of_a_run_that_ignores_it")
+def overrun_handed_back(is_late: Any, run: JobRun, time: float) -> bool:
     """A stop gives a job back whose run is past its timeout, as if nothing had happened."""
     return False
 
@@ -233,49 +234,49 @@ async def timeout_not_applied(run_job: Any, executor: Executor, run: JobRun, con
     await run_job(executor, run, conclude)
 
 
-@mutant((executors, "_after_stop"), by="a_timeout_ends_the_run_and_counts")
+@mutant((outcomes, "_after_stop"), by="a_timeout_ends_the_run_and_counts")
 def timeout_counts_no_attempt(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
     """A job that times out is put back for ever."""
     outcome: Outcome = after_stop(stop, job, task)
     return Interrupted() if stop == "timeout" else outcome
 
 
-@mutant((executors, "_after_stop"), by="a_cancelled_job_stops_at_the_next_heartbeat")
+@mutant((outcomes, "_after_stop"), by="a_cancelled_job_stops_at_the_next_heartbeat")
 def cancel_counts_as_a_failure(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
     """A job that somebody cancelled has failed."""
     return Failed("Cancelled", "") if stop == "cancel" else after_stop(stop, job, task)
 
 
-@mutant((executors, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
+@mutant((outcomes, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
 def graceful_stop_counts_an_attempt(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
     """Every deploy costs the jobs it interrupts an attempt."""
     return Failed("Interrupted", "") if stop == "shutdown" else after_stop(stop, job, task)
 
 
-@mutant((executors, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
+@mutant((outcomes, "_after_stop"), by="a_stop_gives_back_what_it_interrupts")
 def graceful_stop_cancels_jobs(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
     """Every deploy loses the jobs it interrupts."""
     return CancelledByRequest() if stop == "shutdown" else after_stop(stop, job, task)
 
 
-@mutant((executors, "from_error"), by="a_stray_cancellation_is_a_failure")
+@mutant((outcomes, "from_error"), by="a_stray_cancellation_is_a_failure")
 def stray_cancellation_is_a_release(from_error: Any, error: BaseException, *rest: Any) -> Outcome:
     """A handler that raises CancelledError is run again for ever."""
     outcome: Outcome = from_error(error, *rest)
     return Interrupted() if isinstance(error, asyncio.CancelledError) else outcome
 
 
-@mutant((executors, "_raised"), by="a_payload_that_does_not_fit_is_buried_at_once")
-def bad_payload_retried(raised: Any, error: BaseException, run: JobRun, task: Any) -> Outcome:
+@mutant((outcomes, "raised"), by="a_payload_that_does_not_fit_is_buried_at_once")
+def bad_payload_retried(raised: Any, *given: Any) -> Outcome:
     """Bytes that no retry will make readable are retried."""
-    outcome: Outcome = raised(error, run, task)
+    outcome: Outcome = raised(*given)
     return replace(outcome, final=None) if isinstance(outcome, Failed) and outcome.final == "undecodable" else outcome
 
 
-@mutant((Executor, "_success"), by="a_child_comes_with_its_parents_success")
-def children_forgotten(success: Any, executor: Executor, *rest: Any) -> Outcome:
+@mutant((outcomes, "_success"), by="a_child_comes_with_its_parents_success")
+def children_forgotten(success: Any, *given: Any) -> Outcome:
     """What a handler enqueued with its success is lost."""
-    outcome: Outcome = success(executor, *rest)
+    outcome: Outcome = success(*given)
     return replace(outcome, new_jobs=()) if isinstance(outcome, Succeeded) else outcome
 
 

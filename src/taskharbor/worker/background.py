@@ -1,4 +1,4 @@
-"""Where a background coroutine lives: as a task of this loop, or in a thread with a loop of its own."""
+"""Background coroutines: as a task of this loop, or in a thread with a loop of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Hosted(Protocol):
 
 
 async def persistently(main: Main, name: str) -> None:
-    """Run it again after an error that nobody foresaw: a worker without its keeper or settler would go on blindly."""
+    """Run it again after an unexpected error: a worker must not go on without its keeper or settler."""
     while True:
         try:
             return await main()

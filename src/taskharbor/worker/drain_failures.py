@@ -16,7 +16,7 @@ MOST_NOTES = 20
 
 
 class Failure(Struct, frozen=True):
-    """A run that failed, and what its handler raised, if that is why."""
+    """A run that failed, and the exception of its handler, if it raised one."""
 
     job: JobRecord
     outcome: Failed
@@ -24,7 +24,7 @@ class Failure(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """Which job, and what was wrong."""
+        """The job and its error."""
         return f"job {self.job.id} ({self.job.type}): {self.outcome.kind}: {self.outcome.message}"
 
 
@@ -46,7 +46,7 @@ class Failures:
 
 
 def as_exception(failures: Sequence[Failure]) -> Exception:
-    """The exception to raise for these: what the first one raised; the notes name its job, and the others."""
+    """The exception to raise for these: that of the first one, with notes that name its job and the others."""
     first = failures[0]
     error = first.raised
     if not isinstance(error, Exception):  # a timeout, or an exit that must not end the caller

@@ -32,7 +32,7 @@ class _Containing:
 
 
 def contain_exits(loop: asyncio.AbstractEventLoop) -> None:
-    """Put the factory in place, once; without a running job it changes nothing, so it may stay."""
+    """Install the factory, once; it changes nothing for tasks made outside of a job, so it stays."""
     if not isinstance(loop.get_task_factory(), _Containing):
         loop.set_task_factory(_Containing(loop.get_task_factory()))
 

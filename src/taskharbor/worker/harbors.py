@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class HarborParts(Struct, frozen=True, eq=False):
-    """A harbor and what it is made of; a change of `middleware` is seen by its next worker."""
+    """A harbor and its parts; a change of `middleware` applies to its next worker."""
 
     harbor: object
     client: Client
@@ -36,7 +36,7 @@ _followers: list[Follower] = []
 
 
 def add_harbor(look: Look) -> None:
-    """A new harbor's method that gives its parts; it is forgotten together with its harbor."""
+    """Add a harbor, by its method that returns its parts; it is removed when it is collected."""
 
     def forget(gone: WeakMethod[Look]) -> None:
         _members.pop(id(gone), None)
@@ -49,7 +49,7 @@ def add_harbor(look: Look) -> None:
 
 @contextmanager
 def every_harbor(follower: Follower) -> Generator[None]:
-    """Call the function for every harbor there is, and for each that is made inside the block; for some, twice."""
+    """Call the function for every existing harbor, and for each made inside the block; possibly twice for one."""
     _followers.append(follower)
     try:
         for member in list(_members.values()):

@@ -1,7 +1,8 @@
 """Log records with stable names (`event`) and the fields of their job.
 
-The message alone names the job and its task, for applications that configured nothing. A handler that shows the fields
-prints `brief` instead, so that nothing is said twice. A traceback is in `exc_text`, where every formatter finds it.
+The message alone names the job and its task, for applications without a logging configuration. A handler that shows the
+fields prints `brief` instead, so that nothing appears twice. A traceback is in `exc_text`, where every formatter finds
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def log_job(
     traceback: str | None = None,
     **fields: Any,
 ) -> None:
-    """Log what happened to a job. Never raises: a broken log filter of the application must not stop the work."""
+    """Log an event of a job. Never raises: a broken log filter of the application must not stop the worker."""
     if not logger.isEnabledFor(level):
         return
     said = f": {detail}" if detail else ""

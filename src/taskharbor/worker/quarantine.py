@@ -1,9 +1,9 @@
-"""Jobs that may be what kills workers run alone (F6b).
+"""The quarantine: jobs suspected of killing their workers run alone (F6b).
 
-A suspect runs only in a worker that holds no other lease, and nothing is claimed beside it: so a further crash is its
-own. A worker that meets suspects among other jobs gives them back before anything else starts, lets its slots run
-empty, and then claims one of them by its id. If what runs takes too long for that, suspects are put off for as long,
-and the worker waits twice as long the next time: fresh work goes on (F7), and the suspect's turn comes.
+A suspect runs only in a worker that holds no other lease, and nothing is claimed beside it, so that a further crash is
+its own. A worker that claims suspects among other jobs gives them back before anything else starts, lets its slots run
+empty, and then claims one of them by its id. If the running jobs take too long for that, suspects are put off for as
+long, and the worker waits twice as long the next time: fresh work goes on (F7), and the suspect's turn comes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from taskharbor.core.job import JobRecord
 PATIENCE = 10.0
 REST = 30.0
 ASIDE = 1.0
-MOMENT = 1e-6  # what is left of a wait by rounding alone would be waited for again and again
+MOMENT = 1e-6  # a shorter rest of a wait is a rounding error, and would be waited for again and again
 
 
 class Quarantine:
-    """Says how many jobs a worker may claim next, and which of those it got have to go back.
+    """Limits what a worker claims next, and picks the claimed jobs that it has to give back.
 
-    A worker that has nobody beside it (`alone`) waits for empty slots as long as it takes.
+    A worker without others beside it (`alone`) waits for empty slots as long as it takes.
     """
 
     def __init__(self, time: Callable[[], float], rng: Random) -> None:
@@ -38,7 +38,7 @@ class Quarantine:
 
     @property
     def patience(self) -> float | None:
-        """How long to wait for empty slots at most; None if nothing is waited for."""
+        """The longest wait for empty slots; None if there is nothing to wait for."""
         if self._wanted is None or self.alone:
             return None
         left = self._empty_by - self._time()
@@ -76,11 +76,11 @@ class Quarantine:
         return {id: self._delay(id) for id in suspects}
 
     def _delay(self, id: str) -> float:
-        """Only the one that slots run empty for stays where it is: workers that meet the others would take turns."""
+        """Only the wanted one keeps its place: workers would claim the others in turn, and give them back."""
         if id == self._wanted or self.alone:
             return 0.0
         return max(self._rest_until - self._time(), 0.0) + self._rng.uniform(0.1, ASIDE)
 
     def missed(self) -> None:
-        """The one that was wanted is not to be had: somebody else has it. Let others try for a moment."""
+        """The wanted job could not be claimed: another worker has it. Let others try for a moment."""
         self._rest_until = self._time() + self._rng.uniform(0.1, ASIDE)

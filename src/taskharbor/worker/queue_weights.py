@@ -43,7 +43,7 @@ class QueueWeights:
         self.keep_slots = 1 < len(self.names) <= slots
 
     def shares(self) -> list[str]:
-        """The names in a new order, each as often as its weight."""
+        """The names in a random order, each as often as its weight."""
         if len(self._shares) > 1:
             self._rng.shuffle(self._shares)
         return list(self._shares)
@@ -57,7 +57,7 @@ class QueueWeights:
             return Claim(self.shares(), free)
         busy = set(running)
         idle = [name for name in self.names if name not in busy]
-        # If no queue runs anything, whichever gives a job uses its own slot.
+        # If no queue runs anything, the first to have a job uses its own slot.
         kept = min(len(idle) - (len(idle) == len(self.names)), self._most_kept)
         spare = free - kept
         if spare > 0:

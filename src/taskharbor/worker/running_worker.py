@@ -1,4 +1,4 @@
-"""A worker as the block that it works beside sees it."""
+"""The worker as `harbor.worker()` shows it to the code beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskharbor.worker.worker import Worker
 
 
 class RunningWorker(Struct, frozen=True, eq=False):
-    """What `harbor.worker()` gives: a worker that works until the end of the block. May be asked from any thread."""
+    """A worker that works until the end of its `harbor.worker()` block. Its properties may be read from any thread."""
 
     _worker: Worker
 
@@ -22,10 +22,10 @@ class RunningWorker(Struct, frozen=True, eq=False):
 
     @property
     def busy(self) -> int:
-        """How many handlers are running."""
+        """The number of running handlers."""
         return self._worker.busy
 
     @property
     def finished(self) -> int:
-        """How many runs were settled."""
+        """The number of settled runs."""
         return self._worker.finished

@@ -1,8 +1,8 @@
 """The scheduler: every worker has one, and none leads (N3).
 
-It reads the schedules, lets the core say which ticks are due, and swaps each schedule together with the job of its
-tick. Whoever comes second finds the schedule changed, and has nothing to do. A worker ticks for the tasks that it
-knows: what no worker could run is not enqueued either.
+It reads the schedules, asks the core which ticks are due, and swaps each schedule together with the job of its tick. A
+second scheduler finds the schedule changed, and does nothing. A worker ticks for the tasks that it knows: a job that no
+worker could run is not enqueued.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
-# Changes that others make are seen with the next look. Ends of runs that a delay counts from, within a second.
+# Changes by other processes are seen at the next look; the end of a run that a delay counts from, within a second.
 LOOK, LOOK_FOR_ENDS = 5.0, 0.7
-# All workers wake up for a slot; those who come a little later see that it is taken, without trying.
+# All workers wake up for a slot; those that come a little later see that it is taken, without trying.
 SPREAD = 0.05
 BITE = 100
 
 
 class Scheduler:
-    """Declares what the code says, then ticks until it is cancelled."""
+    """Stores what the code declares, then ticks until it is cancelled."""
 
     def __init__(self, client: Client, tasks: Mapping[str, Registered], recurring: Sequence[Declared]) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Scheduler:
         self._awaited: set[str | None] = set()
 
     async def run(self) -> None:
-        """Write down what the code declares, then look whenever something may be due."""
+        """Store what the code declares, then look whenever something may be due."""
         failures = 0
         while True:
             try:
@@ -84,17 +84,17 @@ class Scheduler:
         self._hurry.clear()
 
     async def ready(self) -> None:
-        """Return when the declarations are stored. What waiting does not mend, such as missing rights, is raised."""
+        """Return when the declarations are stored. Errors that waiting cannot fix are raised: missing rights, say."""
         await self._decided.wait()
         if not self._is_declared and self._refusal is not None:
             raise self._refusal
 
-    # what the code says
+    # declarations of the code
 
     async def declare(self) -> None:
-        """Store each declaration that is new or says something new (N5). Of several who do, one does it.
+        """Store each declaration that is new or has changed (N5). Of several workers that do, one succeeds.
 
-        What is stored is not looked at again: whoever changes it afterwards is later, and wins.
+        A stored declaration is not looked at again: a later change wins.
         """
         store = offered(await self._session.driver(), Schedules)
         if store is None:
@@ -143,10 +143,10 @@ class Scheduler:
                     schedule.name,
                 )
 
-    # what is due
+    # ticks that are due
 
     async def look(self) -> float:
-        """Do what is due, and say how long to wait before the next look."""
+        """Enqueue the ticks that are due; return the seconds until the next look."""
         store = offered(await self._session.driver(), Schedules)
         if store is None:
             return LOOK
@@ -171,7 +171,7 @@ class Scheduler:
         return wait
 
     def _until(self, schedule: Schedule, when: Recurrence, now: datetime, *, waits: bool) -> float:
-        """Seconds to the next look. One that is due but has nothing to do waits for the end of its last run."""
+        """Seconds until the next look. A schedule that is due but may not tick waits for the end of its last run."""
         if (schedule.slot is None and when.mode == "fixed_delay") or (schedule.slot and schedule.slot <= now and waits):
             self._awaited.add(schedule.last_job_id)
             return LOOK_FOR_ENDS
@@ -215,7 +215,7 @@ class Scheduler:
         return JobBuilder(self._session, now).tick(name, definition, slot, run_at)
 
     def _tell_skipped(self, name: str, last: JobRecord) -> None:
-        """Once for each run that ticks are skipped for."""
+        """Log it once for each run that ticks are skipped for."""
         if self._busy.get(name) != last.id:
             self._busy[name] = last.id
             logger.info("recurring.skipped: %s rests until its last run ends, job %s (%s)", name, last.id, last.state)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from taskharbor.client.blocks import abandoned
 from taskharbor.client.registered_task import Registered
-from taskharbor.core.outcome import CancelledByRequest, Interrupted, Outcome, timed_out
+from taskharbor.core.outcome import Interrupted, Outcome
+from taskharbor.worker import outcomes
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.running import JobRun
@@ -64,24 +65,14 @@ class Shutdown:
         abandoned.add(run.task)
         if keep_lease:
             self._abandoned.append(run)
-        elif self._is_late(run):  # it goes on here: no retry before its lease would have expired
+        elif outcomes.is_late(run, self._loop.time()):  # it goes on here: no retry before its lease would have expired
             self._pipeline.submit(run, self._given_up(run), not_before=run.lease.deadline - self._loop.time())
         else:
             self._pipeline.let_go(run)
         run.task.cancel()
 
-    def _is_late(self, run: JobRun) -> bool:
-        return run.effects.settled is None and run.stop != "lost" and run.ends_by <= self._loop.time()
-
     def _given_up(self, run: JobRun) -> Outcome:
-        """The outcome of an abandoned run: what it was asked for (T3), a timeout if that has passed (F5), else an
-        interruption, which is not a failure."""
-        if run.stop == "cancel":
-            return CancelledByRequest()
-        task = self._tasks.get(run.job.type)
-        if self._is_late(run) and run.job.timeout is not None:
-            return timed_out(run.job.timeout, task.retry if task else None)
-        return Interrupted(started=run.begun)
+        return outcomes.given_up(run, self._tasks.get(run.job.type), self._loop.time())
 
     def release(self) -> None:
         """Give back the jobs of abandoned runs whose leases were kept."""

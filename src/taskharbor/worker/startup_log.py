@@ -1,4 +1,4 @@
-"""The first log lines of a worker: what it works on, and what will surprise its operator."""
+"""The first log lines of a worker: what it works on, and warnings about its setup."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def announce(id: str, session: Session, queues: Sequence[str], slots: int, tasks
 
 
 def warn_of_memory() -> None:
-    """Say that the store of this worker process is its own (G2)."""
+    """Warn that the store lives in this process (G2)."""
     logger.warning(
         "store.ephemeral: memory:// is a store inside this process: no other process can enqueue into it or see it, "
         "and its jobs are lost when the worker ends. Name a durable one, such as sqlite:///taskharbor.db",

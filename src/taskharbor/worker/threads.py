@@ -1,4 +1,4 @@
-"""Threads for `def` handlers: daemons, so that a handler which never returns cannot keep the process from ending."""
+"""Threads for `def` handlers: daemons, so that a handler that never returns does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 lent: contextvars.ContextVar[Threads | None] = contextvars.ContextVar("taskharbor_threads", default=None)
-"""Other threads for the workers that are made here, instead of their own: for tests."""
+"""Threads that new workers use instead of their own: for tests."""
 Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]
 
 
@@ -37,7 +37,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let every thread end after what it is doing."""
+        """Let every thread end after its current call."""
         for _ in range(self._started):
             self._calls.put(None)
 
@@ -46,7 +46,7 @@ class Threads:
             result, error = _outcome(call[0], call[1])
             with self._lock:
                 self._busy -= 1
-            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended: nothing waits for it
                 call[2].get_loop().call_soon_threadsafe(_deliver, call[2], result, error)
             del call, result, error
 

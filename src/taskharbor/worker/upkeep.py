@@ -1,4 +1,4 @@
-"""What workers do for the store beside their jobs, in small bites: sweep, prune, report themselves, add up totals."""
+"""Upkeep: what every worker does for the store beside its jobs, in small batches: sweep, prune, report, count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GONE = timedelta(hours=1)
 
 
 class Upkeep:
-    """A loop of small duties; one that fails is tried again in the next round."""
+    """A loop of small duties; a duty that fails is tried again in the next round."""
 
     def __init__(self, session: Session, observer: Observer, describe: Callable[[], WorkerRecord]) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class Upkeep:
             await asyncio.sleep(TICK * jitter(self._session.chance))
 
     async def sweep(self) -> None:
-        """Cancel what expired or was left behind."""
+        """Cancel jobs that expired or cannot run any more."""
         jobs = offered(await self._session.driver(), Maintain)
         if jobs is not None:
             now = self._session.now()
@@ -56,7 +56,7 @@ class Upkeep:
                 pass
 
     async def prune(self) -> None:
-        """Forget records past their retention, one bite after another with air between."""
+        """Delete records past their retention, batch after batch, with a pause between."""
         jobs = offered(await self._session.driver(), Maintain)
         if jobs is not None:
             while True:
@@ -65,13 +65,13 @@ class Upkeep:
                 await asyncio.sleep(AIR)
 
     async def report(self) -> None:
-        """Say that this worker is alive."""
+        """Report that this worker is alive, and forget workers that were killed."""
         registry = offered(await self._session.driver(), Registry)
         if registry is not None:
             await registry.beat(self._describe())
             now = self._session.now()
             for worker in await registry.workers(now - timedelta(days=3650)):
-                if worker.seen_at < now - GONE:  # killed, or it would have said farewell
+                if worker.seen_at < now - GONE:  # killed: a worker that stops forgets itself
                     await self._forget_killed(registry, worker)
 
     async def _forget_killed(self, registry: Registry, worker: WorkerRecord) -> None:
@@ -102,7 +102,7 @@ class Upkeep:
             await registry.forget_worker(worker_id)
 
     async def _safely(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
-        """Do a duty; of failures in a row, the first is told."""
+        """Do a duty; log the first of several failures in a row."""
         try:
             async with asyncio.timeout(self._session.settings.store_timeout):
                 await duty

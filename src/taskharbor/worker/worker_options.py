@@ -1,4 +1,4 @@
-"""What can be said about a worker, and which numbers make none."""
+"""The options of a worker, checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHORTEST_LEASE, LONGEST_LEASE = 0.01, 30 * 24 * 3600.0
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """How a worker works. `threads=False` keeps everything on one loop, for virtual time."""
+    """The options of a worker. `threads=False` keeps everything on one loop, for virtual time."""
 
     queues: Sequence[str] | Mapping[str, int]
     concurrency: int = 16
@@ -21,7 +21,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     threads: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no worker."""
+        """Reject invalid options."""
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
         if not _is_number(self.lease) or not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:

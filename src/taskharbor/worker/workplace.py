@@ -1,4 +1,4 @@
-"""Where the jobs of a harbor are worked on: its tasks, what surrounds them, and workers in this process."""
+"""The workers of a harbor in this process, its tasks, and what surrounds them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class Workplace:
-    """What workers need, and the ways to have one work."""
+    """What workers need, and the ways to run one."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""What the parents of claimed jobs came to: asked for together by all that start at the same time (K3)."""
+"""The results of the parents of claimed jobs, read together for all that start at the same time (K3)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ AWAY = (DriverUnavailable, DriverClosed, TimeoutError, OSError)
 
 
 class ParentResults:
-    """One call for all that ask while the last one is under way, and no more of them than it can carry.
+    """One call for all that ask while the last one is under way.
 
-    It carries LIMIT in all: a share for each, and whoever needs more than that is asked for alone.
+    A call carries LIMIT bytes in all: a share for each job. A job that needs more than its share is read alone.
     """
 
     def __init__(self, driver: Callable[[], Awaitable[Driver]], timeout: float) -> None:
@@ -47,7 +47,7 @@ class ParentResults:
         try:
             answers = await self._answers(list(asked), share)
         except Exception as error:
-            if len(asked) > 1 and not isinstance(error, AWAY):  # one that cannot be read: the others must not suffer
+            if len(asked) > 1 and not isinstance(error, AWAY):  # one of them cannot be read: read each alone
                 for id, future in asked.items():
                     await self._tell({id: future})
                 return

@@ -1,0 +1,102 @@
+"""The outcome of a run: what a return, an exception, a stop request or a shutdown amounts to.
+
+An outcome says what happened; the decider turns it into what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from types import TracebackType
+from typing import Any
+
+from taskharbor.client.registered_task import Registered
+from taskharbor.core.codec import Undecodable, checked_size, encode_value
+from taskharbor.core.job import JobRecord
+from taskharbor.core.outcome import (
+    CancelledByRequest,
+    Deferred,
+    Failed,
+    Interrupted,
+    Outcome,
+    Succeeded,
+    from_error,
+    timed_out,
+)
+from taskharbor.core.retry import Retry
+from taskharbor.core.text import kind_of, message_of
+from taskharbor.core.wiring import TooMuch
+from taskharbor.errors import NotEncodable, PayloadTooLarge
+from taskharbor.worker.running import JobRun, Stop
+
+AGAIN_IN = 1.0
+
+
+class StoreAway(Exception):
+    """The store was away when a run was to begin: not the job's fault."""
+
+
+def returned(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
+    """The outcome of a handler that returned a value: a success, unless it came after the timeout (F5)."""
+    if run.stop == "timeout" or run.ends_by <= asyncio.get_running_loop().time():
+        return _after_stop("timeout", run.job, task)
+    return _success(run, task, value, limit)
+
+
+def _success(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
+    try:
+        result = None if value is None else encode_value(value)
+        if result is not None:
+            checked_size(result, limit, f"the result of {task.name}")
+    except PayloadTooLarge as error:
+        return Failed("PayloadTooLarge", str(error), final="result_too_large")
+    except NotEncodable as error:
+        return Failed("NotEncodable", f"the result: {error}", final="result_not_encodable")
+    return Succeeded(result, run.effects.new_jobs)
+
+
+def raised(error: BaseException, frames: TracebackType | None, run: JobRun, task: Registered | None) -> Outcome:
+    """The outcome of a run that raised; `frames` are those of its handler, None if it was not called."""
+    if isinstance(error, Undecodable):
+        return Failed("Undecodable", str(error), final="undecodable")
+    if isinstance(error, TooMuch):
+        return Failed("ResultsTooLarge", str(error), final="results_too_large")
+    stop = run.stop
+    if stop not in ("lost", "cancel", "dead_letter") and run.ends_by <= asyncio.get_running_loop().time():
+        return _after_stop("timeout", run.job, task)
+    if stop is not None:
+        return _after_stop(stop, run.job, task)
+    if isinstance(error, StoreAway):
+        return Deferred(AGAIN_IN)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+        return from_error(error, task.retry if task else Retry(), text)
+    except BaseException as broken:  # an exception that cannot even be described
+        return Failed(kind_of(broken), message_of(broken))
+
+
+def stopped(run: JobRun, stop: Stop, task: Registered | None) -> Outcome:
+    """The outcome of a run that was asked to end before its first step."""
+    return _after_stop(stop, run.job, task)
+
+
+def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
+    if stop == "timeout" and task is not None:
+        return timed_out(job.timeout or 0, task.retry)
+    # One dead-lettered by hand is put back: the store knows the reason, and that a cancel goes before it (T3).
+    return CancelledByRequest() if stop == "cancel" else Interrupted(started=stop == "shutdown")
+
+
+def given_up(run: JobRun, task: Registered | None, time: float) -> Outcome:
+    """The outcome of an abandoned run: cancelled if that was requested (T3), a timeout if that has passed (F5), else an
+    interruption, which is not a failure."""
+    if run.stop == "cancel":
+        return CancelledByRequest()
+    if is_late(run, time) and run.job.timeout is not None:
+        return timed_out(run.job.timeout, task.retry if task else None)
+    return Interrupted(started=run.begun)
+
+
+def is_late(run: JobRun, time: float) -> bool:
+    """Whether an abandoned run is past its timeout, and its outcome still to be written."""
+    return run.effects.settled is None and run.stop != "lost" and run.ends_by <= time

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from taskharbor.admin import recurring as operators
 from taskharbor.admin.recurring import Found, Recurring
 from taskharbor.core import ticking
+from taskharbor.core.backoff import Backoff
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.recurrence import Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
@@ -141,8 +142,8 @@ def slot_is_the_time_of_creation(slot: Any, context: JobContext) -> datetime | N
     return context.record.created_at if slot(context) else None
 
 
-@mutant((schedulers, "pause"), by="schedulers_come_back_after_an_outage")
-def outage_ends_the_scheduler(pause: Any, *rest: Any) -> float:
+@mutant((Backoff, "delay"), by="schedulers_come_back_after_an_outage")
+def outage_ends_the_scheduler(delay: Any, *rest: Any) -> float:
     """A scheduler that met an outage never looks again."""
     return 1e6
 

@@ -1,7 +1,7 @@
 """Every mutant before every catcher: `PYTHONPATH=tests python -m mutants [--seeds N] [NAME…]`.
 
-Cases of the kit try drivers and cores, scenes try cores and workers, the simulation tries all but SQLite's. Prints who
-noticed whom, and fails if a mutant gets away.
+Cases of the kit try drivers and cores, scenes try cores and workers, races try PostgreSQL's statements, the simulation
+tries all but statements. Prints which catcher noticed which mutant, and fails if a mutant gets away.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from .matrix import BY_NAME, told, tried
 
@@ -26,8 +28,8 @@ def main() -> int:
     if strange := [name for name in names if name not in BY_NAME]:
         parser.error(f"no mutant is called {strange[0]!r}; there are {', '.join(sorted(BY_NAME))}")
     started, got_away = time.monotonic(), list[str]()
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        trials = [pool.submit(tried, name, given.seeds) for name in names]
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        trials = [pool.submit(tried, name, given.seeds, Path(folder)) for name in names]
         for number, trial in enumerate(as_completed(trials), 1):
             result = trial.result()
             left = (time.monotonic() - started) / number * (len(names) - number)

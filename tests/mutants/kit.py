@@ -60,21 +60,30 @@ def _cases() -> Iterator[Case]:
     for name in dir(EphemeralKit):
         if name.startswith("test_") and name != LEFT_OUT:
             function = getattr(EphemeralKit, name)
-            for label, given in _parameters(function):
+            for label, given in parameters(function):
                 yield Case(f"{name}[{label}]" if label else name, function, given)
 
 
-def _parameters(function: Any) -> Iterator[tuple[str, Given]]:
+def parameters(function: Any) -> Iterator[tuple[str, Given]]:
     """The sets of parameters with the names that pytest gives them."""
     marks = [mark for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"]
     choices = [list(zip(_labels(mark), mark.args[1], strict=True)) for mark in marks]
     for chosen in product(*choices):
-        given = {mark.args[0]: value for mark, (_, value) in zip(marks, chosen, strict=True)}
+        given: Given = {}
+        for mark, (_, value) in zip(marks, chosen, strict=True):
+            names = mark.args[0]  # one, or several with as many values
+            given |= {names: value} if isinstance(names, str) else dict(zip(names, value, strict=True))
         yield "-".join(label for label, _ in chosen), given
 
 
 def _labels(mark: Any) -> list[str]:
-    return [str(label) for label in mark.kwargs.get("ids") or mark.args[1]]
+    return [_label(label) for label in mark.kwargs.get("ids") or mark.args[1]]
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(_label, value))
+    return str(getattr(value, "__name__", value))
 
 
 CASES = {case.name: case for case in _cases()}

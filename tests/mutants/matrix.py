@@ -5,18 +5,25 @@ from __future__ import annotations
 import logging
 import signal
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from servers.postgres import PostgresServer
+
 from .catching import MUTANTS, complaint_about
+from .ground import CATCHERS, Ground
 from .kit import CASES
 from .mutant import Mutant, StaleMutant
+from .postgres import MUTANTS as ON_POSTGRES
 from .scenes import SCENES
 from .simulating import Find, look_for
 
 PATIENCE = 10.0
-BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+TIMERS = {signal.ITIMER_VIRTUAL: signal.SIGVTALRM, signal.ITIMER_REAL: signal.SIGALRM}
+BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *ON_POSTGRES)}
 
 
 class Endless(BaseException):
@@ -33,18 +40,18 @@ class Tried(NamedTuple):
 
 
 @contextmanager
-def patience(seconds: float) -> Generator[None]:
-    """`Endless` after so many seconds of computing."""
+def patience(seconds: float, timer: int = signal.ITIMER_VIRTUAL) -> Generator[None]:
+    """`Endless` after so many seconds of computing, or of real time."""
 
     def over(*_: Any) -> None:
         raise Endless
 
-    signal.signal(signal.SIGVTALRM, over)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.signal(TIMERS[timer], over)
+    signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(timer, 0)
 
 
 def catchers(mutant: Mutant) -> list[str]:
@@ -54,22 +61,38 @@ def catchers(mutant: Mutant) -> list[str]:
     return cases + scenes
 
 
-def tried(name: str, seeds: int) -> Tried:
-    """Let everybody try one mutant."""
+def tried(name: str, seeds: int, folder: Path) -> Tried:
+    """Let every catcher try one mutant; servers are found in `folder`."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     mutant = BY_NAME[name]
     try:
-        noticed = [catcher for catcher in catchers(mutant) if _notices(catcher, mutant)]
+        if mutant.kind == "postgres":
+            return Tried(name, _noticed_on_postgres(mutant, _ground(folder)), None)
+        noticed = [catcher for catcher in catchers(mutant) if _notices(complaint_about, mutant, catcher)]
         return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager") else _look_for(mutant, seeds))
     except StaleMutant as stale:
         return Tried(name, [], None, f"{stale}: {stale.__cause__!r}")
 
 
-def _notices(catcher: str, mutant: Mutant) -> bool:
+@cache
+def _ground(folder: Path) -> Ground:
+    return Ground(PostgresServer.of_the_run(folder, 18))
+
+
+def _noticed_on_postgres(mutant: Mutant, ground: Ground) -> list[str]:
+    """The catchers that notice, of those that run a statement which is broken."""
+    broken = {name for _, name in mutant.places}
+    chosen = [catcher for catcher in sorted(CATCHERS) if broken & ground.statements_of(catcher)]
+    return [it for it in chosen if _notices(ground.complaint_about, mutant, it, signal.ITIMER_REAL)]
+
+
+def _notices(
+    ask: Callable[[Mutant, str], str | None], mutant: Mutant, catcher: str, timer: int = signal.ITIMER_VIRTUAL
+) -> bool:
     try:
-        with patience(PATIENCE):
-            return complaint_about(mutant, catcher) is not None
+        with patience(PATIENCE, timer):
+            return ask(mutant, catcher) is not None
     except Endless:
         return True
     except StaleMutant:

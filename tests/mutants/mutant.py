@@ -12,12 +12,20 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-Place = tuple[type | ModuleType, str]
+# An attribute of a class or module, or an entry of a table of statements.
+Place = tuple[type | ModuleType | dict[str, str], str]
 HERE = Path(__file__).parent
 
 
 class StaleMutant(Exception):
     """A mutant that raises by mistake: it no longer fits the code that it breaks, and its death proves nothing."""
+
+
+def instead(sql: str, right: str, wrong: str = "") -> str:
+    """The statement with another text in one place."""
+    if sql.count(right) != 1:
+        raise ValueError(f"{right!r} is not in {sql!r} once")
+    return sql.replace(right, wrong)
 
 
 class Mutant:
@@ -44,12 +52,17 @@ class Mutant:
         try:
             with ExitStack() as patches:
                 for owner, name in self.places:
-                    right = inspect.getattr_static(owner, name)
-                    patches.enter_context(mock.patch.object(owner, name, self._instead_of(right, mistakes)))
+                    patches.enter_context(self._patch(owner, name, mistakes))
                 yield
         finally:
             if mistakes:
                 raise StaleMutant(f"{self!r} no longer fits") from mistakes[0]
+
+    def _patch(self, owner: type | ModuleType | dict[str, str], name: str, mistakes: list[Exception]) -> Any:
+        if isinstance(owner, dict):
+            return mock.patch.dict(owner, {name: self._wrong_text(owner[name])})
+        right = inspect.getattr_static(owner, name)
+        return mock.patch.object(owner, name, self._instead_of(right, mistakes))
 
     def _instead_of(self, right: Any, mistakes: list[Exception]) -> Any:
         if isinstance(right, str):

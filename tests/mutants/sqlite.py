@@ -6,17 +6,10 @@ from typing import Any
 
 from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, records, reserve, settle
 
-from .mutant import MutantRegistry
+from .mutant import MutantRegistry, instead
 
 SQLITE = MutantRegistry("sqlite")
 mutant = SQLITE.mutant
-
-
-def instead(sql: str, right: str, wrong: str = "") -> str:
-    """The statement with another text in one place."""
-    if sql.count(right) != 1:
-        raise ValueError(f"{right!r} is not in {sql!r} once")
-    return sql.replace(right, wrong)
 
 
 @mutant((settle, "ACK"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")

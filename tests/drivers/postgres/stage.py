@@ -91,16 +91,21 @@ class Between:
         return self._db.transaction()
 
 
-@pytest.fixture(scope="module")
-def url(postgres: PostgresServer) -> str:
-    """A store for all, for making one takes longer than a test."""
-    url = postgres.url(postgres.new_database(), namespace=SCHEMA)
+def new_store(server: PostgresServer) -> str:
+    """The address of a new store, in a database of its own."""
+    url = server.url(server.new_database(), namespace=SCHEMA)
 
     async def make() -> None:
         await (await from_url(f"{url}&migrate=true")).close()
 
     asyncio.run(make())
     return url
+
+
+@pytest.fixture(scope="module")
+def url(postgres: PostgresServer) -> str:
+    """One store for all tests of a module: making one takes longer than a test."""
+    return new_store(postgres)
 
 
 @asynccontextmanager
@@ -116,9 +121,8 @@ Act = Callable[[Stage], Coroutine[Any, Any, None]]
 Play = Callable[[Act], None]
 
 
-@pytest.fixture
-def play(url: str) -> Play:
-    """Plays a scene on an empty store."""
+def player(url: str) -> Play:
+    """Plays scenes on a store, each on an empty one."""
 
     async def scene(act: Act) -> None:
         async with asyncio.timeout(60), connected(url) as other, connected(url) as third, connected(url) as eye:
@@ -131,6 +135,12 @@ def play(url: str) -> Play:
                 await driver.close()
 
     return lambda act: asyncio.run(scene(act))
+
+
+@pytest.fixture
+def play(url: str) -> Play:
+    """Plays a scene on an empty store."""
+    return player(url)
 
 
 async def whole(db: OwnDb, step: Awaitable[Any]) -> Any:

@@ -754,8 +754,21 @@ async def settle_failing_parent(s: Stage) -> Transitions:
     return list(map(fail, await s.claim("p")))
 
 
+async def settle_new_child(s: Stage) -> Transitions:
+    await s.driver.enqueue([group(job("a"), job("z"), job("y"), job("x"))], T0)
+    return [ack(it, new_jobs=(child("c", "x", "y", "z"),)) for it in await s.claim("a")]
+
+
 Transitions = list[Transition]
-SETTLES = [settle_plain, settle_results, settle_mixed, settle_put_backs, settle_parent, settle_failing_parent]
+SETTLES = [
+    settle_plain,
+    settle_results,
+    settle_mixed,
+    settle_put_backs,
+    settle_parent,
+    settle_failing_parent,
+    settle_new_child,
+]
 
 
 @pytest.mark.parametrize("given", SETTLES)

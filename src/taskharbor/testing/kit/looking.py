@@ -75,13 +75,15 @@ class Looking(Cases):
         """D13: beginning behind `after`, with and without a filter."""
         await s.add(*(job(f"j{n}", tags=("odd",) if n % 2 else ()) for n in range(9)))
         for where, wanted in ((Filter(), 9), (Filter(tag="odd"), 4)):
-            seen: list[str] = []
-            for _ in range(wanted // 2 + 1):
-                page = await s.look.query(where, s.now, 2, seen[-1] if seen else None)
-                assert len(page) <= 2
-                seen += [record.id for record in page]
-            assert seen == sorted(seen, reverse=True)
-            assert len(seen) == wanted
+            await _read_in_pages(s, where, wanted)
+
+    @pytest.mark.parametrize("kind", ["dead", "workflow"])
+    async def test_D13_pages_of_the_dead_and_of_a_workflow(self, s: Scene, kind: str) -> None:
+        """D13: each job once, whichever index finds them."""
+        ids = [f"j{n}" for n in range(5)]
+        await s.add(*(job(id, workflow_id="w") for id in ids))
+        await s.dead_letter(*ids)
+        await _read_in_pages(s, Filter(states=(Shown.DLQ,)) if kind == "dead" else Filter(workflow_id="w"), 5)
 
     async def test_D13_query_follows_time(self, s: Scene) -> None:
         """D13, T: scheduled becomes ready without a write."""
@@ -151,6 +153,17 @@ class Looking(Cases):
             await s.parents("a")
             await s.flows.workflows(9)
             await s.look.dead_groups(Filter(), at(9999), 9)
+
+
+async def _read_in_pages(s: Scene, where: Filter, wanted: int) -> None:
+    """Read so many matching jobs two at a time, each once, the newest first."""
+    seen: list[str] = []
+    for _ in range(wanted // 2 + 1):
+        page = await s.look.query(where, s.now, 2, seen[-1] if seen else None)
+        assert len(page) <= 2
+        seen += [record.id for record in page]
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == wanted
 
 
 async def _shop(s: Scene) -> None:

@@ -166,6 +166,14 @@ class Replays(Cases):
         assert (await s.get()).idempotency_key is None
         assert await s.look.find_key("k", s.now) == "b"
 
+    async def test_Q2_a_new_key_leaves_the_old_one_to_its_new_owner(self, s: Scene) -> None:
+        """Q2, I2: a key that expired and was taken since is not freed by its former owner."""
+        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        s.tick(60)
+        await s.add(job("b", idempotency_key="k"))
+        assert await s.replay("a", idempotency_key="new") == "replayed"
+        assert [await s.look.find_key(key, s.now) for key in ("new", "k")] == ["a", "b"]
+
     async def test_Q2_the_same_key_can_be_renewed(self, s: Scene) -> None:
         """Q2: a job does not stand in its own way."""
         await bury(s, idempotency_key="k", key_expires_at=at(60))

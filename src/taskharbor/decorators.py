@@ -1,20 +1,24 @@
-"""What `@harbor.task(…)` and `@harbor.recurring(…)` return: they decorate a `def` or an `async def`."""
+"""How functions become tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
+from taskharbor.client.client import Client
 from taskharbor.client.naming import check_function, name_of
-from taskharbor.client.options import JobOptions, checked
+from taskharbor.client.options import TASK_OPTIONS, JobOptions, checked, unknown_option
+from taskharbor.client.registered_task import Registered
+from taskharbor.client.settings import retry_policy
+from taskharbor.core.misfit import closest
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
-from taskharbor.errors import ConfigError, ScheduleExists
+from taskharbor.errors import ConfigError, DuplicateTask, ScheduleExists, UnknownTask
 from taskharbor.task import AsyncTask, Task
+from taskharbor.worker.application import Application
 
 if TYPE_CHECKING:
-    from taskharbor.client.declaration import Declared
-    from taskharbor.client.registered_task import Registered
     from taskharbor.core.recurrence import Recurrence
 
 P = ParamSpec("P")
@@ -22,19 +26,74 @@ R = TypeVar("R")
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 
 
-class Register(Protocol):
-    """How a harbor takes a function in."""
+class Registration:
+    """Registers functions with an application: tasks, and recurring tasks."""
 
-    def __call__(
-        self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions, /
-    ) -> AnyTask: ...
+    def __init__(self, client: Client, application: Application) -> None:
+        self._client = client
+        self.application = application
+
+    def task(
+        self,
+        function: Callable[..., Any] | None,
+        name: str | None,
+        retry: Retry | Callable[[int], float] | None,
+        options: Mapping[str, Any],
+    ) -> Any:
+        """The task of a function, or the decorator that makes one."""
+        for unknown in sorted(options.keys() - TASK_OPTIONS):
+            said = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
+            raise ConfigError(f"@harbor.task: {said} (others belong to one job: task.using(…))")
+        registrar = Registrar(self, name, retry_policy(retry), checked(options))
+        return registrar if function is None else registrar(function)
+
+    def register(
+        self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
+    ) -> AnyTask:
+        """Register a function under its name (P4)."""
+        check_function("@harbor.task", function)
+        tasks = self.application.tasks
+        name = check_name("a task's name", name_of(function) if name is None else name)
+        if name in tasks:
+            is_task = isinstance(function, Task | AsyncTask)
+            fix = "put @harbor.task below the other decorator" if is_task else "give one of them another name="
+            raise DuplicateTask(f"a task named {name!r} exists already: {fix}")
+        registered = tasks[name] = Registered(name, function, retry or self._client.session.settings.retry, options)
+        kind = AsyncTask[..., Any] if iscoroutinefunction(function) else Task[..., Any]
+        return kind(registered, self._client, options)
+
+    def recurring(
+        self,
+        name: str | None,
+        arguments: Mapping[str, Any] | None,
+        retry: Retry | Callable[[int], float] | None,
+        given: Mapping[str, Any],
+    ) -> Recurrer:
+        """The decorator that declares a recurring task."""
+        from taskharbor.client.declaration import recurrence  # most harbors have no cron to read
+
+        options = checked({name: value for name, value in given.items() if name in TASK_OPTIONS})
+        when = recurrence({name: value for name, value in given.items() if name not in TASK_OPTIONS})
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise ConfigError(f"arguments must be a dict by the names of parameters, not {arguments!r}")
+        return Recurrer(self, name, retry_policy(retry), options, dict(arguments or {}), when)
+
+    def find(self, name: str) -> Registered:
+        """The task of this name."""
+        tasks = self.application.tasks
+        if name not in tasks:
+            guess = f" (did you mean {close!r}?)" if (close := closest(name, tasks)) else ""
+            raise UnknownTask(
+                f"no task named {name!r} is registered{guess}; there is {', '.join(sorted(tasks)) or 'none'}"
+            )
+        return tasks[name]
 
 
 class Registrar:
     """Makes a task of a function."""
 
-    def __init__(self, register: Register, name: str | None, retry: Retry | None, options: JobOptions) -> None:
-        self._register = register
+    def __init__(self, registration: Registration, name: str | None, retry: Retry | None, options: JobOptions) -> None:
+        self._registration = registration
         self._name = name
         self._retry = retry
         self._options = options
@@ -47,7 +106,7 @@ class Registrar:
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
         """Register the function."""
-        return self._register(function, self._name, self._retry, self._options)
+        return self._registration.register(function, self._name, self._retry, self._options)
 
 
 class Recurrer:
@@ -55,18 +114,15 @@ class Recurrer:
 
     def __init__(
         self,
-        declared: dict[str, Declared],
-        tasks: Mapping[str, Registered],
-        register: Register,
+        registration: Registration,
         name: str | None,
         retry: Retry | None,
         options: JobOptions,
         arguments: Mapping[str, Any],
         when: Recurrence,
     ) -> None:
-        self._declared = declared
-        self._tasks = tasks
-        self._register = register
+        self._registration = registration
+        self._declared = registration.application.recurring
         self._name = name
         self._retry = retry
         self._options = options
@@ -97,7 +153,7 @@ class Recurrer:
         check_call(function if task is None else task.registered.handler, self._arguments)
         name = self._name if self._name is not None else (name_of(function) if task is None else task.name)
         self._check_name(name)
-        task = task or self._register(function, None, self._retry, self._options)
+        task = task or self._registration.register(function, None, self._retry, self._options)
         options = checked({**task.options, **self._options})
         self._declared[name] = Declared(name, task.registered, options, self._arguments, self._when)
         return task
@@ -107,7 +163,7 @@ class Recurrer:
 
         if self._retry is not None:
             raise ConfigError("retry= belongs to the task: say it in its @harbor.task")
-        if self._tasks.get(task.name) is not task.registered:
+        if self._registration.application.tasks.get(task.name) is not task.registered:
             raise ConfigError(f"{task.name} is a task of another harbor: declare it recurring there")
         check_options(task.options)
 

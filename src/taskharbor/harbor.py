@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from random import Random
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
 from taskharbor.admin.admin import Admin
-from taskharbor.client.blocks import Managed
+from taskharbor.client.blocks import Managed, run_here
 from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
 from taskharbor.client.enqueue import Calls, enqueue_one, enqueue_one_blocking, listed
 from taskharbor.client.handle import Job
-from taskharbor.client.naming import check_function, name_of, returns_its_result
-from taskharbor.client.options import (
-    TASK_OPTIONS,
-    Duration,
-    JobOptions,
-    checked,
-    checked_settings,
-    seconds,
-    unknown_option,
-)
+from taskharbor.client.naming import returns_its_result
+from taskharbor.client.opening import opened, stand_in
+from taskharbor.client.options import Duration, JobOptions
 from taskharbor.client.other_names import HARBOR_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.rng import own_rng
-from taskharbor.client.session import Session, Settings
+from taskharbor.client.session import Session
+from taskharbor.client.settings import Settings, settings_of
 from taskharbor.core.codec import PAYLOAD_LIMIT
-from taskharbor.core.decide import Retention
-from taskharbor.core.misfit import closest
-from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
-from taskharbor.decorators import Recurrer, Registrar
+from taskharbor.decorators import Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
-from taskharbor.errors import ConfigError, DuplicateTask, UnknownTask
+from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
+from taskharbor.worker.application import Application
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
-from taskharbor.worker.workplace import Workplace
+from taskharbor.worker.harbors import HarborParts, add_harbor
+from taskharbor.worker.launcher import Launcher
 from taskharbor.workflows.run import Run
 from taskharbor.workflows.step import Step, named_step
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import RecurringOptions
+    from taskharbor.worker.running_worker import RunningWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +50,7 @@ H = TypeVar("H", bound=Hook)
 L = TypeVar("L", bound=Callable[[], Any])
 
 
-class Harbor(Workplace):
+class Harbor:
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
@@ -80,34 +74,28 @@ class Harbor(Workplace):
         chance: Random | None = None,
         driver: Driver | None = None,
     ) -> None:
-        checked_settings(
-            {
-                "max_attempts": max_attempts,
-                "max_crashes": max_crashes,
-                "timeout": timeout,
-                "idempotency_ttl": idempotency_ttl,
-                "payload_limit": payload_limit,
-                "keep_done": keep_done,
-                "keep_dead": keep_dead,
-                "store_timeout": store_timeout,
-            }
+        settings = settings_of(
+            max_attempts=max_attempts,
+            max_crashes=max_crashes,
+            timeout=timeout,
+            retry=retry,
+            idempotency_ttl=idempotency_ttl,
+            payload_limit=payload_limit,
+            keep_done=keep_done,
+            keep_dead=keep_dead,
+            store_timeout=store_timeout,
         )
         self.url = config.store_url(url)
         if driver is None:
             drivers.parse(self.url)
-        settings = Settings(
-            max_attempts=max_attempts,
-            max_crashes=max_crashes,
-            timeout=None if timeout is None else seconds(timeout),
-            retry=_policy(retry) or Retry(),
-            idempotency_ttl=None if idempotency_ttl is None else seconds(idempotency_ttl),
-            payload_limit=payload_limit,
-            retention=Retention(_length(keep_done), _length(keep_dead)),
-            store_timeout=store_timeout,
-        )
         self._driver = driver
-        super().__init__(Client(Session(self._connect, settings, clock, chance or own_rng(), self._shown)))
-        self.admin = Admin(self._client, self._tasks)
+        self._client = Client(_session(lambda: self._driver or self.url, settings, clock, chance))
+        self._application = Application()
+        self._client.tasks = self._application.tasks
+        self._launcher = Launcher(self._client, self._application)
+        self._registration = Registration(self._client, self._application)
+        self.admin = Admin(self._client, self._application.tasks)
+        add_harbor(self._parts)
 
     if not TYPE_CHECKING:
         __getattr__ = hinting(HARBOR_NAMES, lambda _: "harbor")
@@ -115,11 +103,13 @@ class Harbor(Workplace):
     def __repr__(self) -> str:
         return f"<Harbor {drivers.redacted(self.url)}>"
 
-    async def _connect(self) -> Driver:
-        return self._driver or await drivers.from_url(self.url)
+    def _parts(self) -> HarborParts:
+        app = self._application
+        return HarborParts(self, self._client, app.tasks, app.middleware, app.recurring, self._launcher.drain_beside)
 
-    def _shown(self) -> str | None:
-        return config.shown_url(self.url) if self._driver is None else None
+    @property
+    def _session(self) -> Session:
+        return self._client.session
 
     @property
     def portal(self) -> Portal:
@@ -134,7 +124,7 @@ class Harbor(Workplace):
     @property
     def tasks(self) -> Mapping[str, Registered]:
         """The registered tasks by name."""
-        return self._tasks
+        return self._application.tasks
 
     # registering
 
@@ -168,27 +158,13 @@ class Harbor(Workplace):
         **options: Any,
     ) -> Any:
         """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
-        for unknown in sorted(options.keys() - TASK_OPTIONS):
-            said = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
-            raise ConfigError(f"@harbor.task: {said} (others belong to one job: task.using(…))")
-        registrar = Registrar(self.register, name, _policy(retry), checked(options))
-        return registrar if function is None else registrar(function)
+        return self._registration.task(function, name, retry, options)
 
     def register(
         self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
     ) -> Task[..., Any] | AsyncTask[..., Any]:
         """Register a function under its name (P4)."""
-        check_function("@harbor.task", function)
-        name = check_name("a task's name", name_of(function) if name is None else name)
-        if name in self._tasks:
-            is_task = isinstance(function, Task | AsyncTask)
-            fix = "put @harbor.task below the other decorator" if is_task else "give one of them another name="
-            raise DuplicateTask(f"a task named {name!r} exists already: {fix}")
-        registered = Registered(name, function, retry or self._session.settings.retry, options)
-        self._tasks[name] = registered
-        if iscoroutinefunction(function):
-            return AsyncTask[..., Any](registered, self._client, options)
-        return Task[..., Any](registered, self._client, options)
+        return self._registration.register(function, name, retry, options)
 
     def recurring(
         self,
@@ -206,32 +182,25 @@ class Harbor(Workplace):
         for a task that has several; `arguments` are what it is called with.
         Workers write this down when they start, the last one to start wins, and every worker sees to it (N5).
         """
-        from taskharbor.client.declaration import recurrence  # most harbors have no cron to read
-
         if function is not None:
             raise ConfigError(
                 'say when by name: @harbor.recurring(cron="0 3 * * *") or @harbor.recurring(every=timedelta(hours=1))'
             )
-        options = checked({name: value for name, value in given.items() if name in TASK_OPTIONS})
-        when = recurrence({name: value for name, value in given.items() if name not in TASK_OPTIONS})
-        if arguments is not None and not isinstance(arguments, Mapping):
-            raise ConfigError(f"arguments must be a dict by the names of parameters, not {arguments!r}")
-        given_to_it = dict(arguments or {})
-        return Recurrer(self._recurring, self._tasks, self.register, name, _policy(retry), options, given_to_it, when)
+        return self._registration.recurring(name, arguments, retry, given)
 
     def middleware(self, function: M) -> M:
         """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
         is_async: bool = iscoroutinefunction(function)
         if not is_async:
             raise ConfigError("@harbor.middleware takes an async function (job, call_next)")
-        self._middleware.append(function)
+        self._application.middleware.append(function)
         return function
 
     def lifespan(self, function: L) -> L:
         """Enter this async context manager before a worker's first job and leave it after its last."""
         if iscoroutinefunction(function) or not callable(function):
             raise ConfigError("@harbor.lifespan takes an async generator function: set up, yield, tear down")
-        self._lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
+        self._application.lifespans.append(asynccontextmanager(function) if isasyncgenfunction(function) else function)
         return function
 
     def on_dead(self, function: H) -> H:
@@ -241,7 +210,7 @@ class Harbor(Workplace):
         """
         if not returns_its_result(function):
             raise ConfigError(f"@harbor.on_dead takes a def or an async def of the dead job's record, not {function!r}")
-        self._on_dead.append(function)
+        self._application.on_dead.append(function)
         return function
 
     # enqueueing
@@ -277,7 +246,7 @@ class Harbor(Workplace):
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Step[Any]:
         """A call of a task by its name as a value, for `enqueue_many`, flows and `current().enqueue`."""
-        return named_step(self._client, self._tasks, task, {} if arguments is None else arguments, options)
+        return named_step(self._client, self._application.tasks, task, {} if arguments is None else arguments, options)
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
@@ -289,14 +258,90 @@ class Harbor(Workplace):
 
     def find(self, name: str) -> Registered:
         """The task of this name."""
-        if name not in self._tasks:
-            guess = f" (did you mean {close!r}?)" if (close := closest(name, self._tasks)) else ""
-            raise UnknownTask(
-                f"no task named {name!r} is registered{guess}; there is {', '.join(sorted(self._tasks)) or 'none'}"
-            )
-        return self._tasks[name]
+        return self._registration.find(name)
 
-    # life
+    # working
+
+    def worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        threads: bool = True,
+    ) -> Managed[RunningWorker]:
+        """A worker beside your own code (`with` or `async with`): works inside the block, stops gracefully at its end.
+
+        The block begins when the store is there and knows the recurring tasks: one that is away is waited for, and the
+        log says so. By `async with` it works on the running event loop, by `with` in a thread with a loop of its own.
+        """
+        return self._launcher.worker(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
+
+    async def arun_worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        release_abandoned: bool = False,
+    ) -> None:
+        """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
+
+        `release_abandoned` gives back the jobs of handlers that ignore their cancellation too: only for a process that
+        ends right after, by `os._exit` (`asyncio.run` waits for them), or the job would run here and elsewhere.
+        """
+        await self._launcher.run(queues, release_abandoned, concurrency=concurrency, lease=lease, grace=grace)
+
+    def run_worker(
+        self,
+        queues: Sequence[str] | Mapping[str, int] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        grace: float = 25.0,
+        release_abandoned: bool = False,
+    ) -> None:
+        """The blocking twin of `arun_worker`, on a loop of its own in the calling thread.
+
+        Signals reach the main thread only: elsewhere nothing stops it. There, use `with harbor.worker():`. An async
+        handler that ignores its cancellation is not waited for and does not run on; a `def` one runs on in its thread,
+        which does not keep the process alive.
+        """
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
+        run_here("arun_worker", lambda: self._launcher.run(queues, release_abandoned, **given))
+
+    async def adrain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        threads: bool = True,
+        raise_failures: bool = False,
+    ) -> int:
+        """Run everything that is due, and what that makes due, then return the number of runs. For tests.
+
+        `raise_failures` raises what a handler raised, once all of it has run: the first one, and its notes name the
+        job and the others.
+        """
+        return await self._launcher.drain(queues, raise_failures, concurrency=concurrency, lease=lease, threads=threads)
+
+    def drain(
+        self,
+        queues: Sequence[str] | None = None,
+        *,
+        concurrency: int = 16,
+        lease: float = 30.0,
+        threads: bool = True,
+        raise_failures: bool = False,
+    ) -> int:
+        """The blocking twin of `adrain`, on a loop of its own in the calling thread."""
+        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "threads": threads}
+        return run_here("adrain", lambda: self._launcher.drain(queues, raise_failures, **given))
+
+    # opening and closing
 
     async def amigrate(self, *, dry: bool = False, tell: Callable[[str], object] = lambda _: None) -> Migration | None:
         """Bring the store's schema up to date and say what was done, or (`dry`) what there is to do.
@@ -315,23 +360,7 @@ class Harbor(Workplace):
 
     def open(self) -> Managed[Harbor]:
         """Connect now and close at the end, by `with` or `async with`; without it the first use connects."""
-        return Managed("open", self._open_awaited, self._open_blocking)
-
-    @asynccontextmanager
-    async def _open_awaited(self) -> AsyncGenerator[Harbor]:
-        await self.adriver()
-        try:
-            yield self
-        finally:
-            await self.aclose()
-
-    @contextmanager
-    def _open_blocking(self) -> Generator[Harbor]:
-        self.driver()
-        try:
-            yield self
-        finally:
-            self.close()
+        return opened(self._client, self)
 
     def stand_in(
         self,
@@ -348,35 +377,8 @@ class Harbor(Workplace):
         """
         if isinstance(store, str):
             drivers.parse(store)
-        shown = config.shown_url(store) if isinstance(store, str) else None
-
-        def session() -> Session:
-            connect = _connecting(store)
-            return Session(connect, self._session.settings, clock, chance or own_rng(), lambda: shown)
-
-        return Managed(
-            "stand_in",
-            lambda: self._stand_in_awaited(session(), everywhere),
-            lambda: self._stand_in_blocking(session(), everywhere),
-        )
-
-    @asynccontextmanager
-    async def _stand_in_awaited(self, session: Session, everywhere: bool) -> AsyncGenerator[Harbor]:
-        with self._client.stand_in(session) if everywhere else self._client.stand_in_here(session):
-            try:
-                yield self
-            finally:
-                await session.close()
-                session.portal.close()
-
-    @contextmanager
-    def _stand_in_blocking(self, session: Session, everywhere: bool) -> Generator[Harbor]:
-        with self._client.stand_in(session) if everywhere else self._client.stand_in_here(session):
-            try:
-                yield self
-            finally:
-                session.portal.run(session.close)
-                session.portal.close()
+        make = partial(_session, lambda: store, self._session.settings, clock, chance)
+        return stand_in(self._client, make, self, everywhere=everywhere)
 
     async def aclose(self) -> None:
         """Let go of the store; the next use connects again."""
@@ -388,22 +390,11 @@ class Harbor(Workplace):
         self.portal.close()
 
 
-def _connecting(store: Driver | str) -> Callable[[], Coroutine[Any, Any, Driver]]:
-    return (lambda: drivers.from_url(store)) if isinstance(store, str) else (lambda: _opened(store))
+def _session(store: Callable[[], Driver | str], settings: Settings, clock: Clock | None, rng: Random | None) -> Session:
+    async def connect() -> Driver:
+        return await drivers.from_url(found) if isinstance(found := store(), str) else found
 
+    def shown() -> str | None:
+        return config.shown_url(found) if isinstance(found := store(), str) else None
 
-async def _opened(driver: Driver) -> Driver:
-    return driver
-
-
-def _policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
-    if given is None or isinstance(given, Retry):
-        return given
-    if not callable(given):
-        count = " (for the number of runs, set max_attempts=)" if isinstance(given, int) else ""
-        raise ConfigError(f"retry must be a Retry(…) or a function from failures to seconds, not {given!r}{count}")
-    return Retry(custom=given)
-
-
-def _length(value: Duration) -> timedelta:
-    return timedelta(seconds=min(seconds(value), timedelta.max.total_seconds() - 1))
+    return Session(connect, settings, clock, rng or own_rng(), shown)

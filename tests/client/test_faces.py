@@ -326,7 +326,6 @@ def test_ctrl_c_while_a_worker_block_waits_for_its_store_ends_its_thread(monkeyp
         asked.set()
         raise DriverUnavailable("it is away")
 
-    monkeypatch.setattr(shop.harbor, "_connect", away)
     monkeypatch.setattr(shop.harbor._session, "_connect", away)
     main = threading.main_thread().ident
     assert main is not None

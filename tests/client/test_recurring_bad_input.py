@@ -182,14 +182,14 @@ async def test_two_of_one_name_are_refused() -> None:
         harbor.recurring(every=30, name="one")(other)
     with pytest.raises(ScheduleExists, match="'one'"):
         harbor.recurring(every=30)(first)
-    assert [it.when.interval.total_seconds() for it in harbor._recurring.values()] == [60]
+    assert [it.when.interval.total_seconds() for it in harbor._application.recurring.values()] == [60]
     second = harbor.recurring(every=30, name="two")(other)
     with pytest.raises(DuplicateTask, match=r"put @harbor\.task below"):
         harbor.task(second)
     with pytest.raises(DuplicateTask, match="another name="):
         harbor.recurring(every=30, name="five")(other)
     harbor.recurring(every=30, name="three")(first)
-    assert list(harbor._recurring) == ["one", "two", "three"]
+    assert list(harbor._application.recurring) == ["one", "two", "three"]
     async with ticking(harbor):
         assert [it.name for it in await world.memory.schedules()] == ["one", "three", "two"]
 
@@ -206,7 +206,7 @@ def test_a_name_that_a_schedule_of_another_task_has_is_refused() -> None:
     with pytest.raises(ScheduleExists):
         harbor.recurring(every=60)(other)
     assert list(harbor.tasks) == ["task"]
-    assert harbor._recurring[taken].task.name == "task"
+    assert harbor._application.recurring[taken].task.name == "task"
 
 
 def _needs(number: int) -> None: ...
@@ -226,7 +226,7 @@ def test_what_cannot_be_called_alone_is_refused(function: Any) -> None:
     harbor = Harbor("memory://")
     with pytest.raises(ConfigError):
         harbor.recurring(every=60)(function)
-    assert [*harbor.tasks, *harbor._recurring] == []
+    assert [*harbor.tasks, *harbor._application.recurring] == []
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_does_not_go_with_a_task_is_refused(used: Callable[[Any], Any], sai
     task = harbor.task(name="work")(nothing)
     with pytest.raises(ConfigError):
         harbor.recurring(every=60, **said)(used(task))
-    assert harbor._recurring == {}
+    assert harbor._application.recurring == {}
 
 
 def test_one_that_does_not_say_when_is_told_how() -> None:
@@ -253,7 +253,7 @@ def test_one_that_does_not_say_when_is_told_how() -> None:
     harbor = Harbor("memory://")
     with pytest.raises(ConfigError, match="say when by name"):
         harbor.recurring(nothing)  # type: ignore[arg-type]
-    assert [*harbor.tasks, *harbor._recurring] == []
+    assert [*harbor.tasks, *harbor._application.recurring] == []
 
 
 @pytest.mark.parametrize("arguments", [[1], "text", 5])
@@ -262,7 +262,7 @@ def test_arguments_come_by_name(arguments: Any) -> None:
     harbor = Harbor("memory://")
     with pytest.raises(ConfigError, match="by the names of parameters"):
         harbor.recurring(every=60, arguments=arguments)
-    assert [*harbor.tasks, *harbor._recurring] == []
+    assert [*harbor.tasks, *harbor._application.recurring] == []
 
 
 def test_a_task_of_another_harbor_is_refused() -> None:
@@ -271,13 +271,13 @@ def test_a_task_of_another_harbor_is_refused() -> None:
     harbor.task(name="work")(nothing)
     with pytest.raises(ConfigError, match="another harbor"):
         harbor.recurring(every=60)(other.task(name="work")(nothing))
-    assert harbor._recurring == {}
+    assert harbor._application.recurring == {}
 
 
 async def _is_untouched(world: World) -> None:
     """Nothing is registered, the task's name is free, and a worker has nothing to store."""
-    assert [*world.harbor.tasks, *world.harbor._recurring] == []
+    assert [*world.harbor.tasks, *world.harbor._application.recurring] == []
     async with ticking(world.harbor):
         assert await world.memory.schedules() == []
     world.harbor.recurring(every=60)(nothing)
-    assert len(world.harbor.tasks) == len(world.harbor._recurring) == 1
+    assert len(world.harbor.tasks) == len(world.harbor._application.recurring) == 1

@@ -26,7 +26,7 @@ from taskharbor.manager.checks import Caller
 from taskharbor.manager.claimer import Claimer
 from taskharbor.manager.claims import Claims
 from taskharbor.manager.task_store import TaskStore
-from taskharbor.worker import workplace
+from taskharbor.worker import launcher
 
 from .mutant import MutantRegistry
 
@@ -303,7 +303,7 @@ async def submit_looks_then_stores(
     return known or await asubmit(manager, payload)
 
 
-@mutant((workplace, "in_line"), by="a_drain_ends_beside_tasks")
+@mutant((launcher, "in_line"), by="a_drain_ends_beside_tasks")
 def drain_works_on_tasks(in_line: Any, queues: Sequence[str]) -> Sequence[str]:
     """A drain asks for every queue there is."""
     return queues

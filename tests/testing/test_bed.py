@@ -325,7 +325,7 @@ def test_a_bed_leaves_nothing_behind(shop: Shop) -> None:
         shop.charge.enqueue(1)
         session = shop.harbor._session
     assert shop.harbor._session is not session
-    assert shop.harbor._middleware == []
+    assert shop.harbor._application.middleware == []
     with TestBed(harbors=[shop.harbor]):
         assert shop.harbor.admin.jobs.list() == []
     made = Harbor("memory://")

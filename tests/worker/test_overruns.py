@@ -156,8 +156,8 @@ async def test_a_process_that_ends_hands_an_overrun_back_as_a_timeout() -> None:
         await ignore(500)
 
     late, early = await stubborn.using(timeout=5).aenqueue(), await stubborn.using(timeout=50).aenqueue()
-    async with world.harbor._lived() as worker_of:
-        worker = worker_of(world.harbor._options(None, threads=False, grace=1))
+    async with world.harbor._launcher._lived() as worker_of:
+        worker = worker_of(world.harbor._launcher._options(None, threads=False, grace=1))
         worker.start()
         await asyncio.sleep(9)
         worker.tell_to_stop()

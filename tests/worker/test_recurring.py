@@ -379,7 +379,7 @@ def test_recurring_leaves_a_task_that_can_be_called_and_enqueued() -> None:
         return 2 * number
 
     assert twice(4) == 8
-    assert list(harbor.tasks) == list(harbor._recurring)
+    assert list(harbor.tasks) == list(harbor._application.recurring)
 
 
 @virtual

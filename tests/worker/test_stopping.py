@@ -191,8 +191,8 @@ async def test_a_cancelled_run_that_is_abandoned_ends_as_cancelled(caplog: pytes
                 await gate.wait()
 
     job = await stubborn.aenqueue()
-    async with world.harbor._lived() as worker_of:
-        worker = worker_of(world.harbor._options(None, threads=False, grace=1))
+    async with world.harbor._launcher._lived() as worker_of:
+        worker = worker_of(world.harbor._launcher._options(None, threads=False, grace=1))
         worker.start()
         await asyncio.sleep(2)
         await job.acancel()

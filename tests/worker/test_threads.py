@@ -15,7 +15,8 @@ import pytest
 
 from taskharbor import Harbor, JobContext, current
 from taskharbor.client.portal import Portal
-from taskharbor.client.session import Session, Settings
+from taskharbor.client.session import Session
+from taskharbor.client.settings import Settings
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import BlockingCallInLoop, DriverClosed, DriverUnavailable, JobCancelled, JobFailed

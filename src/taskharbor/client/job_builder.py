@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from taskharbor.client.call import Call
 from taskharbor.client.lineage import lineage
 from taskharbor.client.options import JobOptions, KeyOptions, moment, seconds
-from taskharbor.client.session import Session, Settings
+from taskharbor.client.session import Session
+from taskharbor.client.settings import Settings
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids

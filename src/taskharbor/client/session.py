@@ -9,31 +9,14 @@ from concurrent.futures import Future
 from datetime import datetime
 from random import Random
 
-from msgspec import Struct
-
 from taskharbor.client.attendance import Attendance
 from taskharbor.client.batching import Intake
 from taskharbor.client.clock import Clock, EngineClock, host_clock
 from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import Portal
-from taskharbor.core.codec import PAYLOAD_LIMIT
-from taskharbor.core.decide import Retention
-from taskharbor.core.retry import Retry
+from taskharbor.client.settings import Settings
 from taskharbor.driver import Driver, ServerClock
 from taskharbor.errors import DriverUnavailable
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """Defaults of a harbor; a task's own and a job's own go before them (F3, R5)."""
-
-    max_attempts: int | None = 4
-    max_crashes: int | None = 5
-    timeout: float | None = None
-    retry: Retry = Retry()
-    idempotency_ttl: float | None = 24 * 3600.0
-    payload_limit: int = PAYLOAD_LIMIT
-    retention: Retention = Retention()
-    store_timeout: float = 30.0
 
 
 class Session:

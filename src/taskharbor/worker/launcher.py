@@ -1,0 +1,133 @@
+"""The launcher: runs workers of one harbor in this process, beside other code, in the foreground, or until idle."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from taskharbor.client.blocks import Managed, alongside
+from taskharbor.client.client import Client
+from taskharbor.client.session import Session
+from taskharbor.core.reserved import in_line
+from taskharbor.driver import Inspect, Schedules, capability, offered
+from taskharbor.errors import ConfigError
+from taskharbor.worker.application import Application, Lifespan
+from taskharbor.worker.drain_failures import Failure, as_exception
+from taskharbor.worker.idle import until_open
+from taskharbor.worker.signals import stop_signals
+from taskharbor.worker.startup_log import warn_of_memory
+
+if TYPE_CHECKING:
+    from taskharbor.worker.running_worker import RunningWorker
+    from taskharbor.worker.worker import Worker
+    from taskharbor.worker.worker_options import WorkerOptions
+
+THREAD = "taskharbor-worker"
+Queues = Sequence[str] | Mapping[str, int] | None
+
+
+class Launcher:
+    """Starts and stops workers. Without `queues`, a worker serves those that the code names."""
+
+    def __init__(self, client: Client, application: Application) -> None:
+        self._client = client
+        self._application = application
+
+    @property
+    def _session(self) -> Session:
+        return self._client.session
+
+    def worker(self, queues: Queues, **given: Any) -> Managed[RunningWorker]:
+        """A worker that runs while a block does (`with` or `async with`)."""
+        options = self._options(queues, **given)
+        return Managed(
+            "worker", lambda: self._working(options), lambda: alongside(lambda: self._working(options), THREAD)
+        )
+
+    @asynccontextmanager
+    async def _working(self, options: WorkerOptions) -> AsyncGenerator[RunningWorker]:
+        from taskharbor.worker.running_worker import RunningWorker
+
+        async with self._lived(waits=True) as worker_of:
+            worker = worker_of(options)
+            worker.start()
+            try:
+                if self._application.recurring:
+                    await worker.ready()
+                yield RunningWorker(worker)
+            finally:
+                await worker.stop()
+
+    async def run(self, queues: Queues, release_abandoned: bool, **given: Any) -> None:
+        """Work until a signal says stop, then stop gracefully (X6)."""
+        options = self._options(queues, **given)
+        async with self._lived(waits=True) as worker_of:
+            worker = worker_of(options)
+            if (await self._session.driver()).ephemeral:
+                warn_of_memory()
+            with stop_signals(worker.tell_to_stop):
+                worker.start()
+                try:
+                    await worker.wait()
+                finally:
+                    await worker.stop(hold_abandoned=release_abandoned)
+        await worker.release()
+
+    async def drain(self, queues: Sequence[str] | None, raise_failures: bool, **given: Any) -> int:
+        """Run everything that is due, and what that makes due; return the number of runs."""
+        failures: list[Failure] = []
+        total = await self._drained(failures if raise_failures else None, queues, **given)
+        if failures:
+            raise as_exception(failures)
+        return total
+
+    async def _drained(
+        self, failures: list[Failure] | None, queues: Sequence[str] | None = None, **options: Any
+    ) -> int:
+        total = 0
+        async with self._lived() as worker_of:
+            while True:
+                names = await self._all_queues() if queues is None else queues
+                total += await worker_of(self._options(names, **options)).drain(failures)
+                if queues is not None or set(await self._all_queues()) <= set(names):
+                    return total
+
+    async def drain_beside(self, failures: list[Failure] | None, queues: Sequence[str]) -> int:
+        """Drain the queues that the code names, and these."""
+        return await self._drained(failures, sorted({*self._application.queues(), *queues}))
+
+    @asynccontextmanager
+    async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
+        from taskharbor.worker.worker import Worker  # with all that works: producers do without
+
+        async with AsyncExitStack() as stack:
+            if self._session.attendance is not None:
+                stack.enter_context(self._session.attendance.working())
+            await (until_open(self._session) if waits else self._session.driver())
+            if waits and self._application.recurring:
+                capability(await self._session.driver(), Schedules)
+            app = self._application
+            for lifespan in app.lifespans:
+                await stack.enter_async_context(_manager(lifespan))
+            recurring = list(app.recurring.values())
+            yield lambda options: Worker(self._client, app.tasks, app.middleware, options, app.on_dead, recurring)
+
+    def _options(self, queues: Queues, **given: Any) -> WorkerOptions:
+        from taskharbor.worker.worker_options import WorkerOptions
+
+        return WorkerOptions(queues=self._application.queues() if queues is None else queues, **given)
+
+    async def _all_queues(self) -> list[str]:
+        jobs = offered(await self._session.driver(), Inspect)
+        stored = [] if jobs is None else await jobs.counts(self._session.now())
+        return sorted({*self._application.queues(), *in_line([counts.queue for counts in stored])})
+
+
+def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
+    manager: object = lifespan()
+    if not isinstance(manager, AbstractAsyncContextManager):
+        raise ConfigError(
+            f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
+        )
+    return manager

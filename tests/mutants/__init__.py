@@ -1,4 +1,4 @@
-"""The tests are tested: deliberately broken drivers, cores and workers, each caught by name.
+"""The tests are tested: deliberately broken drivers, cores, steps and workers, each caught by name.
 
 A mutant replaces one function of the product by a wrong one; its docstring says what that breaks. Beside it stands who
 must catch it: a case of the conformance kit, a scene played by a worker in virtual time, the simulation, or, for

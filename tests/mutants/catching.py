@@ -1,4 +1,5 @@
-"""Letting catchers try mutants: cases of the kit on the memory driver or on a SQLite file, and scenes."""
+"""Letting catchers try mutants: cases of the kit on the memory driver, a SQLite file or a key-value
+store, and scenes."""
 
 from __future__ import annotations
 
@@ -11,8 +12,22 @@ import pytest
 from taskharbor.errors import HarborError
 from taskharbor.testing import Deadlock
 
-from . import cores, enqueues, flows, leases, lines, management, schedulers, settles, sqlite, tasks, weaving, workers
-from .kit import CASES, in_file, in_memory
+from . import (
+    cores,
+    enqueues,
+    flows,
+    leases,
+    lines,
+    management,
+    schedulers,
+    settles,
+    sqlite,
+    steps,
+    tasks,
+    weaving,
+    workers,
+)
+from .kit import CASES, in_file, in_key_value, in_memory
 from .mutant import Mutant
 from .scenes import SCENES
 
@@ -32,6 +47,7 @@ REGISTRIES = (
     tasks.DRIVERS,
     tasks.SQLITE,
     tasks.MANAGERS,
+    steps.STEPS,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 
@@ -46,6 +62,8 @@ def ask(catcher: str, kind: str) -> None:
     elif kind == "sqlite":
         with TemporaryDirectory() as folder:
             in_file(CASES[catcher], f"sqlite:///{Path(folder)}/jobs.db?synchronous=normal")
+    elif kind == "step":
+        in_key_value(CASES[catcher])
     else:
         in_memory(CASES[catcher])
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
+from drivers.kv.bucket import Bucket
+from drivers.kv.driver import KvDriver
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing import run
 from taskharbor.testing.kit import EphemeralKit, Harness
@@ -52,8 +54,17 @@ def in_file(case: Case, url: str) -> None:
     case.play(Harness(url=url), lambda play: asyncio.run(play))
 
 
+def in_key_value(case: Case) -> None:
+    """Play on a new key-value store, where every verb is a step of the core."""
+    case.play(Harness(open=_key_value), run)
+
+
 async def _memory() -> MemoryDriver:
     return MemoryDriver()
+
+
+async def _key_value() -> KvDriver:
+    return KvDriver(Bucket())
 
 
 def _cases() -> Iterator[Case]:

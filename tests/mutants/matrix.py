@@ -57,7 +57,7 @@ def patience(seconds: float, timer: int = signal.ITIMER_VIRTUAL) -> Generator[No
 def catchers(mutant: Mutant) -> list[str]:
     """Who might notice a mutant of this kind."""
     cases = [] if mutant.kind in ("worker", "manager") else list(CASES)
-    scenes = list(SCENES) if mutant.kind in ("worker", "manager", "core") else []
+    scenes = list(SCENES) if mutant.kind in ("worker", "manager", "core", "step") else []
     return cases + scenes
 
 
@@ -70,7 +70,7 @@ def tried(name: str, seeds: int, folder: Path) -> Tried:
         if mutant.kind == "postgres":
             return Tried(name, _noticed_on_postgres(mutant, _ground(folder)), None)
         noticed = [catcher for catcher in catchers(mutant) if _notices(complaint_about, mutant, catcher)]
-        return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager") else _look_for(mutant, seeds))
+        return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager", "step") else _look_for(mutant, seeds))
     except StaleMutant as stale:
         return Tried(name, [], None, f"{stale}: {stale.__cause__!r}")
 

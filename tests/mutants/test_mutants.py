@@ -64,7 +64,7 @@ def test_the_simulation_finds_it(name: str, record_property: Callable[[str, obje
 def test_there_are_enough_of_every_kind() -> None:
     kinds = Counter(mutant.kind for mutant in MUTANTS)
     assert kinds["driver"] >= 100
-    assert min(kinds[kind] for kind in ("core", "worker", "sqlite")) >= 20
+    assert min(kinds[kind] for kind in ("core", "worker", "sqlite", "step")) >= 20
 
 
 def test_the_classics_are_among_them() -> None:

@@ -12,6 +12,8 @@ from datetime import timedelta
 from random import Random
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
 from taskharbor.core.group import Group
 from taskharbor.core.job import Dependency, JobRecord, NewJob
@@ -31,6 +33,12 @@ MANY = 100
 LEASE = timedelta(seconds=10)
 POLICIES = ("hold", "cancel", "collect")
 KEYS = (None, None, "k0", "k1")
+PREPARATIONS = ("claim", "claim", "settle", "fail", "fail", "cancel", "dead_letter", "replay")
+THEMES = (
+    "enqueue claim extend settle fail cancel dead_letter delete replay sweep prune free swap reschedule",
+    "enqueue enqueue replay cancel settle delete",
+    "enqueue prune delete free settle fail replay",
+)
 
 
 class Verb(NamedTuple):
@@ -67,20 +75,22 @@ class Play:
         for _ in range(self.rng.randint(1, 2)):
             self.alone(self.enqueue())
         self.alone(self.claim())
-        for _ in range(self.rng.randint(0, 4)):
+        for _ in range(self.rng.randint(0, 6)):
             self.now += timedelta(seconds=self.rng.choice((0, 1, 4)))
-            self.alone(self.rng.choice((self.claim, self.settle, self.fail, self.cancel, self.dead_letter))())
+            self.alone(self.verb(PREPARATIONS))
         self.now += timedelta(seconds=self.rng.choice((1, 11)))
-        verbs = (
-            *(self.enqueue, self.claim, self.extend, self.settle, self.fail, self.cancel, self.dead_letter),
-            *(self.delete, self.replay, self.sweep, self.prune, self.free, self.swap, self.reschedule),
-        )
-        clients = [self.client(self.rng.choice(verbs)()) for _ in range(self.rng.randint(2, 5))]
+        verbs = self.rng.choice(THEMES).split()
+        clients = [self.client(self.verb(verbs)) for _ in range(self.rng.randint(2, 5))]
         while clients:
             client = self.rng.choice(clients)
             if next(client, self) is self:
                 clients.remove(client)
         self.compare()
+
+    def verb(self, names: Sequence[str]) -> Verb:
+        """One of these verbs, with arguments."""
+        plan: Callable[[], Verb] = getattr(self, self.rng.choice(names))
+        return plan()
 
     def alone(self, verb: Verb) -> None:
         """Play one verb without others."""
@@ -113,7 +123,8 @@ class Play:
         edges = {(e.child, e.parent, e.policy, e.satisfied) for each in self.model.parents.values() for e in each}
         assert above == edges, str(self)
         below = {(each.job.id, *place) for each in stored for place in each.below}
-        assert below == {(e.parent, e.child, e.position) for each in stored for e in each.above.values()}, str(self)
+        places = {(e.parent, e.child, e.position) for each in stored for e in each.above.values() if e.parent in ours}
+        assert below == places, str(self)
         keys = {entry.value.key: entry.value for entry in self.bucket.scan("key/")}
         assert keys == self.model.keys, str(self)
         schedules = {entry.value.name: entry.value for entry in self.bucket.scan("schedule/")}
@@ -144,7 +155,9 @@ class Play:
         for _ in range(self.rng.randint(1, 4)):
             parents = [each.id for each in jobs if each.idempotency_key is None]
             jobs.append(self.job(parents, "flow" if flow else None))
-        self.ids += [each.id for each in jobs]
+        if not flow and self.ids and self.rng.random() < 0.1:
+            jobs = [replace(jobs[0], id=self.rng.choice(self.ids))]
+        self.ids += [each.id for each in jobs if each.id not in self.ids]
         expires_at = self.rng.choice((None, self.now + timedelta(seconds=3)))
         group = Group(
             jobs=tuple(jobs),
@@ -185,7 +198,7 @@ class Play:
     def _transition(self, id: str, kind: Any) -> Transition:
         known: dict[str, Any] = {"id": id, "token": self.held.get(id, "bogus"), "keep_until": self._keep_until()}
         if self.rng.random() < 0.3:
-            known["new_jobs"] = (new := self.job([id], None),)
+            known["new_jobs"] = (new := self.job(self.rng.choice(([id], [*self.held], [])), None),)
             self.ids.append(new.id)
         known |= {"reason": "r"} if kind is Fail else {"run_at": self.now} if kind is PutBack else {}
         transition: Transition = kind(**known)

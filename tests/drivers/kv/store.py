@@ -16,16 +16,9 @@ from taskharbor.core.line import effective_due, shares
 from taskharbor.core.reserved import in_line
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.states import INFLIGHT, READY, TERMINAL
+from taskharbor.core.steps import enqueue, forget, lease, replay, reschedule, settle, stop, swap
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.enqueue import enqueue
-from taskharbor.core.steps.forget import delete, free_workflow_key, prune
-from taskharbor.core.steps.lease import claim, extend, is_claimable, is_unwanted
 from taskharbor.core.steps.needs import Step
-from taskharbor.core.steps.replay import replay
-from taskharbor.core.steps.reschedule import reschedule
-from taskharbor.core.steps.settle import settle
-from taskharbor.core.steps.stop import cancel, dead_letter, sweep
-from taskharbor.core.steps.swap import swap_schedules
 from taskharbor.core.transition import Transition
 from taskharbor.errors import JobExists, LeaseError
 
@@ -79,7 +72,7 @@ class KvStore:
 
     def enqueue(self, group: Group, now: datetime) -> GroupResult:
         """Store one group."""
-        return self._run(enqueue, group, now)
+        return self._run(enqueue.enqueue, group, now)
 
     def reserve(
         self,
@@ -95,7 +88,7 @@ class KvStore:
         got: list[JobRecord] = []
         while len(got) < limit:
             found = self._candidates(queues, now, limit - len(got), ids)
-            claimed = self._run(claim, found, now, lease_for, worker, self._new_token)
+            claimed = self._run(lease.claim, found, now, lease_for, worker, self._new_token)
             got += claimed
             if len(claimed) == len(found):
                 break
@@ -103,7 +96,7 @@ class KvStore:
 
     def _candidates(self, queues: Sequence[str], now: datetime, limit: int, ids: Sequence[str] | None) -> list[str]:
         jobs, paused = self.jobs, self.paused
-        due = {id: job for id, job in jobs.items() if job.queue not in paused and is_claimable(job, now)}
+        due = {id: job for id, job in jobs.items() if job.queue not in paused and lease.is_claimable(job, now)}
         if ids is not None:
             return [id for id in dict.fromkeys(ids) if id in due][:limit]
         lines: dict[str, list[str]] = {}
@@ -116,35 +109,35 @@ class KvStore:
 
     def extend(self, report: Report, now: datetime, lease_for: timedelta) -> Extended | LeaseError:
         """Renew one lease."""
-        return self._run(extend, [report], now, lease_for)[0]
+        return self._run(lease.extend, [report], now, lease_for)[0]
 
     def settle(self, to: Transition, now: datetime) -> Verdict:
         """Write one outcome."""
-        return self._run(settle, [to], now)[0]
+        return self._run(settle.settle, [to], now)[0]
 
     def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         """Cancel jobs."""
-        return self._run(cancel, ids, now, keep_until)
+        return self._run(stop.cancel, ids, now, keep_until)
 
     def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
         """Dead-letter jobs by hand."""
-        return self._run(dead_letter, deaths, now)
+        return self._run(stop.dead_letter, deaths, now)
 
     def delete(self, id: str) -> Deletion:
         """Remove one job."""
-        return self._run(delete, [id])[0]
+        return self._run(forget.delete, [id])[0]
 
     def free_workflow_key(self, workflow_id: str) -> bool:
         """Forget the key of a workflow."""
-        return self._run(free_workflow_key, workflow_id)
+        return self._run(forget.free_workflow_key, workflow_id)
 
     def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         """Put dead or cancelled jobs back in line."""
-        return self._run(replay, replays, now)
+        return self._run(replay.replay, replays, now)
 
     def reschedule(self, change: Reschedule) -> bool:
         """Move a ready job."""
-        return self._run(reschedule, [change])[0]
+        return self._run(reschedule.reschedule, [change])[0]
 
     def parents_of(self, id: str, most: int) -> list[Parent]:
         """The dependencies of a job in order (K3)."""
@@ -152,13 +145,13 @@ class KvStore:
 
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         """End what expired, and what was left behind after a request to stop."""
-        left = [id for id, job in self.jobs.items() if job.state not in TERMINAL and is_unwanted(job, now)]
-        return self._run(sweep, left, now, keep_until, limit)
+        left = [id for id, job in self.jobs.items() if job.state not in TERMINAL and lease.is_unwanted(job, now)]
+        return self._run(stop.sweep, left, now, keep_until, limit)
 
     def prune(self, now: datetime, limit: int) -> int:
         """Forget what was kept long enough."""
         ends = [(job.keep_until, id) for id, job in self.jobs.items() if job.keep_until and job.keep_until <= now]
-        return self._run(prune, [id for _, id in sorted(ends, key=lambda end: end[0])], now, limit)
+        return self._run(forget.prune, [id for _, id in sorted(ends, key=lambda end: end[0])], now, limit)
 
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or a lease expires."""
@@ -174,7 +167,7 @@ class KvStore:
 
     def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
         """Change schedules and enqueue their jobs."""
-        return self._run(swap_schedules, swaps, now)
+        return self._run(swap.swap_schedules, swaps, now)
 
 
 def _find_key(draft: Draft, key: str, now: datetime) -> Step[str | None]:

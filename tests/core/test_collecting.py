@@ -15,7 +15,7 @@ from typing_extensions import TypeAliasType
 
 from taskharbor.core.codec import Signature, Undecodable, decode_value, encode_value
 from taskharbor.core.collecting import FailedStep, collected, one_of, readable
-from taskharbor.core.fitting import fits
+from taskharbor.core.compatibility import fits
 from taskharbor.core.misfit import shown_type
 from taskharbor.errors import ConfigError, WrongArguments
 

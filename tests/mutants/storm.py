@@ -13,7 +13,7 @@ from taskharbor import Harbor, Job, Retry, Snooze, current
 from taskharbor.errors import DriverError
 from taskharbor.testing.simulation import Cluster, Faults, crash
 from taskharbor.testing.simulation.flows import Flows
-from taskharbor.testing.simulation.rhythms import silence
+from taskharbor.testing.simulation.recurring_workload import silence
 from taskharbor.workflows.step import Step
 
 QUEUES = ("default", "mail")

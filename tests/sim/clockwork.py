@@ -11,7 +11,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.testing import simulation
 from taskharbor.testing.clock import EPOCH
-from taskharbor.testing.simulation.rhythms import silence, slots
+from taskharbor.testing.simulation.recurring_workload import silence, slots
 
 clockwork = Harbor("memory://", store_timeout=20)
 EVERY, DELAY = timedelta(seconds=30), timedelta(seconds=20)

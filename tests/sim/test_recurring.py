@@ -8,7 +8,7 @@ import pytest
 
 from taskharbor.testing.history import Called, Swap
 from taskharbor.testing.simulation import Faults, assert_holds, simulate
-from taskharbor.testing.simulation.rhythms import KINDS
+from taskharbor.testing.simulation.recurring_workload import KINDS
 from taskharbor.testing.simulation.workload import everything
 
 from . import clockwork

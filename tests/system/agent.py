@@ -33,7 +33,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def manager(name: str, lease: float) -> TaskManager:
-    """One with a connection of its own, under witness."""
+    """One with a connection of its own, under recorder."""
     return TaskManager(asyncio.run(opened(replace(Settings.given(), who=name))), lease=lease)
 
 

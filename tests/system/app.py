@@ -1,4 +1,4 @@
-"""The application of the system tests: handlers of many kinds, and a harbor whose driver is watched by a witness."""
+"""The application of the system tests: handlers of many kinds, and a harbor whose driver is watched by a recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
 from taskharbor.testing.faults import Call, Wrapper
 from taskharbor.testing.history import Event, Final, HistoryFile
-from taskharbor.testing.witness import Witness
+from taskharbor.testing.recorder import Recorder
 from taskharbor.worker.context import JobContext
 
 VARIABLE = "SYSTEM_TEST"
@@ -91,13 +91,13 @@ class Freeze(Wrapper):
 
 
 class Watched(Harbor):
-    """A harbor with all tasks of the generation, its driver and its handlers under witness; opened at the first use."""
+    """A harbor with all tasks of the generation, whose driver and handlers are recorded; opened at the first use."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.url, max_crashes=settings.max_crashes, retry=Retry(base=0.05, cap=0.2))
         self._given = settings
         self._diary = Diary(Path(settings.folder), settings.who)
-        self._witness: Witness | None = None
+        self._witness: Recorder | None = None
         self.middleware(self._noted)
         handlers = Handlers(Path(settings.folder), self)
         self.by_name: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Watched(Harbor):
         driver = await from_url(self._given.url)
         if self._given.strike is not None:
             driver = Freeze(driver, *self._given.strike)
-        self._witness = Witness(driver, self._given.who, self._diary)
+        self._witness = Recorder(driver, self._given.who, self._diary)
         return self._witness
 
     async def _noted(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:

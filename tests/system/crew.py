@@ -38,7 +38,7 @@ from taskharbor.testing.history import (
     Returned,
     read,
 )
-from taskharbor.testing.witness import take_stock
+from taskharbor.testing.recorder import take_stock
 
 from .app import VARIABLE, Settings, Watched, opened
 from .submit import Order
@@ -291,7 +291,7 @@ class Crew:
 
     @property
     def harbor(self) -> Watched:
-        """A harbor in this process, under witness like all others."""
+        """A harbor in this process, recorded like all others."""
         if self._harbor is None:
             self._harbor = asyncio.run(opened(self._settings(self.name("test"), generation=2)))
         return self._harbor

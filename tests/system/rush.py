@@ -17,7 +17,7 @@ from taskharbor.core.decide import token_of
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Inspect, capability
 from taskharbor.drivers import from_url
-from taskharbor.testing.witness import Witness
+from taskharbor.testing.recorder import Recorder
 
 from .app import Diary, Settings
 
@@ -30,15 +30,15 @@ async def rush(number: int, limit: int, settings: Settings, start: int) -> None:
     chance = Random(number)
     driver = await from_url(settings.url)
     who = f"{settings.who}-{number}"
-    witness = Witness(driver, who, Diary(Path(settings.folder), who))
+    recorder = Recorder(driver, who, Diary(Path(settings.folder), who))
     os.read(start, 1)
     while True:
-        jobs = await witness.reserve(["default"], datetime.now(UTC), LEASE, chance.randint(1, limit), who)
+        jobs = await recorder.reserve(["default"], datetime.now(UTC), LEASE, chance.randint(1, limit), who)
         kept = [job for job in jobs if job.crashes or chance.random() > FORGOTTEN]
         keep_until = datetime.now(UTC) + timedelta(days=1)
         acks = [Ack(id=job.id, token=token_of(job), keep_until=keep_until) for job in kept]
         if acks:
-            await witness.settle(acks, datetime.now(UTC))
+            await recorder.settle(acks, datetime.now(UTC))
         elif not jobs:
             counts = await capability(driver, Inspect).counts(datetime.now(UTC))
             if not any(it.ready + it.claimed + it.running + it.lapsed for it in counts):

@@ -42,7 +42,7 @@ from taskharbor.testing.history import (
     Settle,
     Want,
 )
-from taskharbor.testing.witness import Witness, take_stock
+from taskharbor.testing.recorder import Recorder, take_stock
 
 LEASE = 100
 
@@ -235,7 +235,7 @@ class Process:
         self.events = world.events
         self.killed = False
         slow = Slow(world.memory, lambda: world.chance.choice([0, 0, 0.1, 0.7]))
-        self.store: Any = Witness(Flaky(slow, world.chance, world.faults), who, self, world.at)
+        self.store: Any = Recorder(Flaky(slow, world.chance, world.faults), who, self, world.at)
 
     def append(self, event: Event, /) -> None:
         """Take one more event."""

@@ -16,10 +16,10 @@ from taskharbor.cli.exits import Commands
 from taskharbor.cli.health import health
 from taskharbor.cli.jobs import jobs
 from taskharbor.cli.migrate import migrate
-from taskharbor.cli.place import place_options
 from taskharbor.cli.queues import queues
 from taskharbor.cli.recurring import recurring
 from taskharbor.cli.stats import stats
+from taskharbor.cli.target import target_options
 from taskharbor.cli.worker import worker
 from taskharbor.cli.workers import workers
 from taskharbor.cli.workflows import workflows
@@ -30,7 +30,7 @@ __all__ = ["cli", "main"]
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="taskharbor %(version)s")
-@place_options
+@target_options
 def cli() -> None:
     """Durable background jobs for Python.
 

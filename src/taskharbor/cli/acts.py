@@ -18,7 +18,7 @@ from taskharbor.admin.bulk import MOST, Act, Bulk, Progress
 from taskharbor.cli import lists, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import meant, search_hint, some, whole_ids
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, limit_option
 from taskharbor.cli.words import WORDS_HELP, ids_or_words
 from taskharbor.core.filter import KNOWN_WORDS, Filter
@@ -94,7 +94,7 @@ REPLAY = Wording(
 def act_options(command: C) -> C:
     """The options of every act on jobs."""
     for option in (
-        place_options,
+        target_options,
         json_option,
         limit_option(BULK_LIMIT, MOST),
         click.option("--dry-run", is_flag=True, help="Only show which jobs match."),

@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 from taskharbor import config
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.place import Place, here, place_options
 from taskharbor.cli.tables import Column, table
+from taskharbor.cli.target import Target, here, target_options
 from taskharbor.cli.types import json_option
 from taskharbor.worker.signals import on_end_signals
 
@@ -36,7 +36,7 @@ STOPPED = "bench stopped; its throw-away store is removed"
     "--seconds", type=click.FloatRange(0.1, 3600), default=45.0, show_default=True, help="How long to measure."
 )
 @json_option
-@place_options
+@target_options
 def bench(store: str | None, seconds: float, as_json: bool) -> None:
     """Measure this engine on this machine, in a minute.
 
@@ -46,10 +46,10 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
 
     For the ratios to the engine's own limit and to other queues, see `make bench` in the project.
     """
-    place = here()
-    place.url = store or place.url
+    target = here()
+    target.url = store or target.url
     try:
-        ground, figures = asyncio.run(_measure(_configured(place), seconds, quiet=as_json))
+        ground, figures = asyncio.run(_measure(_configured(target), seconds, quiet=as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         complain(STOPPED)
         sys.exit(BAD)
@@ -64,11 +64,11 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
         output.say(f"- {sentence}")
 
 
-def _configured(place: Place) -> str:
+def _configured(target: Target) -> str:
     """The URL that is meant; the application is imported only if nothing else names one."""
-    if place.app is None and (place.url or os.environ.get(config.URL_VARIABLE) or config.project("url")):
-        return place.bare().url
-    return (place.application() or place.bare()).url
+    if target.app is None and (target.url or os.environ.get(config.URL_VARIABLE) or config.project("url")):
+        return target.bare().url
+    return (target.application() or target.bare()).url
 
 
 async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Figures]:

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from taskharbor.admin.why import Why
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, exact
-from taskharbor.cli.place import filled_in
+from taskharbor.cli.target import filled_in
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.last_run import last_run

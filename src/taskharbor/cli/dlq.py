@@ -18,7 +18,7 @@ from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import NOT_DEAD, say_changed
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import meant, place_after, search_hint, some, whole_id, whole_ids, whole_words
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
 from taskharbor.cli.words import WORDS_HELP, is_word
 from taskharbor.core.filter import Filter
@@ -50,7 +50,7 @@ def dlq() -> None:
 @click.option("--after", metavar="ID", help="Go on behind this job.")
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     harbor = here().store()
 
@@ -72,7 +72,7 @@ def _nothing(words: tuple[str, ...]) -> str:
 @dlq.command("show")
 @click.argument("id")
 @json_option
-@place_options
+@target_options
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
 
@@ -93,7 +93,7 @@ def show_dead(id: str, as_json: bool) -> None:
 @limit_option(50, 1000)
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -> None:
     harbor = here().store()
 
@@ -121,7 +121,7 @@ def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -
 @time_option("--key-ttl", "How long the new key holds (24 h unless told).")
 @limit_option(BULK_LIMIT, BULK_LIMIT)
 @json_option
-@place_options
+@target_options
 def replay(
     ids: tuple[str, ...],
     every: bool,
@@ -185,7 +185,7 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @limit_option(BULK_LIMIT, BULK_LIMIT)
 @json_option
-@place_options
+@target_options
 def purge(
     words: tuple[str, ...],
     older_than: float | None,

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.place import LASTING, ask, here, place_options
+from taskharbor.cli.target import LASTING, ask, here, target_options
 from taskharbor.cli.types import arguments, json_option, moment, time_option
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions
@@ -41,7 +41,7 @@ APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 @time_option("--timeout", "How long a run may take.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="A label; may be given several times.")
 @json_option
-@place_options
+@target_options
 def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Store a job for TASK with the given arguments.
 

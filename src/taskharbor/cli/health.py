@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
-from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
+from taskharbor.cli.target import APPLICATION, ask, filled_in, here, target_options
 from taskharbor.cli.types import json_option, time_option
 from taskharbor.cli.workers import overruns_of
 from taskharbor.core.durations import length
@@ -30,7 +30,7 @@ State = tuple[list[QueueCounts], list[WorkerRecord]]
 @time_option("--max-wait", "Unhealthy, too, if a due job has waited longer than this.")
 @click.option("--store-only", is_flag=True, help="Only ask whether the store answers.")
 @json_option
-@place_options
+@target_options
 def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     """Say whether the work is being done.
 

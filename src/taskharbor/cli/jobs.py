@@ -8,8 +8,8 @@ from taskharbor.admin.why import Why
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs
 from taskharbor.cli.ids import place_after, whole_id, whole_words
-from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.run_now import run_now
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.job import JobRecord
@@ -27,7 +27,7 @@ def jobs() -> None:
 @click.option("--after", metavar="ID", help="Go on behind this job.")
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     harbor = here().store()
 
@@ -45,7 +45,7 @@ def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 @jobs.command("show")
 @click.argument("id")
 @json_option
-@place_options
+@target_options
 def show_job(id: str, as_json: bool) -> None:
     """Show everything about one job, and why it is where it is."""
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.place import Place, here, place_options
+from taskharbor.cli.target import Target, here, target_options
 from taskharbor.driver import Migration
 
 
@@ -16,7 +16,7 @@ from taskharbor.driver import Migration
 @click.argument("store", required=False, metavar="[URL|MODULE:HARBOR]")
 @click.option("--plan", is_flag=True, help="Say what would be done, and change nothing.")
 @click.option("--sql", is_flag=True, help="Print it as SQL for somebody else to run, and change nothing.")
-@place_options
+@target_options
 def migrate(store: str | None, plan: bool, sql: bool) -> None:
     """Make the schema of a store, or bring it up to date.
 
@@ -26,7 +26,7 @@ def migrate(store: str | None, plan: bool, sql: bool) -> None:
     """
     if plan and sql:
         raise click.UsageError("--plan and --sql are two answers to one question: choose one")
-    harbor = _place(store).named()
+    harbor = _target(store).named()
     found = asyncio.run(harbor.amigrate(dry=plan or sql, tell=lambda step: output.say(f"  {step}", "dim")))
     if found is None:
         _say(f"{urlsplit(harbor.url).scheme}:// needs no migrating: a store is up to date whenever it is opened", sql)
@@ -38,13 +38,13 @@ def migrate(store: str | None, plan: bool, sql: bool) -> None:
         _say(_summary(found, plan), sql)
 
 
-def _place(store: str | None) -> Place:
-    place = here()
+def _target(store: str | None) -> Target:
+    target = here()
     if store is not None and "://" in store:
-        place.url = store
+        target.url = store
     else:
-        place.app = store or place.app
-    return place
+        target.app = store or target.app
+    return target
 
 
 def _summary(found: Migration, plan: bool) -> str:

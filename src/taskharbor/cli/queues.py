@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, since
-from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.tables import Column, table
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown
@@ -32,7 +32,7 @@ def queues() -> None:
 @queues.command("ls")
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_queues(as_json: bool, wide: bool) -> None:
     """List queues: jobs by state, the oldest due one, and how many workers listen."""
 
@@ -95,7 +95,7 @@ def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> Cell:
 @queues.command("pause")
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE...")
 @json_option
-@place_options
+@target_options
 def pause(names: tuple[str, ...], as_json: bool) -> None:
     """Stop handing out the jobs of a queue until it is resumed. What runs goes on."""
     _set_paused(names, as_json, paused=True)
@@ -104,7 +104,7 @@ def pause(names: tuple[str, ...], as_json: bool) -> None:
 @queues.command("resume")
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE...")
 @json_option
-@place_options
+@target_options
 def resume(names: tuple[str, ...], as_json: bool) -> None:
     """Hand out the jobs of a queue again."""
     _set_paused(names, as_json, paused=False)

@@ -14,8 +14,8 @@ import click
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import complain
 from taskharbor.cli.output import Cell, exact, iso, since
-from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.tables import Column, table
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.durations import ago, length
 from taskharbor.errors import ConfigError
@@ -53,7 +53,7 @@ def recurring() -> None:
 @recurring.command("ls")
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_recurring(as_json: bool, wide: bool) -> None:
     """List recurring tasks by name: when they run, next and last."""
 
@@ -152,7 +152,7 @@ def _full(task: RecurringTask, now: datetime) -> dict[str, Any]:
 @recurring.command("show")
 @click.argument("name")
 @json_option
-@place_options
+@target_options
 def show_recurring(name: str, as_json: bool) -> None:
     """Show everything about a recurring task."""
     harbor = here().store()
@@ -207,7 +207,7 @@ def _rules(task: RecurringTask) -> list[tuple[str, str | None]]:
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(1, MOST_TIMES), default=5, show_default=True, help="How many.")
 @json_option
-@place_options
+@target_options
 def next_runs(name: str, count: int, as_json: bool) -> None:
     """Show when a recurring task runs next, by the clocks of its own time zone and in UTC."""
 
@@ -251,7 +251,7 @@ def _local(time: datetime, zone: ZoneInfo) -> str:
 @recurring.command("run")
 @click.argument("name")
 @json_option
-@place_options
+@target_options
 def run_now(name: str, as_json: bool) -> None:
     """Run a recurring task now, paused or not, beside its ticks.
 
@@ -267,7 +267,7 @@ def run_now(name: str, as_json: bool) -> None:
 @recurring.command("pause")
 @click.argument("name")
 @json_option
-@place_options
+@target_options
 def pause(name: str, as_json: bool) -> None:
     """Let a recurring task rest until it is resumed, whatever code declares. A run that is under way goes on."""
     harbor = here().store()
@@ -281,7 +281,7 @@ def pause(name: str, as_json: bool) -> None:
 @recurring.command("resume")
 @click.argument("name")
 @json_option
-@place_options
+@target_options
 def resume(name: str, as_json: bool) -> None:
     """Let a recurring task run again, from now on: what it missed meanwhile is not made up for."""
     harbor = here().store()
@@ -297,7 +297,7 @@ def resume(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
-@place_options
+@target_options
 def remove(name: str, yes: bool, as_json: bool) -> None:
     """Forget a recurring task; its jobs stay.
 

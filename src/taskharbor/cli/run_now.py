@@ -8,7 +8,7 @@ from taskharbor.cli import output
 from taskharbor.cli.acts import MISSING
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import whole_ids
-from taskharbor.cli.place import ask, here, place_options
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown
@@ -39,7 +39,7 @@ ANSWERS = {
 @click.command("run-now")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
-@place_options
+@target_options
 def run_now(ids: tuple[str, ...], as_json: bool) -> None:
     """Make scheduled jobs due now: retries that wait, and jobs for a later time.
 

@@ -11,9 +11,9 @@ import click
 from msgspec.structs import asdict
 
 from taskharbor.cli import output
-from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.queues import number_cell, queue_table
 from taskharbor.cli.tables import Column, table
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, time_option, wide_option
 from taskharbor.cli.workers import facts_of, overruns_of, worker_table
 from taskharbor.core.durations import length
@@ -27,7 +27,7 @@ DROPS = {"released": 1, "cancelled": 2, "retried": 3}
 @time_option("--since", "Sum up the runs of this time.", "1h")
 @json_option
 @wide_option
-@place_options
+@target_options
 def stats(since: float, as_json: bool, wide: bool) -> None:
     """Queues with their jobs, live workers, and what was run lately."""
     harbor = here().store()

@@ -16,7 +16,7 @@ import click
 
 from taskharbor.cli import logs, reload
 from taskharbor.cli.exits import FINE, complain, exit_code
-from taskharbor.cli.place import here, place_options
+from taskharbor.cli.target import here, target_options
 from taskharbor.cli.types import queues, time_option
 from taskharbor.errors import HarborError, MissingExtra
 from taskharbor.harbor import Harbor
@@ -42,7 +42,7 @@ CLOSE_PATIENCE = 5.0
     show_default=True,
     help="Log from this level up.",
 )
-@place_options
+@target_options
 def worker(
     application: str | None,
     queue_list: str | None,

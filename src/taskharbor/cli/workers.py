@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell
-from taskharbor.cli.place import APPLICATION, ask, filled_in, here, place_options
 from taskharbor.cli.tables import Column, table
+from taskharbor.cli.target import APPLICATION, ask, filled_in, here, target_options
 from taskharbor.cli.types import json_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.driver import WorkerRecord
@@ -34,7 +34,7 @@ COLUMNS = (
 @click.command()
 @json_option
 @wide_option
-@place_options
+@target_options
 def workers(as_json: bool, wide: bool) -> None:
     """List the workers seen within the last 40 seconds.
 

@@ -13,8 +13,8 @@ from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.lists import error_cell
 from taskharbor.cli.output import Cell
-from taskharbor.cli.place import ask, here, place_options
 from taskharbor.cli.tables import Column, short_ids, table
+from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, limit_option, wide_option
 from taskharbor.core.durations import ago
 from taskharbor.harbor import Harbor
@@ -49,7 +49,7 @@ def workflows() -> None:
 @click.option("--after", metavar="ID", help="Go on behind this workflow.")
 @json_option
 @wide_option
-@place_options
+@target_options
 def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> None:
     """List workflows, the latest first.
 
@@ -103,7 +103,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 @limit_option(200, 10_000)
 @json_option
 @wide_option
-@place_options
+@target_options
 def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
     """Show the graph: each job with its state, what it comes after, and what it still waits for.
 
@@ -187,7 +187,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 @workflows.command("cancel")
 @click.argument("id")
 @json_option
-@place_options
+@target_options
 def cancel(id: str, as_json: bool) -> None:
     """Cancel what has not ended of a workflow, and ask what runs to stop."""
 
@@ -207,7 +207,7 @@ def cancel(id: str, as_json: bool) -> None:
 @workflows.command("replay")
 @click.argument("id")
 @json_option
-@place_options
+@target_options
 def replay(id: str, as_json: bool) -> None:
     """Run the dead and cancelled jobs of a workflow again, so that it goes on."""
 

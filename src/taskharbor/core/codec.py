@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import astuple
 
 from taskharbor.core.collecting import readable, reader
-from taskharbor.core.fitting import fits
+from taskharbor.core.compatibility import fits
 from taskharbor.core.jsonable import decoder, to_json
 from taskharbor.core.misfit import POSITIONAL, misbound, misfit, shown_type
 from taskharbor.errors import ConfigError, NotEncodable, PayloadTooLarge, WrongArguments

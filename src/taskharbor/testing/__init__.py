@@ -2,7 +2,7 @@
 
 `TestBed` puts another store behind an application's harbors for one test; with pytest, the fixture `taskharbor` gives
 one. There is virtual time (`run`, `VirtualLoop`), there are clocks, fault wrappers around a driver, and a `Proxy` that
-plays the network before a real server. `testing.simulation` runs a whole cluster from a seed, `testing.witness` writes
+plays the network before a real server. `testing.simulation` runs a whole cluster from a seed, `testing.recorder` writes
 its history down, `testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (its state
 machine also hypothesis): pip install "taskharbor[testing]".
 """

@@ -16,17 +16,17 @@ from taskharbor.errors import DriverError
 from taskharbor.harbor import Harbor
 from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
+from taskharbor.testing.recorder import Recorder, take_stock
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.network import EngineTime, Hints, Lines, Wire
 from taskharbor.testing.simulation.processes import Process, current_process
-from taskharbor.testing.witness import Witness, take_stock
 from taskharbor.worker.context import JobContext
 
 T = TypeVar("T")
 HOUR = 3600.0
 LOOK_EVERY = 5.0
 SHORTEST_DOWNTIME = 0.5
-_witness: ContextVar[Witness | None] = ContextVar("taskharbor_witness", default=None)
+_witness: ContextVar[Recorder | None] = ContextVar("taskharbor_witness", default=None)
 _witnessed: WeakSet[Harbor] = WeakSet()
 
 
@@ -90,10 +90,10 @@ class Cluster:
 
     def connection(self) -> Driver:
         """The driver as the running process sees it."""
-        witness = _witness.get()
-        if witness is None:
+        recorder = _witness.get()
+        if recorder is None:
             raise RuntimeError("connection() is for code that runs in a simulated process")
-        return witness
+        return recorder
 
     async def undisturbed(self, act: Callable[[Driver], Awaitable[T]]) -> T:
         """Do something with the store itself, past all faults and unrecorded."""
@@ -112,13 +112,13 @@ class Cluster:
     # what goes on behind
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
-        witness = Witness(Wire(self._lines, self._hints), process.name, _Pen(process, self.events), self._at)
-        _witness.set(witness)
+        recorder = Recorder(Wire(self._lines, self._hints), process.name, _Pen(process, self.events), self._at)
+        _witness.set(recorder)
         if harbor not in _witnessed:
             harbor.middleware(_noted)
             _witnessed.add(harbor)
         chance = Random(f"{self._seed} {process.name}")
-        async with harbor.stand_in(witness, clock=self._clock_of(chance), chance=chance, everywhere=False):
+        async with harbor.stand_in(recorder, clock=self._clock_of(chance), chance=chance, everywhere=False):
             closed_world.set(True)
             await main()
 
@@ -266,8 +266,8 @@ class _Post:
 
 
 async def _noted(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    witness = _witness.get()
-    return await (call_next() if witness is None else witness.handler(job, call_next))
+    recorder = _witness.get()
+    return await (call_next() if recorder is None else recorder.handler(job, call_next))
 
 
 async def crash() -> NoReturn:

@@ -11,9 +11,9 @@ from taskharbor.driver import Driver
 from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing.clock import Clock
 from taskharbor.testing.faults import Call, Outage, Wrapper
+from taskharbor.testing.recorder import RECORDED
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.processes import ProcessLoop, outside
-from taskharbor.testing.witness import RECORDED
 
 HINTED = frozenset({"wait_for_work", "wait_for_end"})
 RINGING = frozenset(

@@ -41,7 +41,7 @@ class WrongSlot(AssertionError):
     """A slot of a recurring task has two jobs, or a job of one has no slot."""
 
 
-class Rhythms:
+class RecurringWorkload:
     """Recurring tasks of these kinds in one generation of the code. A job without a slot goes to the errors."""
 
     def __init__(self, harbor: Harbor, cluster: Cluster, kinds: Sequence[str], *, latest: bool) -> None:

@@ -43,7 +43,7 @@ from taskharbor.worker.context import JobContext
 PAGE = 1000
 
 
-class Witness(Wrapper):
+class Recorder(Wrapper):
     """Notes every verb that changes something, as its process `who` sees it."""
 
     def __init__(self, inner: Driver, who: str, sink: Sink, at: Callable[[], int] = monotonic) -> None:

@@ -31,7 +31,7 @@ LASTING = "Name one that lasts: --url sqlite:///jobs.db, TASKHARBOR_URL, or url 
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-class Place:
+class Target:
     """What `-A`, `--include` and `--url` said, before or after the command's name."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Place:
         return harbor
 
 
-def place_options(command: C) -> C:
+def target_options(command: C) -> C:
     """Give a command `-A/--app`, `--include` and `--url`; `here()` has what they said."""
     app = click.option("-A", "--app", metavar=APPLICATION, help="The application.", **_REMEMBERED)
     url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
@@ -93,19 +93,19 @@ def place_options(command: C) -> C:
     return app(include(url(command)))
 
 
-def here() -> Place:
-    """The place of the running command."""
-    return click.get_current_context().ensure_object(Place)
+def here() -> Target:
+    """The target of the running command."""
+    return click.get_current_context().ensure_object(Target)
 
 
 def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    place = context.ensure_object(Place)
+    target = context.ensure_object(Target)
     if value is not None:
-        setattr(place, option.name, value)
+        setattr(target, option.name, value)
 
 
 def _remember_all(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
-    context.ensure_object(Place).include += values
+    context.ensure_object(Target).include += values
 
 
 _REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember}

@@ -1,4 +1,4 @@
-"""What a witness notes of a call, as far as the checker lives on it."""
+"""What a recorder notes of a call, as far as the checker lives on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskharbor.core.schedule import Schedule
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing.history import Called, Event, Swap, micros
 from taskharbor.testing.kit.scene import at
-from taskharbor.testing.witness import Witness
+from taskharbor.testing.recorder import Recorder
 
 SEEN = Schedule(name="s", definition=b"", slot=at(1), last_job_id="a", last_slot=at(0))
 
@@ -42,7 +42,7 @@ def test_a_witness_notes_the_slot_of_a_tick(
         events: list[Event] = []
         new = NewJob(id="j", type="t", queue="q", payload=b"") if with_job else None
         swaps = [driver.Swap(name="s", seen=seen, then=then, job=new)]
-        store: Any = Witness(MemoryDriver(), "w", events)
+        store: Any = Recorder(MemoryDriver(), "w", events)
         await store.swap_schedules(swaps, at(0))
         return events[0]
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from taskharbor.core.fitting import fits
+from taskharbor.core.compatibility import fits
 
 
 @dataclass

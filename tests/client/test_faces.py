@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 
 from taskharbor import AsyncTask, Flow, Graph, Harbor, Job, JobContext, Retry, Run, Step, Task, current
-from taskharbor.admin import admin, dead_letters, jobs, recurring, workflows
+from taskharbor.admin import admin, dead_letters, jobs, queues, recurring, workers, workflows
 from taskharbor.admin.base import Part
 from taskharbor.client.blocks import Managed
 from taskharbor.drivers.memory import MemoryDriver
@@ -48,8 +48,8 @@ FACES = [
     TaskManager,
     admin.Admin,
     jobs.Jobs,
-    admin.Queues,
-    admin.Workers,
+    queues.Queues,
+    workers.Workers,
     dead_letters.DeadLetters,
     recurring.Recurring,
     workflows.Workflows,

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor import Harbor, Job, Retry, Unrecoverable, chord, current, group
-from taskharbor.admin import dead_letters
+from taskharbor.admin import bulk, dead_letters
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS
 from taskharbor.core.job import JobRecord
 from taskharbor.core.wiring import wiring_of
@@ -276,7 +276,7 @@ async def test_one_id_may_come_alone() -> None:
 async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2: previewed, bounded, in bites; a group by its fingerprint."""
     monkeypatch.setattr(dead_letters, "PAGE", 4)
-    monkeypatch.setattr(dead_letters, "BITE", 3)
+    monkeypatch.setattr(bulk, "BITE", 3)
     world = Ward()
     await world.harbor.aenqueue_many(world.die.step(f"cause {number}") for number in range(10))
     await world.drain()
@@ -292,15 +292,15 @@ async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.
     for limit in (0, -1, 10_001):
         with pytest.raises(InvalidJob, match="from 1 to 10,000"):
             await world.dlq.areplay_all(limit=limit)
-    for bulk in (world.dlq.areplay_ids, world.dlq.apurge_ids):
+    for by_ids in (world.dlq.areplay_ids, world.dlq.apurge_ids):
         with pytest.raises(InvalidJob, match="at most 10,000"):
-            await bulk(["x"] * 10_001)
+            await by_ids(["x"] * 10_001)
 
 
 @virtual
 async def test_what_is_not_dead_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2: jobs that a dry run found are looked at again right before they are replayed or purged."""
-    monkeypatch.setattr(dead_letters, "BITE", 2)
+    monkeypatch.setattr(bulk, "BITE", 2)
     world = Ward()
     jobs = await world.dead(*"abcde")
     found = (await world.dlq.areplay_all(dry_run=True)).replayed
@@ -314,8 +314,8 @@ async def test_what_is_not_dead_any_more_is_left_alone(monkeypatch: pytest.Monke
     assert (purged.deleted, purged.needed) == ([jobs[4].id, jobs[3].id], [])
     assert purged.changed == [jobs[2].id, jobs[1].id, jobs[0].id]
     assert [await world.state(job) for job in (jobs[0], jobs[2])] == ["cancelled", "ready"]
-    assert (await world.dlq.apurge_ids([jobs[2].id, "nobody"])).changed == ["nobody", jobs[2].id]
-    assert (await world.dlq.areplay_ids([jobs[2].id, "nobody"])).changed == ["nobody", jobs[2].id]
+    assert (await world.dlq.apurge_ids([jobs[2].id, "nobody"])).changed == [jobs[2].id, "nobody"]
+    assert (await world.dlq.areplay_ids([jobs[2].id, "nobody"])).changed == [jobs[2].id, "nobody"]
 
 
 # purging
@@ -347,7 +347,7 @@ async def test_a_purge_deletes_by_age_and_words() -> None:
 async def test_a_purge_is_bounded_and_frees_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2, I2: in bites, the newest first; only dead jobs."""
     monkeypatch.setattr(dead_letters, "PAGE", 2)
-    monkeypatch.setattr(dead_letters, "BITE", 2)
+    monkeypatch.setattr(bulk, "BITE", 2)
     world = Ward()
     jobs = await world.dead(*"abcde")
     [keyed] = await world.dead("f", idempotency_key="k")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any
@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import BULK_LIMIT, LIMIT, Ids, Part, Words, each
+from taskharbor.admin.bulk import in_bites, would
 from taskharbor.client.client import PAGE, Client
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, JobOptions, checked, seconds
@@ -28,7 +29,6 @@ from taskharbor.core.wiring import Wiring, wired, wiring_of
 from taskharbor.driver import DeadGroup, Inspect, Manage, Replaying, capability
 from taskharbor.errors import ConfigError, IllegalMove, InvalidJob, JobNotFound, WrongArguments
 
-BITE = 500
 MOMENT = timedelta(microseconds=1)
 
 
@@ -71,6 +71,7 @@ class _Which(Struct, frozen=True):
 
 
 Takes = Callable[[JobRecord, datetime], bool]
+Do = Callable[[Manage, Sequence[str]], Awaitable[Sequence[str]]]
 
 
 class DeadLetters(Part):
@@ -173,34 +174,30 @@ class DeadLetters(Part):
         return await self._replay(each(ids), lambda job, _: job.queue != TASKS)
 
     async def _replay(self, ids: Sequence[str], takes: Takes) -> Replayed:
+        async def replay(manage: Manage, taken: Sequence[str]) -> Sequence[str]:
+            return await manage.replay([Replay(id=id) for id in taken], self._now())
+
         found = Replayed([], [])
-        for bite in _bites(ids):
-            async with self._client.store() as driver:
-                taken, left = await self._again(capability(driver, Inspect), bite, takes)
-                answers = await capability(driver, Manage).replay([Replay(id=id) for id in taken], self._now())
-            found.changed.extend(left)
-            for id, answer in zip(taken, answers, strict=True):
-                if answer in ("replayed", "replayed_without_key"):
-                    found.replayed.append(id)
-                else:
-                    found.changed.append(id)
-                if answer == "replayed_without_key":
-                    found.without_key.append(id)
+        for id, answer in zip(ids, await self._answers(ids, takes, replay), strict=True):
+            (found.replayed if answer.startswith("replayed") else found.changed).append(id)
+            if answer == "replayed_without_key":
+                found.without_key.append(id)
         return found
 
-    async def _again(self, inspect: Inspect, ids: Sequence[str], takes: Takes) -> tuple[list[str], list[str]]:
-        """Look at jobs that were found before: the ids of those that are still to be taken, and of the others."""
-        jobs, now = await inspect.get(ids), self._now()
-        taken = [job.id for job in jobs if job is not None and takes(job, now)]
-        known = set(taken)
-        return taken, [id for id in ids if id not in known]
+    async def _answers(self, ids: Sequence[str], takes: Takes, do: Do) -> list[str]:
+        """Look at each job again and act on those that are still to be taken; the others are `changed`."""
+        if len(ids) > BULK_LIMIT:
+            raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
 
-    async def _still(self, ids: Sequence[str], takes: Takes) -> list[str]:
-        found: list[str] = []
-        for bite in _bites(ids):
+        async def act(bite: Sequence[str]) -> list[str]:
             async with self._client.store() as driver:
-                found += (await self._again(capability(driver, Inspect), bite, takes))[0]
-        return found
+                jobs, now = await capability(driver, Inspect).get(bite), self._now()
+                taken = [job is not None and takes(job, now) for job in jobs]
+                manage = capability(driver, Manage)
+                answers = iter(await do(manage, [id for id, takes_it in zip(bite, taken, strict=True) if takes_it]))
+            return [next(answers) if takes_it else "changed" for takes_it in taken]
+
+        return await in_bites(ids, act, None)
 
     async def apurge(
         self,
@@ -243,15 +240,13 @@ class DeadLetters(Part):
         return gone
 
     async def _delete(self, ids: Sequence[str], takes: Takes) -> Purged:
+        async def delete(manage: Manage, taken: Sequence[str]) -> Sequence[str]:
+            return await manage.delete(taken)
+
         purged = Purged([], [])
         lists = {"deleted": purged.deleted, "needed": purged.needed}
-        for bite in _bites(ids):
-            async with self._client.store() as driver:
-                taken, left = await self._again(capability(driver, Inspect), bite, takes)
-                answers = await capability(driver, Manage).delete(taken)
-            purged.changed.extend(left)
-            for id, answer in zip(taken, answers, strict=True):
-                lists.get(answer, purged.changed).append(id)
+        for id, answer in zip(ids, await self._answers(ids, takes, delete), strict=True):
+            lists.get(answer, purged.changed).append(id)
         return purged
 
     async def _which(self, words: Words, older_than: Duration | None, *, tasks: bool) -> _Which:
@@ -267,7 +262,7 @@ class DeadLetters(Part):
             raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
         if among is not None:
             named = [*dict.fromkeys(each(among))]
-            return await self._still(named, which.takes) if dry_run else named
+            return would(named, await self._answers(named, which.takes, _only_look)) if dry_run else named
         ids: dict[str, None] = {}
         size, after = min(PAGE, limit), None
         while len(ids) < limit:
@@ -340,8 +335,5 @@ def _before(now: datetime, age: Duration) -> datetime:
     raise InvalidJob(f"older_than must be seconds or a timedelta, neither negative nor before all time, not {age!r}")
 
 
-def _bites(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The ids in bites that hold nobody up for long."""
-    if len(ids) > BULK_LIMIT:
-        raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
-    return (ids[start : start + BITE] for start in range(0, len(ids), BITE))
+async def _only_look(_: Manage, taken: Sequence[str]) -> Sequence[str]:
+    return ["would"] * len(taken)

@@ -1,4 +1,7 @@
-"""Where settings come from: an argument, the environment, `[tool.taskharbor]` in pyproject.toml, then the default."""
+"""Where settings come from: an argument, the environment, `[tool.taskharbor]` in pyproject.toml, then the default.
+
+Internal: `Harbor` and the command line read their settings here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How functions become tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`."""
+"""How functions become tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`.
+
+Internal: `Harbor` is the face of it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The command line. No rules here: commands ask the harbor and show what it says.
 
 Importing this imports no engine and no rich; commands that draw import rich when they draw.
+
+The modules are internal: the commands are the interface.
 """
 
 from __future__ import annotations

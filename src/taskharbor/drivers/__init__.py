@@ -2,7 +2,8 @@
 
 An entry point is named after the scheme of its URLs and names a module with `async def connect(url, options) -> Driver`
 (or that function itself). `connect` takes the options it knows out of the dict; what is left over is refused here. A
-module whose stores have a schema to bring up to date has `migrate` too (`driver.Migrates`).
+module whose stores have a schema to bring up to date has `migrate` too (`driver.Migrates`). Other
+modules here are internal.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A task is a job in a queue that no worker is served from. Whoever claims it holds a lease on it, and only the manager
 that claimed it can complete it or fail it.
+
+Import from here: the modules are internal.
 """
 
 from taskharbor.errors import (

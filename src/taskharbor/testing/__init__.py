@@ -5,6 +5,8 @@ one. There is virtual time (`run`, `VirtualLoop`), there are clocks, fault wrapp
 plays the network before a real server. `testing.simulation` runs a whole cluster from a seed, `testing.recorder` writes
 its history down, `testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (its state
 machine also hypothesis): pip install "taskharbor[testing]".
+
+Import from here and from the four packages and modules named above: the others are internal.
 """
 
 from taskharbor.testing.bed import TestBed

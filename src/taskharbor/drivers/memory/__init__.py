@@ -1,6 +1,8 @@
 """The memory driver: the contract in dicts and heaps, written to be read.
 
 Ephemeral: for tests, and as the model that every other driver is held against.
+
+Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
 """
 
 from urllib.parse import SplitResult

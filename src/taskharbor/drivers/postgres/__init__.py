@@ -1,4 +1,7 @@
-"""The PostgreSQL driver: for those who outgrow one machine."""
+"""The PostgreSQL driver: for those who outgrow one machine.
+
+Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
+"""
 
 from __future__ import annotations
 

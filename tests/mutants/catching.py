@@ -13,6 +13,7 @@ from taskharbor.errors import HarborError
 from taskharbor.testing import Deadlock
 
 from . import (
+    commits,
     cores,
     enqueues,
     flows,
@@ -48,6 +49,7 @@ REGISTRIES = (
     tasks.SQLITE,
     tasks.MANAGERS,
     steps.STEPS,
+    commits.COMMITS,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 

@@ -1,4 +1,4 @@
-"""Broken steps: rules left out or bent, and a key-value store that compares too little. Played on tests/drivers/kv."""
+"""Broken steps: rules left out or bent. Played on the key-value store of tests/drivers/kv."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from drivers.kv.reader import Reader
 from taskharbor.core import evolve
 from taskharbor.core.dependency import Effect, Policy
 from taskharbor.core.evolve import DeadLetter, Replay
@@ -360,7 +359,7 @@ def workflow_not_kept_longer(stays: Right, draft: Draft, workflow: str, now: dat
     return answer
 
 
-# Schedules, and what a driver compares
+# Schedules
 
 
 @mutant((swap, "_swap"), by=INTERLEAVINGS)
@@ -375,27 +374,3 @@ def schedule_moves_without_its_job(right: Right, draft: Draft, group: Group, now
     """A tick is counted and its job is not stored."""
     yield from draft.look(job.id for job in group.jobs)
     return ()
-
-
-@mutant((Reader, "revisions"), by=INTERLEAVINGS)
-def keys_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
-    """Two clients take the same key."""
-    return {name: revision for name, revision in revisions(reader).items() if not name.startswith("key/")}
-
-
-@mutant((Reader, "revisions"), by=INTERLEAVINGS)
-def missing_values_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
-    """What was missing when it was read may be there at the commit."""
-    return {name: revision for name, revision in revisions(reader).items() if revision}
-
-
-@mutant((Reader, "revisions"), by=INTERLEAVINGS)
-def workflows_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
-    """A workflow grows between the look at its members and the commit."""
-    return {name: revision for name, revision in revisions(reader).items() if not name.startswith("workflow/")}
-
-
-@mutant((Reader, "revisions"), by=INTERLEAVINGS)
-def records_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
-    """A step overwrites what another client has done to a job."""
-    return {name: revision for name, revision in revisions(reader).items() if not name.startswith("job/")}

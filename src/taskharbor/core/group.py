@@ -44,3 +44,13 @@ def refusal(jobs: Sequence[NewJob], is_taken: Callable[[NewJob], bool]) -> JobEx
             return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
         earlier.add(job.id)
     return JobExists("a group names the same id twice") if len(earlier) < len(jobs) else None
+
+
+def is_closed(jobs: Sequence[NewJob]) -> bool:
+    """Whether the jobs can be stored without a look-up: they have no keys and wait only for earlier ones."""
+    earlier = set[str]()
+    for job in jobs:
+        if job.idempotency_key is not None or any(edge.parent not in earlier for edge in job.depends_on):
+            return False
+        earlier.add(job.id)
+    return True

@@ -15,6 +15,7 @@ from itertools import groupby
 import asyncpg
 
 from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.group import is_closed, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import digest, group_digest
 from taskharbor.driver import Enqueued, Group, GroupResult
@@ -152,25 +153,13 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
     if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
         same = known[1] == group_digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
-    if not looks and _is_closed(group.jobs):
+    if not looks and is_closed(group.jobs):
         if len({job.id for job in group.jobs}) < len(group.jobs):
             return await _refusal(db, group, now) or JobExists("a group names the same id twice")
         await _insert(db, group.jobs, now, await _connect(db, group.jobs))
         return tuple(Enqueued(job.id, True) for job in group.jobs)
     refused = await _refusal(db, group, now)
     return refused if refused is not None else await store(db, group.jobs, now)
-
-
-def _is_closed(jobs: Sequence[NewJob]) -> bool:
-    """Whether there is nothing to look up: no key, and dependencies only on earlier ones."""
-    if any(job.idempotency_key is not None for job in jobs):
-        return False
-    earlier = set[str]()
-    for job in jobs:
-        if any(edge.parent not in earlier for edge in job.depends_on):
-            return False
-        earlier.add(job.id)
-    return True
 
 
 async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
@@ -188,17 +177,9 @@ async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
 
 
 async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDependency | None:
-    ids = {job.id for job in group.jobs}
-    taken = {row[0] for row in await db.rows("states", list(ids))}
+    taken = {row[0] for row in await db.rows("states", list({job.id for job in group.jobs}))}
     known = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
-    earlier = set[str]()
-    for job in group.jobs:
-        if job.id in taken and job.idempotency_key not in known:
-            return JobExists(f"job {job.id} exists")
-        if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
-            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
-        earlier.add(job.id)
-    return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
+    return refusal(group.jobs, lambda job: job.id in taken and job.idempotency_key not in known)
 
 
 async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:

@@ -11,6 +11,7 @@ from datetime import datetime
 from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
+from taskharbor.core.group import is_closed, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import digest, group_digest
 from taskharbor.driver import Enqueued, Group, GroupResult
@@ -41,7 +42,7 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         same = known[1] == group_digest(group.jobs)
         return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
-    if _is_closed(group.jobs):
+    if is_closed(group.jobs):
         if not _insert(db, [new_row(job, now, len(job.depends_on)) for job in group.jobs]):
             return _refusal(db, group, now) or JobExists("a group names the same id twice")
         db.executemany(ADD_EDGE, _new_edges(group.jobs))
@@ -58,18 +59,6 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
 
 def _is_plain(jobs: Sequence[NewJob]) -> bool:
     return all(job.idempotency_key is None and not job.depends_on for job in jobs)
-
-
-def _is_closed(jobs: Sequence[NewJob]) -> bool:
-    """Whether there is nothing to look up: no key, and dependencies only on earlier ones, of which none has ended."""
-    if any(job.idempotency_key is not None for job in jobs):
-        return False
-    earlier = set[str]()
-    for job in jobs:
-        if any(edge.parent not in earlier for edge in job.depends_on):
-            return False
-        earlier.add(job.id)
-    return True
 
 
 def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
@@ -98,15 +87,7 @@ def _insert(db: Connection, rows: list[Row]) -> bool:
 
 
 def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDependency | None:
-    ids = {job.id for job in group.jobs}
-    earlier = set[str]()
-    for job in group.jobs:
-        if exists(db, job.id) and known_by_key(db, job, now) is None:
-            return JobExists(f"job {job.id} exists")
-        if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
-            return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
-        earlier.add(job.id)
-    return JobExists("a group names the same id twice") if len(ids) < len(group.jobs) else None
+    return refusal(group.jobs, lambda job: exists(db, job.id) and known_by_key(db, job, now) is None)
 
 
 def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, ...]:

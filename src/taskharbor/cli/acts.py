@@ -168,8 +168,8 @@ def perform(wording: Wording, asked: Asked, to_matching: ToMatching, to_named: T
         if found and not asked.yes and (words or wording.always_asks):
             _confirm(wording, found, asked, matching=bool(words))
         answers = _done_to_matching(harbor, found, where, to_matching) if words else _done(harbor, found, to_named)
-    if words and len(found) == asked.limit:
-        click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again, or raise --limit.", err=True)
+    if words:
+        say_limit(len(found), asked.limit, ", or raise --limit")
     if asked.dry_run and not asked.as_json:
         _show_some(harbor, [id for id, answer in answers.items() if answer == "would"])
     report(wording, answers, asked, by_name=not words)
@@ -284,15 +284,27 @@ def say_changed(number: int) -> None:
         output.say(f"{output.count(number, 'job')} had changed meanwhile and {was} left alone.")
 
 
-def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:
+def first_jobs(harbor: Harbor, ids: Sequence[str], most: int) -> list[JobRecord]:
+    """The first of these jobs, as far as they are still there."""
+
     async def look(harbor: Harbor) -> list[JobRecord]:
         found: list[JobRecord] = []
-        for id in ids[:PREVIEW]:
-            with suppress(JobNotFound):  # gone since it was found
+        for id in ids[:most]:
+            with suppress(JobNotFound):
                 found.append(await harbor.admin.jobs.aget(id))
         return found
 
-    if some := ask(harbor, look) if ids else []:
+    return ask(harbor, look) if ids else []
+
+
+def say_limit(found: int, limit: int, more: str = "") -> None:
+    """Say so if a limit has cut the jobs that match."""
+    if found == limit:
+        click.echo(f"That is the limit of {limit:,}; more may match: run it again{more}.", err=True)
+
+
+def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:
+    if some := first_jobs(harbor, ids, PREVIEW):
         lists.job_table(some, harbor.admin.now())
     if len(ids) > PREVIEW:
         click.echo(f"and {output.count(len(ids) - PREVIEW, 'more job')}", err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from taskharbor.admin.base import BULK_LIMIT
 from taskharbor.admin.dead_letters import Purged, Replayed
 from taskharbor.admin.why import Why
 from taskharbor.cli import describe, lists, output
-from taskharbor.cli.acts import NOT_DEAD, say_changed
+from taskharbor.cli.acts import MISSING, NOT_DEAD, REPLAY, first_jobs, say_changed, say_limit
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.ids import meant, place_after, search_hint, some, whole_id, whole_ids, whole_words
 from taskharbor.cli.target import ask, here, target_options
@@ -32,11 +31,7 @@ from taskharbor.harbor import Harbor
 
 PREVIEW = 20
 KEYLESS = "without its key: another job holds it"
-NOT_REPLAYED = {
-    "missing": "there is no such job: the id is wrong, or its retention has run out",
-    "not_dead": NOT_DEAD,
-    "is_task": "it is a TaskManager's task: put it back with TaskManager.retry, or delete it and submit it again",
-}
+NOT_REPLAYED = {"missing": MISSING, "not_dead": NOT_DEAD, "is_task": REPLAY.bad["task"]}
 
 
 @click.group()
@@ -246,7 +241,7 @@ def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool, *, by_name: b
     number = output.count(len(ids), "job")
     if not sys.stdin.isatty():
         raise click.UsageError(f"{number} would be {verb.rstrip('e')}ed: add --yes to do it, --dry-run to see them")
-    tasks = sorted({job.type for job in _first(harbor, ids)})
+    tasks = sorted({job.type for job in first_jobs(harbor, ids, PREVIEW)})
     names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 else "")
     click.confirm(f"{verb.capitalize()} {number} ({names}){': ' + some(ids) if by_name else ''}?", abort=True)
 
@@ -254,22 +249,8 @@ def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool, *, by_name: b
 def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
     """What would be affected, and that there may be more."""
     if dry_run and ids:
-        lists.job_table(_first(harbor, ids), harbor.admin.now(), dead=True)
-    if len(ids) == limit:
-        click.echo(f"That is the limit of {limit:,}; more may match: run it again.", err=True)
-
-
-def _first(harbor: Harbor, ids: list[str]) -> list[JobRecord]:
-    """The first of these jobs, as far as they are still there."""
-
-    async def look(harbor: Harbor) -> list[JobRecord]:
-        found: list[JobRecord] = []
-        for id in ids[:PREVIEW]:
-            with suppress(JobNotFound):
-                found.append(await harbor.admin.jobs.aget(id))
-        return found
-
-    return ask(harbor, look)
+        lists.job_table(first_jobs(harbor, ids, PREVIEW), harbor.admin.now(), dead=True)
+    say_limit(len(ids), limit)
 
 
 class Edit(Struct, frozen=True):

@@ -20,7 +20,7 @@ MANY = 20
 Waiting = list[tuple[Group, "asyncio.Future[GroupResult]"]]
 
 
-class Intake:
+class Batcher:
     """Groups for `Driver.enqueue`, gathered."""
 
     def __init__(self, driver: Callable[[], Awaitable[Driver]], now: Callable[[], datetime], timeout: float) -> None:

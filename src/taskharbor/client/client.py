@@ -144,7 +144,7 @@ class Client:
                 async with self.store():
                     pass
             group = what.group(session)
-            result = await session.intake.store(group)
+            result = await session.batcher.store(group)
         else:
             async with self.store() as driver:
                 target = driver if what.tx is None else _joined(driver, what.tx, blocks=False)

@@ -10,7 +10,7 @@ from datetime import datetime
 from random import Random
 
 from taskharbor.client.attendance import Attendance
-from taskharbor.client.batching import Intake
+from taskharbor.client.batching import Batcher
 from taskharbor.client.clock import Clock, EngineClock, host_clock
 from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import Portal
@@ -34,7 +34,7 @@ class Session:
         self.chance = chance
         self.portal = Portal()
         self.attendance: Attendance | None = None
-        self.intake = Intake(self.driver, self.now, settings.store_timeout)
+        self.batcher = Batcher(self.driver, self.now, settings.store_timeout)
         self._connect = connect
         self._shown = shown
         self._given_clock = clock

@@ -98,7 +98,7 @@ class TaskManager:
             checked_size(payload, store.limit, "the bytes of the payload")
             session = self._lifecycle.session
             job = JobBuilder(session).managed(payload, key, most)
-            result = await session.intake.store(Group(jobs=(job,)))
+            result = await session.batcher.store(Group(jobs=(job,)))
             if isinstance(result, Exception):
                 raise result
             return result[0].id

@@ -27,7 +27,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Tasks of agents", "taskharbor.manager", ["TaskManager", "Task", "TaskStatus"]),
     ("A running worker: `harbor.worker()`", "taskharbor.worker.running_worker", ["RunningWorker"]),
     ("Operators: `harbor.admin`", "taskharbor.admin.admin", ["Admin"]),
-    ("`harbor.admin.jobs`", "taskharbor.admin.jobs", ["Jobs", "Bulk", "Why"]),
+    ("`harbor.admin.jobs`", "taskharbor.admin.jobs", ["Jobs", "BulkOptions", "Bulk", "Why"]),
     ("`harbor.admin.dlq`", "taskharbor.admin.dead_letters", ["DeadLetters", "Replayed", "Purged"]),
     ("`harbor.admin.queues`", "taskharbor.admin.queues", ["Queues"]),
     ("`harbor.admin.workers`", "taskharbor.admin.workers", ["Workers"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from taskharbor.admin.base import ALIVE, BULK_LIMIT, LIMIT, Ids, Part, Words, each
 from taskharbor.admin.bulk import (
@@ -47,6 +47,15 @@ from taskharbor.driver import (
     offered,
 )
 from taskharbor.errors import InvalidJob
+
+
+class BulkOptions(TypedDict, total=False):
+    """The options of an act on matching jobs."""
+
+    limit: int
+    dry_run: bool
+    among: Ids | None
+    progress: Progress | None
 
 
 class Jobs(Part):
@@ -168,73 +177,42 @@ class Jobs(Part):
 
         return await in_bites(each(ids), look, None)
 
-    async def acancel_all(
-        self,
-        words: Words,
-        *,
-        limit: int = BULK_LIMIT,
-        dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
-    ) -> Bulk:
-        """Cancel matching jobs that have not ended, at most `limit`. `dry_run` only looks.
+    async def acancel_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
+        """Cancel matching jobs that have not ended, at most `limit` (10,000 unless told). `dry_run` only looks.
 
         `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the act; one
         that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out
         unless the words name their queue.
         """
-        return await self._all("cancel", words, limit, among, None if dry_run else self.acancel, progress)
+        return await self._all("cancel", words, self.acancel, **options)
 
-    async def adelete_all(
-        self,
-        words: Words,
-        *,
-        limit: int = BULK_LIMIT,
-        dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
-    ) -> Bulk:
+    async def adelete_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Delete matching jobs that have ended, likewise."""
-        return await self._all("delete", words, limit, among, None if dry_run else self.adelete, progress)
+        return await self._all("delete", words, self.adelete, **options)
 
-    async def areplay_all(
-        self,
-        words: Words,
-        *,
-        limit: int = BULK_LIMIT,
-        dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
-    ) -> Bulk:
+    async def areplay_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Run matching dead and cancelled jobs again, likewise."""
-        return await self._all("replay", words, limit, among, None if dry_run else self.areplay, progress)
+        return await self._all("replay", words, self.areplay, **options)
 
-    async def adead_letter_all(
-        self,
-        words: Words,
-        *,
-        reason: str,
-        limit: int = BULK_LIMIT,
-        dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
-    ) -> Bulk:
+    async def adead_letter_all(self, words: Words, *, reason: str, **options: Unpack[BulkOptions]) -> Bulk:
         """Dead-letter matching jobs that have not ended, likewise."""
         said = _reason(reason)
 
         async def bury(ids: Sequence[str]) -> Sequence[str]:
             return await self.adead_letter(ids, reason=said)
 
-        return await self._all("dead_letter", words, limit, among, None if dry_run else bury, progress)
+        return await self._all("dead_letter", words, bury, **options)
 
     async def _all(
         self,
         act: Act,
         words: Words,
-        limit: int,
-        among: Ids | None,
-        do: Callable[[Sequence[str]], Awaitable[Sequence[str]]] | None,
-        progress: Progress | None,
+        do: Callable[[Sequence[str]], Awaitable[Sequence[str]]],
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
     ) -> Bulk:
         async with self._client.store():  # its clock is known from here on
             where = applicable(act, self._filter(words))
@@ -248,7 +226,7 @@ class Jobs(Part):
             ids = await matching(act, where, self._client.pages(where), limit)
         else:
             ids = [*dict.fromkeys(each(among))]
-        if do is None:
+        if dry_run:
             return Bulk(ids if among is None else would(ids, await in_bites(ids, look, None)), {})
 
         async def check_and_do(bite: Sequence[str]) -> list[str]:

@@ -181,7 +181,7 @@ async def settle_repeated_with_a_fresh_decision(
 def late_outcome_sent(make_batch: Any, settler: Settler, pending: list[Any]) -> list[Settlement]:
     """Outcomes are sent however late it is."""
     for run, _ in pending:
-        run.stop_request, run.lease.lost, run.lease.deadline = None, False, float("inf")
+        run.lease.lost, run.lease.deadline = False, float("inf")
     batch: list[Settlement] = make_batch(settler, pending)
     return batch
 
@@ -373,7 +373,7 @@ def interrupted_jobs_not_given_back(submit: Any, pipeline: Pipeline, run: JobRun
 @mutant((Pipeline, "conclude"), by="a_stolen_lease_ends_the_run")
 def outcome_written_after_the_lease_was_lost(conclude: Any, pipeline: Pipeline, run: JobRun, outcome: Outcome) -> None:
     """A run that has lost its lease still sends its outcome."""
-    if run.stop == "lost":
+    if run.lease.lost:
         run.lease.lost, run.stop_request = False, "shutdown"
     conclude(pipeline, run, outcome)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, cast, overload
 
 from msgspec import Struct
 
-from taskharbor.client.lineage import running_job
+from taskharbor.client.lineage import current_run
 from taskharbor.core.codec import checked_size, encode_value
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.text import bounded
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 NOTE_LIMIT = 500
-_current: ContextVar[JobRun | None] = ContextVar("taskharbor_job", default=None)
+_current = cast("ContextVar[JobRun | None]", current_run)
 
 
 class JobContext(Struct, frozen=True):
@@ -155,10 +155,8 @@ def current() -> JobContext:
     return JobContext(run)
 
 
-def enter(run: JobRun) -> None:
-    """Make this the current run of the calling task. Every run has a context of its own, so nothing has to undo it."""
-    _current.set(run)
-    running_job.set(run.job)
+enter = _current.set
+"""Make this the current run of the calling task. Every run has a context of its own, so nothing has to undo it."""
 
 
 def running() -> JobContext | None:

@@ -75,7 +75,7 @@ class Executor:
                     value = await task.handler(*arguments[0], **arguments[1])
                 else:
                     value = await self._call(task, arguments, run)
-                if value is None and timer is None and run.effects is NO_EFFECTS and run.stop is None:
+                if value is None and timer is None and run.effects is NO_EFFECTS:
                     outcome = DONE
                 else:
                     run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more

@@ -131,7 +131,9 @@ class Pipeline:
     def _end_older_run(self, job: JobRecord) -> None:
         """The clock has jumped and this worker claimed its own job again: the first run ends before the next begins."""
         if job.id in self.running:
-            self.end_run(self.running[job.id], "lost")
+            run = self.running[job.id]
+            self._keeper.lose(run)
+            self.end_run(run, "lost")
 
     async def reap(self) -> None:
         """Conclude runs whose task was cancelled by other code before its first step: they cannot do it themselves."""
@@ -163,7 +165,7 @@ class Pipeline:
             elif settled is not None:  # by the handler's own transaction
                 self._settler.publish([(run, settled)], self._now())
                 tell_too_late(run.job, settled, outcome)
-            elif run.stop == "lost":
+            elif run.lease.lost:
                 self._keeper.drop(run)
             elif type(outcome) is Succeeded:  # decided with the others of its flush
                 self._settler.submit(run, outcome)

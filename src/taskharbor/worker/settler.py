@@ -108,14 +108,11 @@ class Settler:
     def _batch(self, pending: list[Pending]) -> list[Settlement]:
         """The outcomes that are still to be written, decided: those of lost leases are not."""
         time = asyncio.get_running_loop().time()
-        held: list[Pending] = []
-        for each in pending:
-            run = each[0]
-            if run.stop == "lost" or run.lease.deadline <= time:
-                self._keeper.drop(run)
-                log_job(logger, logging.WARNING, "lease.lost", run.job, "its outcome was not written")
-            else:
-                held.append(each)
+        lost = [run for run, _ in pending if run.lease.lost or run.lease.deadline <= time]
+        for run in lost:
+            self._keeper.drop(run)
+            log_job(logger, logging.WARNING, "lease.lost", run.job, "its outcome was not written")
+        held = [each for each in pending if each[0] not in lost] if lost else pending
         return self._decider.decide_successes(held)
 
     async def _flush_safely(self, pending: list[Pending]) -> Sequence[Pending]:

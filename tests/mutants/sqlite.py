@@ -126,7 +126,7 @@ def sql_lapsed_not_counted(sql: str) -> str:
     return sql.replace("lease_expires_at <= ?1", "0")
 
 
-@mutant((inspection, "QUERY"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
+@mutant((inspection.QUERIES, "query"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
 def sql_lapsed_not_shown(sql: str) -> str:
     """Jobs of a dead worker are listed as running for ever."""
     return instead(sql, "lease_expires_at <= ?1", "0")

@@ -11,7 +11,7 @@ from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.states import CANCELLED, State
 from taskharbor.drivers.postgres.db import Db, Row
-from taskharbor.drivers.postgres.rows import STATES
+from taskharbor.drivers.shared.columns import STATES
 from taskharbor.errors import StoreCorrupt
 
 # A look into `live` and then into `ended` misses a row that moves between the two. The next look finds it, unless it

@@ -15,13 +15,14 @@ from itertools import groupby
 import asyncpg
 
 from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.group import is_closed, refusal
+from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
 from taskharbor.core.job import NewJob
-from taskharbor.core.keys import digest, group_digest
-from taskharbor.driver import Enqueued, Group, GroupResult
+from taskharbor.core.keys import group_digest
 from taskharbor.drivers.postgres.db import Db, OwnDb, value
 from taskharbor.drivers.postgres.failure import CROSSED
-from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, STATES, new_row
+from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, new_row
+from taskharbor.drivers.shared.columns import STATES
+from taskharbor.drivers.shared.groups import all_created, all_known, digest_of
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
@@ -111,7 +112,7 @@ async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, tell: str 
     is_alone = isinstance(db, OwnDb) and not db.connection.is_in_transaction()  # then a statement is a step of its own
     try:
         async with nullcontext() if is_alone else db.transaction():
-            digests = [_digest([job]) for job in jobs]
+            digests = [digest_of(job) for job in jobs]
             return {row[0] for row in await db.rows("enqueue_keyed", *_columns(jobs), now, digests, tell)}
     except asyncpg.UniqueViolationError:  # somebody stored one of the ids just now
         return set()
@@ -128,7 +129,7 @@ async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, Gr
     results: dict[int, GroupResult] = {}
     for place, job in jobs.items():
         if (found := known.get(job.idempotency_key or "")) is not None:
-            results[place] = (Enqueued(found[0], False, found[1] == _digest([job])),)
+            results[place] = (Enqueued(found[0], False, found[1] == digest_of(job)),)
         elif job.id in taken:
             results[place] = JobExists(f"job {job.id} exists")
     return results
@@ -151,13 +152,12 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
     Without `looks`, an id that is taken shows as an error of PostgreSQL: the caller's transaction ends with that.
     """
     if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
-        same = known[1] == group_digest(group.jobs)
-        return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
+        return all_known(group.jobs, *known)
     if not looks and is_closed(group.jobs):
         if len({job.id for job in group.jobs}) < len(group.jobs):
             return await _refusal(db, group, now) or JobExists("a group names the same id twice")
         await _insert(db, group.jobs, now, await _connect(db, group.jobs))
-        return tuple(Enqueued(job.id, True) for job in group.jobs)
+        return all_created(group.jobs)
     refused = await _refusal(db, group, now)
     return refused if refused is not None else await store(db, group.jobs, now)
 
@@ -177,7 +177,7 @@ async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
 
 
 async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDependency | None:
-    taken = {row[0] for row in await db.rows("states", list({job.id for job in group.jobs}))}
+    taken = {row[0] for row in await db.rows("states", [job.id for job in group.jobs])}
     known = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
     return refusal(group.jobs, lambda job: job.id in taken and job.idempotency_key not in known)
 
@@ -194,7 +194,7 @@ async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued
             results[job.id] = Enqueued(job.id, True)
         else:
             owner, content = owners[key]
-            results[job.id] = Enqueued(owner, False, content == _digest([job]))
+            results[job.id] = Enqueued(owner, False, content == digest_of(job))
     if fresh:
         await _insert(db, fresh, now, await _connect(db, fresh))
     return tuple(results[job.id] for job in jobs)
@@ -242,10 +242,10 @@ async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set
     taken: set[str] = set()
     for _ in range(TRIES):
         asked = [job for key, job in first.items() if key not in taken]
-        values = [job.id for job in asked], [_digest([job]) for job in asked], [job.key_expires_at for job in asked]
+        values = [job.id for job in asked], [digest_of(job) for job in asked], [job.key_expires_at for job in asked]
         taken |= {row[0] for row in await db.rows("key_put", [job.idempotency_key for job in asked], *values, now)}
         owners = await living_keys(db, [key for key in first if key not in taken], now)
-        owners |= {key: (first[key].id, _digest([first[key]])) for key in taken}
+        owners |= {key: (first[key].id, digest_of(first[key])) for key in taken}
         if len(owners) == len(first):
             return taken, owners
     raise DriverError("idempotency keys change hands faster than they can be read")
@@ -309,7 +309,3 @@ async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, K
     if not keys:
         return {}
     return {row[0]: (row[1], row[2]) for row in await db.rows("key_living", list(keys), now)}
-
-
-def _digest(jobs: Iterable[NewJob]) -> bytes:
-    return digest((job.type, job.payload) for job in jobs)

@@ -12,7 +12,9 @@ from taskharbor.core.reserved import in_line
 from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
 from taskharbor.drivers.postgres.db import Db, Row, value
-from taskharbor.drivers.postgres.rows import STATES, record
+from taskharbor.drivers.postgres.rows import record
+from taskharbor.drivers.shared.columns import STATES
+from taskharbor.drivers.shared.queries import best_query
 
 BEYOND_ALL = 2**63 - 1
 
@@ -37,13 +39,13 @@ async def is_over(db: Db, id: str) -> bool:
 async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
     """Matching records, the newest first."""
     before = None if after is None else await value(db, "query_after", after)
-    name, *more = _best(where, now)
+    name = best_query(where)
     rows = await db.rows(
         name,
         max(limit, 0),
         BEYOND_ALL if before is None else before,
         *conditions(where),
-        *more,
+        *_more(name, where, now),
     )
     return [record(row) for row in rows]
 
@@ -62,15 +64,11 @@ def conditions(where: Filter) -> Row:
     )
 
 
-def _best(where: Filter, now: datetime) -> tuple[str, *tuple[object, ...]]:
-    """The statement that reads the fewest rows, and what it wants to know beside the rest."""
-    states = [state.value for state in where.states]
-    if where.workflow_id is not None:
-        return "query_workflow", now, states or None, where.workflow_id
-    died = where.reason is not None or where.fingerprint is not None
-    if set(where.states) == {Shown.DLQ} or (not states and died):  # nobody else has a reason
-        return ("query_dead",)
-    return "query", now, states or None
+def _more(name: str, where: Filter, now: datetime) -> Row:
+    """The parameters of a query beside the conditions."""
+    states = [state.value for state in where.states] or None
+    more = {"query": (now, states), "query_dead": (), "query_workflow": (now, states, where.workflow_id)}
+    return more[name]
 
 
 def like(pattern: str | None) -> str | None:

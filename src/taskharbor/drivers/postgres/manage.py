@@ -15,7 +15,8 @@ from taskharbor.driver import PRUNE_AGAIN, Cancellation, DeadLettering, Deletion
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.dependants import LOOKS, nowhere, told, withdraw
 from taskharbor.drivers.postgres.inspection import get
-from taskharbor.drivers.postgres.rows import STATES, text_or_none
+from taskharbor.drivers.postgres.rows import text_or_none
+from taskharbor.drivers.shared.columns import STATES
 
 UNFINISHED = ("ready", "waiting", "inflight")
 

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
 from taskharbor.core.filter import Filter
-from taskharbor.core.states import Shown, State
+from taskharbor.core.states import Shown
 from taskharbor.driver import DeadGroup, WorkflowCounts
-from taskharbor.drivers.postgres.db import Db, Row
+from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.inspection import conditions
-from taskharbor.drivers.postgres.rows import STATES
+from taskharbor.drivers.shared.queries import workflow_counts
 
 
 async def workflows(db: Db, limit: int, after: str | None, ids: Sequence[str] | None) -> list[WorkflowCounts]:
     """How many jobs of workflows are in which state (K5)."""
     rows = await db.rows("workflows", max(limit, 0), after, None if ids is None else list(ids))
-    return _by_workflow(rows)[: max(limit, 0)]
-
-
-def _by_workflow(rows: Iterable[Row]) -> list[WorkflowCounts]:
-    states: dict[str, dict[State, int]] = {}
-    first: dict[str, datetime] = {}
-    for id, state, number, created_at in rows:
-        states.setdefault(id, {})[STATES[state]] = number
-        first[id] = min(first.get(id, created_at), created_at)
-    return [WorkflowCounts(id=id, created_at=first[id], states=states[id]) for id in states]
+    return workflow_counts((id, state, number, at) for id, state, number, at in rows)[: max(limit, 0)]
 
 
 async def dead_groups(db: Db, where: Filter, limit: int) -> list[DeadGroup]:

@@ -15,7 +15,8 @@ from taskharbor.driver import Extended, Report
 from taskharbor.drivers.postgres.bookmarks import Bookmarks, Mark
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.inspection import get
-from taskharbor.drivers.postgres.rows import claimed, json_or_none, split_token
+from taskharbor.drivers.postgres.rows import claimed, split_token
+from taskharbor.drivers.shared.columns import json_or_none
 from taskharbor.errors import LeaseError, StoreCorrupt
 
 

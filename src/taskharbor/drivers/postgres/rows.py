@@ -1,35 +1,22 @@
-"""Rows and records. A claim converts thousands of rows a second, so one whose rare columns are all as new takes a short
-way. A token is what those of its claim begin with, the number of the row, a space and the job's id; only the first part
-is stored.
+"""Rows and records.
+
+A claim converts thousands of rows a second, so a row whose rare columns are all as new takes a short way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
-from taskharbor.core.job import Failure, JobRecord, Lease, NewJob, Progress
-from taskharbor.core.states import INFLIGHT, State
+from taskharbor.core.job import JobRecord, Lease, NewJob
+from taskharbor.core.states import INFLIGHT
 from taskharbor.drivers.postgres.db import Row
-
-STATES: dict[str, State] = {state.value: state for state in State}
-
-_encode = msgspec.json.Encoder().encode
-_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
-_progress = msgspec.json.Decoder(Progress).decode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_tags = msgspec.json.Decoder(tuple[str, ...]).decode
+from taskharbor.drivers.shared import columns
+from taskharbor.drivers.shared.columns import DECODERS, STATES, json_or_none, token_of
 
 # PostgreSQL's text holds every character but this one.
 NUL, NO_NUL = "\x00", "\N{SYMBOL FOR NULL}"
-
-
-def json_or_none(value: Mapping[str, str] | tuple[object, ...] | Progress | None) -> str | None:
-    """A small structure as JSON; an empty one says nothing and is not stored."""
-    return _encode(value).decode() if value else None
 
 
 def text_or_none(text: str | None) -> str | None:
@@ -37,18 +24,11 @@ def text_or_none(text: str | None) -> str | None:
     return text.replace(NUL, NO_NUL) if text is not None and NUL in text else text
 
 
-def token_of(tokens: str, seq: int, id: str) -> str:
-    """The token of a claim."""
-    return f"{tokens}{seq} {id}"
-
-
 def split_token(token: str) -> tuple[str, int, str]:
     """The stored part of a token, the number of the row and the id; a token that is not ours names no row."""
-    claim, _, id = token.partition(" ")
-    dot = claim.rfind(".") + 1
-    seq = claim[dot:]
+    prefix, seq, id = columns.split_token(token)
     ours = seq.isascii() and seq.isdecimal() and seq[0] != "0" and len(seq) < 19
-    return (claim[:dot], int(seq), id) if ours else ("", 0, "")
+    return (prefix, int(seq), id) if ours else ("", 0, "")
 
 
 def claimed(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
@@ -144,14 +124,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-_JSON: dict[str, Callable[[str], object]] = {
-    "headers": _headers,
-    "tags": _tags,
-    "failures": _failures,
-    "progress": _progress,
-}
 _REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
-    (name, _JSON.get(name, _same))
+    (name, DECODERS.get(name, _same))
     for name in [
         "run_at",
         "expires_at",
@@ -207,7 +181,7 @@ _CLAIMED_NAMES = (
     "settled_at",
 )
 _CLAIMED_REST: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
-    (name, _JSON.get(name, _same)) for name in _CLAIMED_NAMES
+    (name, DECODERS.get(name, _same)) for name in _CLAIMED_NAMES
 )
 
 # The columns of a new job, in the order of `new_row`.
@@ -247,8 +221,8 @@ def new_row(job: NewJob) -> Row:
         job.timeout,
         job.idempotency_key,
         job.key_expires_at,
-        _encode(dict(job.headers)).decode() if job.headers else None,
-        _encode(job.tags).decode() if job.tags else None,
+        json_or_none(dict(job.headers)) if job.headers else None,
+        json_or_none(job.tags),
         job.workflow_id,
         job.kept or None,
     )

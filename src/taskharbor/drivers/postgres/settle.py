@@ -19,7 +19,9 @@ from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.dependants import LOOKS, Came, dependants, free_keys, hold, tell
 from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
-from taskharbor.drivers.postgres.rows import STATES, json_or_none, split_token, text_or_none
+from taskharbor.drivers.postgres.rows import split_token, text_or_none
+from taskharbor.drivers.shared.columns import STATES, json_or_none
+from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.errors import StoreCorrupt
 
 Given = tuple[int, str, Transition]
@@ -76,30 +78,19 @@ async def _settle_once(
 ) -> set[str]:
     """The ids of those that were written; each job appears once."""
     done: set[str] = set()
-    is_plain = all(map(_is_plain, transitions))
-    if is_plain and not habit.waited_for:
+    plain = all(map(is_plain, transitions))
+    if plain and not habit.waited_for:
         done = set(await _finish(db, transitions, now, whole=False))
         transitions = [to for to in transitions if to.id not in done]
         if not transitions:
             return done
     async with db.transaction():
-        came_to = await (_finish(db, transitions, now, whole=True) if is_plain else _move(db, transitions, now))
+        came_to = await (_finish(db, transitions, now, whole=True) if plain else _move(db, transitions, now))
         written = [to for to in transitions if to.id in came_to]
         waited_for = await _carry_on(db, written, came_to, now, stir)
-    if is_plain:
+    if plain:
         habit.waited_for = waited_for
     return done | set(came_to)
-
-
-def _is_plain(to: Transition) -> bool:
-    """Whether this is a success of a job that never failed, and has nothing to bring along."""
-    return (
-        type(to) is Ack
-        and to.result is None
-        and not (to.attempts or to.crashes or to.unknown_put_backs or to.new_jobs or to.failures)
-        and to.last_error is None
-        and to.failed_at is None
-    )
 
 
 def _given(transitions: Sequence[Transition]) -> list[Given]:

@@ -1,1 +1,4 @@
-"""Functions that several drivers share. Imports the core and no driver; there is no base class here (internal)."""
+"""Functions that several drivers share: statements, columns, groups, outcomes, queries. Internal.
+
+Imports the core and the seam, no driver; there is no base class here.
+"""

@@ -15,8 +15,9 @@ from apsw import Connection
 
 from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
+from taskharbor.drivers.shared.columns import DECODERS, STATES
 from taskharbor.drivers.sqlite.dependants import dependants, tell
-from taskharbor.drivers.sqlite.rows import FOR_EVER, JSON_DECODERS, MICROSECOND, STATES, Row, moment
+from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, Row, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
@@ -42,7 +43,7 @@ def _json(decode: Read) -> Read:
 _TEXTS: dict[str, Read] = dict.fromkeys(
     ("id", "type", "queue", "idempotency_key", "workflow_id", "original_id", "worker"), _text
 )
-_JSONS: dict[str, Read] = {name: _json(JSON_DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
+_JSONS: dict[str, Read] = {name: _json(DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
 _TIMES: dict[str, Read] = dict.fromkeys(
     ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "claimed_at", "started_at", "stop_requested_at"),
     moment,

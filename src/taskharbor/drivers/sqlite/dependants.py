@@ -10,7 +10,8 @@ from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
-from taskharbor.drivers.sqlite.rows import FOR_EVER, STATES, Row
+from taskharbor.drivers.shared.columns import STATES
+from taskharbor.drivers.sqlite.rows import FOR_EVER, Row
 from taskharbor.drivers.sqlite.sql import load
 
 ANY, DEPENDANTS = load("dependants_any"), load("dependants")

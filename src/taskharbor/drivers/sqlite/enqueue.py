@@ -5,17 +5,18 @@ Every function runs inside a write transaction and refuses without leaving a tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.group import is_closed, refusal
+from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
 from taskharbor.core.job import NewJob
-from taskharbor.core.keys import digest, group_digest
-from taskharbor.driver import Enqueued, Group, GroupResult
-from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, new_row
+from taskharbor.core.keys import group_digest
+from taskharbor.drivers.shared.columns import STATES
+from taskharbor.drivers.shared.groups import all_created, all_known, digest_of
+from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
@@ -33,20 +34,19 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
     if len(groups) > 1 and all(group.key is None and _is_plain(group.jobs) for group in groups):
         rows = [new_row(job, at) for group in groups for job in group.jobs]
         if _insert(db, rows):
-            return [_stored(group.jobs) for group in groups]
+            return [all_created(group.jobs) for group in groups]
     return [enqueue_group(db, group, at) for group in groups]
 
 
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     """Store one group, or say why not."""
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
-        same = known[1] == group_digest(group.jobs)
-        return tuple(Enqueued(known[0], False, same) for _ in group.jobs)
+        return all_known(group.jobs, *known)
     if is_closed(group.jobs):
         if not _insert(db, [new_row(job, now, len(job.depends_on)) for job in group.jobs]):
             return _refusal(db, group, now) or JobExists("a group names the same id twice")
         db.executemany(ADD_EDGE, _new_edges(group.jobs))
-        stored = _stored(group.jobs)
+        stored = all_created(group.jobs)
     else:
         if (refused := _refusal(db, group, now)) is not None:
             return refused
@@ -65,10 +65,6 @@ def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
     return [
         (job.id, place, edge.parent, edge.policy, False) for job in jobs for place, edge in enumerate(job.depends_on)
     ]
-
-
-def _stored(jobs: Sequence[NewJob]) -> tuple[Enqueued, ...]:
-    return tuple(Enqueued(job.id, True) for job in jobs)
 
 
 def _insert(db: Connection, rows: list[Row]) -> bool:
@@ -99,10 +95,10 @@ def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, .
     for job in jobs:
         key = job.idempotency_key
         if key is not None and (known := taken.get(key) or living_key(db, key, now)) is not None:
-            results.append(Enqueued(known[0], False, known[1] == _digest([job])))
+            results.append(Enqueued(known[0], False, known[1] == digest_of(job)))
             continue
         if key is not None:
-            taken[key] = job.id, _digest([job])
+            taken[key] = job.id, digest_of(job)
             db.execute(PUT_KEY, (key, *taken[key], micros_or_none(job.key_expires_at)))
         rows.append(new_row(job, now, _connect(db, job, ids)))
         results.append(Enqueued(job.id, True))
@@ -135,7 +131,3 @@ def living_key(db: Connection, key: str, now: int) -> Known | None:
     """The owner and digest of a key that still holds its place."""
     found: Known | None = db.execute(LIVING_KEY, (key, now)).get
     return found
-
-
-def _digest(jobs: Iterable[NewJob]) -> bytes:
-    return digest((job.type, job.payload) for job in jobs)

@@ -12,15 +12,16 @@ from apsw import Connection, SQLError
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import in_line
-from taskharbor.core.states import Shown
 from taskharbor.driver import Parent, QueueCounts
+from taskharbor.drivers.shared.columns import STATES
+from taskharbor.drivers.shared.queries import best_query
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
 from taskharbor.drivers.sqlite.enqueue import living_key
-from taskharbor.drivers.sqlite.rows import STATES, Row, micros, micros_or_none, moment, moment_or_none, record
+from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
 GET, PARENTS = load("get"), load("parents")
-QUERY, QUERY_DEAD, QUERY_WORKFLOW = load("query"), load("query_dead"), load("query_workflow")
+QUERIES = {name: load(name) for name in ("query", "query_dead", "query_workflow")}
 AFTER = load("query_after")
 LINE, COUNTS, PAUSED = load("counts_line"), load("counts"), load("paused")
 NEXT_DUE = load("next_due")
@@ -59,7 +60,7 @@ def query(db: Connection, where: Filter, now: datetime, limit: int, after: str |
         *conditions(where),
     )
     try:
-        return [record(row) for row in db.execute(_best(where), parameters)]
+        return [record(row) for row in db.execute(QUERIES[best_query(where)], parameters)]
     except (*UNDECODABLE, SQLError) as error:  # SQLite reads the JSON of tags itself
         raise corrupt(db, BEYOND_ALL if before is None else before - 1, error) from error
 
@@ -77,16 +78,6 @@ def conditions(where: Filter) -> Row:
         micros_or_none(where.until),
         where.fingerprint,
     )
-
-
-def _best(where: Filter) -> str:
-    """The statement that reads the fewest rows."""
-    if where.workflow_id is not None:
-        return QUERY_WORKFLOW
-    is_dead = set(where.states) == {Shown.DLQ}
-    if is_dead or (not where.states and where.fingerprint is not None):  # nobody else has one
-        return QUERY_DEAD
-    return QUERY
 
 
 def glob(pattern: str | None) -> str | None:

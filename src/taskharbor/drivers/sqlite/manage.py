@@ -15,10 +15,11 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.states import TERMINAL, State
 from taskharbor.driver import PRUNE_AGAIN, Cancellation, DeadLettering, Deletion, Replaying, Reschedule
+from taskharbor.drivers.shared.columns import STATES
 from taskharbor.drivers.sqlite.dependants import Ended, dependants, tell, withdraw
 from taskharbor.drivers.sqlite.enqueue import living_key
 from taskharbor.drivers.sqlite.inspection import BEYOND_ALL, get_one
-from taskharbor.drivers.sqlite.rows import FOR_EVER, STATES, Row, micros, micros_or_none
+from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, micros, micros_or_none
 from taskharbor.drivers.sqlite.sql import load
 
 STATE, REQUEST_CANCEL = load("states"), load("cancel_request")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from apsw import Connection, SQLError
 
 from taskharbor.core.filter import Filter
-from taskharbor.core.states import Shown, State
+from taskharbor.core.states import Shown
 from taskharbor.driver import DeadGroup, WorkflowCounts
+from taskharbor.drivers.shared.queries import workflow_counts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt
 from taskharbor.drivers.sqlite.inspection import BEYOND_ALL, conditions
-from taskharbor.drivers.sqlite.rows import STATES, Row, moment
+from taskharbor.drivers.sqlite.rows import moment
 from taskharbor.drivers.sqlite.sql import load
 
 WORKFLOWS, DEAD_GROUPS = load("workflows"), load("dead_groups")
@@ -22,18 +23,10 @@ def workflows(db: Connection, limit: int, after: str | None, ids: Sequence[str] 
     """How many jobs of workflows are in which state (K5)."""
     asked = None if ids is None else msgspec.json.encode(ids).decode()
     try:
-        return _by_workflow(db.execute(WORKFLOWS, (max(limit, 0), after, asked)))[: max(limit, 0)]
+        rows = db.execute(WORKFLOWS, (max(limit, 0), after, asked))
+        return workflow_counts((id, state, number, moment(at)) for id, state, number, at in rows)[: max(limit, 0)]
     except UNDECODABLE as error:
         raise corrupt(db, BEYOND_ALL, error) from error
-
-
-def _by_workflow(rows: Iterable[Row]) -> list[WorkflowCounts]:
-    states: dict[str, dict[State, int]] = {}
-    first: dict[str, int] = {}
-    for id, state, number, created_at in rows:
-        states.setdefault(id, {})[STATES[state]] = number
-        first[id] = min(first.get(id, created_at), created_at)
-    return [WorkflowCounts(id=id, created_at=moment(first[id]), states=states[id]) for id in states]
 
 
 def dead_groups(db: Connection, where: Filter, limit: int) -> list[DeadGroup]:

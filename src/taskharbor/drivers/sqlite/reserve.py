@@ -19,18 +19,10 @@ from taskharbor.core.lease import refusal
 from taskharbor.core.line import SINCE_EVER, shares
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Extended, Report
+from taskharbor.drivers.shared.columns import json_or_none, token_of
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import (
-    Row,
-    claimed_plain,
-    json_or_none,
-    micros,
-    micros_or_none,
-    moment,
-    record,
-    token_of,
-)
+from taskharbor.drivers.sqlite.rows import Row, claimed_plain, micros, micros_or_none, moment, record
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 

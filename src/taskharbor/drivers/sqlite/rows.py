@@ -5,21 +5,19 @@ A claim converts thousands of rows a second, so a row whose rare columns are all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from taskharbor.core.job import LAST_MOMENT, Failure, JobRecord, Lease, NewJob, Progress
+from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob
 from taskharbor.core.states import State
+from taskharbor.drivers.shared.columns import DECODERS, STATES, json_or_none
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 INFLIGHT = State.INFLIGHT
-STATES: dict[str, State] = {state.value: state for state in State}
 
 # A row as `apsw` hands it over. Its columns are those of the part record, in that order.
 Row = tuple[Any, ...]
@@ -28,17 +26,8 @@ COMMON = 16
 WIDTH = 47
 AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 10, 0, None, 0, None, None, 0, *(None,) * 5)
 
-_encode = msgspec.json.Encoder().encode
-_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
-_progress = msgspec.json.Decoder(Progress).decode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_tags = msgspec.json.Decoder(tuple[str, ...]).decode
-JSON_DECODERS: dict[str, Callable[[str], object]] = {
-    "headers": _headers,
-    "tags": _tags,
-    "failures": _failures,
-    "progress": _progress,
-}
+_headers, _tags = DECODERS["headers"], DECODERS["tags"]
+_failures, _progress = DECODERS["failures"], DECODERS["progress"]
 
 
 def micros(time: datetime) -> int:
@@ -64,11 +53,6 @@ def moment(stored: int) -> datetime:
 def moment_or_none(stored: int | None) -> datetime | None:
     """A stored time, if there is one."""
     return None if stored is None else moment(stored)
-
-
-def json_or_none(value: Mapping[str, str] | tuple[object, ...] | Progress | None) -> str | None:
-    """A small structure as JSON; an empty one says nothing and is not stored."""
-    return _encode(value).decode() if value else None
 
 
 def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
@@ -120,18 +104,6 @@ def record(row: Row) -> JobRecord:
         run_at=moment_or_none(row[15]),
         **({} if row[COMMON:WIDTH] == AS_NEW else _rare(row)),
     )
-
-
-def token_of(tokens: str, seq: int, id: str) -> str:
-    """The token of a claim: what those of its batch begin with, the number of the row, and the job's id."""
-    return f"{tokens}{seq} {id}"
-
-
-def split_token(token: str) -> tuple[str, str, str]:
-    """The parts of a token; those of one that is not of this driver are anything."""
-    claim, _, id = token.partition(" ")
-    dot = claim.rfind(".") + 1
-    return claim[:dot], claim[dot:], id
 
 
 def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:

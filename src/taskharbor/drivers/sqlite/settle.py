@@ -14,19 +14,12 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.drivers.shared.columns import json_or_none, split_token
+from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.drivers.sqlite.dependants import Ended, came_to, dependants, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import (
-    EPOCH,
-    FOR_EVER,
-    MICROSECOND,
-    Row,
-    json_or_none,
-    micros,
-    micros_or_none,
-    split_token,
-)
+from taskharbor.drivers.sqlite.rows import EPOCH, FOR_EVER, MICROSECOND, Row, micros, micros_or_none
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
@@ -75,7 +68,7 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
 def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -> set[str]:
     """The ids of those that could be written together, before the others: successes that bring nothing along."""
     ids = {to.id for to in transitions}
-    plain = [to for to in transitions if _is_plain(to)]
+    plain = [to for to in transitions if is_plain(to)]
     # New jobs may depend on one that has not ended yet, or have a key that is free only once its job has.
     bringing = [to for to in transitions if to.new_jobs] if len(plain) < len(transitions) else []
     if any(new.depends_on or new.idempotency_key is not None for to in bringing for new in to.new_jobs):
@@ -83,17 +76,6 @@ def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -
     if not plain or len(ids) < len(transitions) or not _finish(db, plain, now):
         return set()
     return ids if len(plain) == len(transitions) else {to.id for to in plain}
-
-
-def _is_plain(to: Transition) -> bool:
-    """Whether this is a success of a job that never failed, and has nothing to bring along."""
-    return (
-        type(to) is Ack
-        and to.result is None
-        and not (to.attempts or to.crashes or to.unknown_put_backs or to.new_jobs or to.failures)
-        and to.last_error is None
-        and to.failed_at is None
-    )
 
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:

@@ -3,14 +3,8 @@
 -- name: paused
 SELECT queue FROM harbor.paused
 
--- name: reserve
--- Claim the best due jobs of several queues, ready ones and those whose leases lapsed (D2, D3, D5, D11). $1 now
--- $2 expiry $3 worker $4 token prefix $5 limit $6 queues $7 share of each queue
-WITH RECURSIVE open AS (
-    SELECT queue, share FROM unnest($6::text[], $7::integer[]) AS given (queue, share)
-    WHERE queue NOT IN (SELECT queue FROM harbor.paused)
-),
--- The priorities of each queue, from the highest down: an index probe for each.
+-- part: ranks
+-- The priorities of each open queue, from the highest down: an index probe for each.
 rank (queue, priority) AS (
     SELECT open.queue, (
         SELECT priority FROM harbor.live WHERE state = 'ready' AND live.queue = open.queue ORDER BY priority DESC LIMIT 1)
@@ -20,8 +14,17 @@ rank (queue, priority) AS (
         SELECT priority FROM harbor.live WHERE state = 'ready' AND live.queue = rank.queue AND live.priority < rank.priority
         ORDER BY priority DESC LIMIT 1)
     FROM rank WHERE rank.priority IS NOT NULL
+)
+
+-- name: reserve
+-- Claim the best due jobs of several queues, ready ones and those whose leases lapsed (D2, D3, D5, D11). $1 now
+-- $2 expiry $3 worker $4 token prefix $5 limit $6 queues $7 share of each queue
+WITH RECURSIVE open AS (
+    SELECT queue, share FROM unnest($6::text[], $7::integer[]) AS given (queue, share)
+    WHERE queue NOT IN (SELECT queue FROM harbor.paused)
 ),
-ready AS (
+-- include: ranks
+, ready AS (
     SELECT rank.queue, rank.priority, found.due, found.seq
     FROM rank CROSS JOIN LATERAL (
         SELECT live.seq, live.due_at AS due FROM harbor.live
@@ -120,16 +123,7 @@ RETURNING live.seq, live.lease_expires_at, live.stop_requested_at IS NOT NULL AN
 WITH RECURSIVE open AS (
     SELECT queue FROM unnest($1::text[]) AS given (queue) WHERE queue NOT IN (SELECT queue FROM harbor.paused)
 ),
-rank (queue, priority) AS (
-    SELECT open.queue, (
-        SELECT priority FROM harbor.live WHERE state = 'ready' AND live.queue = open.queue ORDER BY priority DESC LIMIT 1)
-    FROM open
-    UNION ALL
-    SELECT rank.queue, (
-        SELECT priority FROM harbor.live WHERE state = 'ready' AND live.queue = rank.queue AND live.priority < rank.priority
-        ORDER BY priority DESC LIMIT 1)
-    FROM rank WHERE rank.priority IS NOT NULL
-)
+-- include: ranks
 SELECT least(
     (SELECT min(due) FROM (
         SELECT (SELECT due_at FROM harbor.live

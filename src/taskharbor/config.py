@@ -1,4 +1,4 @@
-"""Where settings come from: an argument, the environment, `[tool.taskharbor]` in pyproject.toml, then the default.
+"""Settings: from an argument, the environment, `[tool.taskharbor]` in pyproject.toml, or the default, in this order.
 
 Internal: `Harbor` and the command line read their settings here.
 """
@@ -15,7 +15,7 @@ from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///taskharbor.db"
-KNOWN = ("app", "include", "url")  # what [tool.taskharbor] may hold
+KNOWN = ("app", "include", "url")  # the settings of [tool.taskharbor]
 URL_VARIABLE = "TASKHARBOR_URL"
 
 
@@ -27,7 +27,7 @@ def store_url(given: str | None) -> str:
 
 
 def project_url() -> str | None:
-    """The URL of `[tool.taskharbor]`; a relative file is meant from the folder of pyproject.toml, wherever you are."""
+    """The URL of `[tool.taskharbor]`; a relative path is relative to the folder of pyproject.toml."""
     url, folder = project("url"), project_folder()
     if url is None or folder is None or not url.startswith("sqlite:///") or url.startswith("sqlite:////"):
         return url
@@ -48,7 +48,7 @@ def project_folder() -> Path | None:
 
 
 def working_folder() -> Path:
-    """The folder that relative paths are meant from."""
+    """The folder that relative paths start from."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def project_list(name: str) -> list[str]:
 
 
 def _table() -> dict[str, Any]:
-    import tomllib  # slow to import, and seldom needed
+    import tomllib  # slow to import and rarely needed
 
     folder = project_folder()
     if folder is None:
@@ -101,5 +101,5 @@ def _inner(table: dict[str, Any], name: str, file: Path) -> dict[str, Any]:
 
 
 def _kind(value: object) -> str:
-    """What a wrong value is. Not the value itself: it may have a password in it."""
+    """Describe an invalid value by its type only: it may contain a password."""
     return f"a value of type {type(value).__name__}"

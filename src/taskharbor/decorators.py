@@ -1,6 +1,6 @@
-"""How functions become tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`.
+"""Registration of tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`.
 
-Internal: `Harbor` is the face of it.
+Internal: used through `Harbor`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Registration:
 
 
 class Registrar:
-    """Makes a task of a function."""
+    """Makes a function a task."""
 
     def __init__(self, registration: Registration, name: str | None, retry: Retry | None, options: JobOptions) -> None:
         self._registration = registration
@@ -113,7 +113,7 @@ class Registrar:
 
 
 class Recurrer:
-    """Makes a recurring task of a function that needs no arguments but those given, or of a task."""
+    """Makes a function or a task recurring; it must need no arguments beyond those given."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Recurrer:
     @overload
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Declare it."""
+        """Declare the recurring task."""
         from taskharbor.client.declaration import Declared, check_call
 
         task = _known(function)
@@ -165,7 +165,7 @@ class Recurrer:
         from taskharbor.client.declaration import check_options
 
         if self._retry is not None:
-            raise ConfigError("retry= belongs to the task: say it in its @harbor.task")
+            raise ConfigError("retry= belongs to the task: set it in its @harbor.task")
         if self._registration.application.tasks.get(task.name) is not task.registered:
             raise ConfigError(f"{task.name} is a task of another harbor: declare it recurring there")
         check_options(task.options)

@@ -3,17 +3,17 @@
 HarborError
 ├── ConfigError                a URL, option or application that cannot be used
 │   ├── MissingExtra           an engine whose package is not installed
-│   ├── DuplicateTask          two tasks of one name
-│   └── UnknownTask            no task of that name is registered
+│   ├── DuplicateTask          two tasks with the same name
+│   └── UnknownTask            no task with that name is registered
 ├── InvalidJob                 bad input to an enqueue; nothing was stored
 │   ├── WrongArguments         a call that does not fit the task's parameters
 │   ├── NotEncodable           a value that JSON cannot carry
 │   └── PayloadTooLarge        arguments or result over the limit
 ├── JobExists                  the id is taken; nothing of the group was stored
-├── ScheduleExists             a recurring task of that name is there already
-├── ScheduleNotFound           there is no recurring task of that name
+├── ScheduleExists             a recurring task with that name already exists
+├── ScheduleNotFound           there is no recurring task with that name
 ├── ScheduleBusy               its last run has not ended, and it must not overlap
-├── UnknownDependency          a dependency names a job that is not there
+├── UnknownDependency          a dependency names a job that does not exist
 ├── IllegalMove                a state change outside the transition table
 ├── LeaseError                 a settle or extend that was refused
 │   ├── JobNotInflight
@@ -22,26 +22,26 @@ HarborError
 ├── InvalidLeaseDuration       lease_for must be positive
 ├── DriverError
 │   ├── DriverClosed
-│   │   └── StoreGone          its file was deleted or replaced while it was open
+│   │   └── StoreGone          the store's file was deleted or replaced while open
 │   ├── DriverForked           the driver was opened before a fork
 │   ├── DriverUnavailable      the store does not answer (retry later)
 │   ├── StoreCorrupt           the store answers, but with damaged data
 │   ├── SchemaMismatch         the store's schema is older or newer than this version
 │   └── CapabilityMissing      the driver cannot do what was asked
-├── ResultError                what job.result() can raise
+├── ResultError                raised by job.result()
 │   ├── JobFailed
 │   ├── JobCancelled
 │   └── JobNotFound
-├── TaskError                  what a TaskManager refuses; nothing was changed
+├── TaskError                  a TaskManager refused a call; nothing was changed
 │   ├── TaskNotFound
-│   ├── TaskAlreadyClaimed     another worker has it
-│   ├── TaskNotClaimed         claim it before
+│   ├── TaskAlreadyClaimed     another worker holds it
+│   ├── TaskNotClaimed         claim it first
 │   ├── TaskCompleted
 │   ├── TaskFailed
 │   ├── MaxAttemptsReached
 │   ├── InvalidTask            no payload
 │   ├── InvalidWorkerID
-│   ├── WrongWorker            only who claimed it may do this
+│   ├── WrongWorker            only the worker that holds it may do this
 │   ├── TaskNotTerminal        it has not ended
 │   └── StoreClosed            the manager was closed
 ├── BlockingCallInLoop         a blocking call on a running event loop
@@ -49,9 +49,9 @@ HarborError
 ├── NoCurrentJob               current() outside a handler
 └── LeaseLost                  this handler no longer owns its job
 
-Signal                         what a handler raises to steer its own job
+Signal                         raised by a handler to control its own job
 ├── Unrecoverable              do not retry: dead-letter now
-├── Snooze                     put me back without counting an attempt
+├── Snooze                     run again later without counting an attempt
 └── RetryAfter                 count a failure, but choose the delay
 """
 
@@ -61,7 +61,7 @@ from datetime import timedelta
 
 
 class HarborError(Exception):
-    """Base of everything TaskHarbor raises, signals of handlers aside."""
+    """Base of every exception TaskHarbor raises, except the signals of handlers."""
 
 
 class ConfigError(HarborError):
@@ -73,11 +73,11 @@ class MissingExtra(ConfigError):
 
 
 class DuplicateTask(ConfigError):
-    """Two tasks of one name."""
+    """Two tasks with the same name."""
 
 
 class UnknownTask(ConfigError):
-    """No task of that name is registered."""
+    """No task with that name is registered."""
 
 
 class InvalidJob(HarborError, ValueError):
@@ -101,11 +101,11 @@ class JobExists(HarborError):
 
 
 class ScheduleExists(HarborError):
-    """A recurring task of that name is there already; nothing was stored."""
+    """A recurring task with that name already exists; nothing was stored."""
 
 
 class ScheduleNotFound(HarborError, LookupError):
-    """There is no recurring task of that name."""
+    """There is no recurring task with that name."""
 
 
 class ScheduleBusy(HarborError):
@@ -113,7 +113,7 @@ class ScheduleBusy(HarborError):
 
 
 class UnknownDependency(HarborError):
-    """A dependency names a job that is not there; nothing was stored."""
+    """A dependency names a job that does not exist; nothing was stored."""
 
 
 class IllegalMove(HarborError):
@@ -125,7 +125,7 @@ class LeaseError(HarborError):
 
 
 class JobNotInflight(LeaseError):
-    """The job is unknown or nobody holds it."""
+    """The job is unknown or no worker holds it."""
 
 
 class LeaseExpired(LeaseError):
@@ -133,7 +133,7 @@ class LeaseExpired(LeaseError):
 
 
 class LeaseMismatch(LeaseError):
-    """Somebody else holds the job by now."""
+    """The job is held under another lease."""
 
 
 class InvalidLeaseDuration(HarborError, ValueError):
@@ -141,7 +141,7 @@ class InvalidLeaseDuration(HarborError, ValueError):
 
 
 class DriverError(HarborError):
-    """Something about the store itself."""
+    """A problem with the store itself."""
 
 
 class DriverClosed(DriverError):
@@ -149,7 +149,7 @@ class DriverClosed(DriverError):
 
 
 class StoreGone(DriverClosed):
-    """The file of the store was deleted, moved or replaced while it was open; the driver has let go of it."""
+    """The file of the store was deleted, moved or replaced while it was open; the driver has closed it."""
 
 
 class DriverForked(DriverError):
@@ -157,11 +157,11 @@ class DriverForked(DriverError):
 
 
 class DriverUnavailable(DriverError):
-    """The store does not answer; what was asked may or may not have happened."""
+    """The store does not answer; the operation may or may not have happened."""
 
 
 class StoreCorrupt(DriverError):
-    """The store answers, but what it holds is damaged or is no TaskHarbor store."""
+    """The store answers, but its data is damaged or it is not a TaskHarbor store."""
 
 
 class SchemaMismatch(DriverError):
@@ -201,11 +201,11 @@ class TaskAlreadyClaimed(TaskError):
 
 
 class TaskNotClaimed(TaskError):
-    """Nobody holds the task: claim it first."""
+    """No worker holds the task: claim it first."""
 
 
 class TaskCompleted(TaskError):
-    """The task is done already."""
+    """The task is already done."""
 
 
 class TaskFailed(TaskError):
@@ -213,15 +213,15 @@ class TaskFailed(TaskError):
 
 
 class MaxAttemptsReached(TaskError):
-    """The task was claimed as often as it may be."""
+    """The task has used all its attempts."""
 
 
 class InvalidTask(TaskError, ValueError):
-    """A task without a payload, or with something that is none."""
+    """A task without a valid payload."""
 
 
 class InvalidWorkerID(TaskError, ValueError):
-    """A worker id that is empty or no text."""
+    """A worker id that is empty or not text."""
 
 
 class WrongWorker(TaskError):
@@ -253,11 +253,11 @@ class LeaseLost(HarborError):
 
 
 class Signal(Exception):
-    """What a handler raises to steer its own job."""
+    """Base of the exceptions that a handler raises to control its own job."""
 
 
 class Unrecoverable(Signal):
-    """Dead-letter this job at once: trying again cannot help."""
+    """Dead-letter this job immediately: trying again cannot help."""
 
 
 class _Delayed(Signal):
@@ -270,7 +270,7 @@ class _Delayed(Signal):
 
 
 class Snooze(_Delayed):
-    """Put this job back for `delay` seconds without counting an attempt."""
+    """Run this job again after `delay` seconds without counting an attempt."""
 
 
 class RetryAfter(_Delayed):

@@ -31,7 +31,7 @@ Plain = Literal["hold", "cancel"]
 
 
 class Takes(Protocol[Taken, Given]):
-    """A task that needs one argument and nothing else."""
+    """A task with exactly one required argument."""
 
     def step(self, given: Taken, /) -> Step[Given]: ...
 
@@ -80,9 +80,9 @@ def chain(
 @overload
 def chain(first: Flow[Any], /, *rest: Any, on_failure: Literal["collect"]) -> Flow[Any]: ...
 def chain(first: Flow[Any], /, *rest: Any, on_failure: OnFailure = "hold") -> Flow[Any]:
-    """One after the other: a step or flow, then tasks that take the result before, or flows that take nothing of it.
+    """Run in sequence: a step or flow, then tasks that take the previous result, or flows that do not.
 
-    `on_failure` says what becomes of the rest when one fails that said nothing of itself.
+    `on_failure` says what happens to the rest when a step fails that has no policy of its own.
     """
     flow: Flow[Any] = _checked(first)
     for each in rest:
@@ -95,7 +95,7 @@ def group(members: Iterable[Flow[T]], /) -> Group[T]: ...
 @overload
 def group(*members: Flow[T]) -> Group[T]: ...
 def group(*members: Any) -> Group[Any]:
-    """Side by side: the result is the list of theirs, in this order. Without members it is done at once, with []."""
+    """Run in parallel; the result is the list of results, in this order. An empty group is done at once, with []."""
     if len(members) == 1 and not isinstance(members[0], Flow):
         return Group(cast("Iterable[Flow[Any]]", members[0]))
     return Group(members)
@@ -108,7 +108,7 @@ def chord(
     members: Flow[list[T]], finalizer: Takes[list[T | FailedStep], B], /, *, on_failure: Literal["collect"]
 ) -> Flow[B]: ...
 def chord(members: Flow[Any], finalizer: Takes[Any, B], /, *, on_failure: OnFailure = "hold") -> Flow[B]:
-    """A group, and then a task that takes the list of its results; with `collect`, FailedSteps may be among them."""
+    """A group, then a task that takes the list of its results; with `collect`, the list may contain FailedSteps."""
     return _behind(_tempered(_checked(members), on_failure), finalizer)
 
 

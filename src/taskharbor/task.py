@@ -26,7 +26,7 @@ Self = TypeVar("Self", bound="_Enqueueable[..., Any]")
 
 
 class _Enqueueable(Generic[P, R]):
-    """What both kinds of task share."""
+    """The common base of both kinds of task."""
 
     def __init__(self, registered: Registered, client: Client, options: JobOptions) -> None:
         functools.update_wrapper(cast(Callable[..., Any], self), registered.handler)  # first: it copies attributes
@@ -42,22 +42,22 @@ class _Enqueueable(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name under which jobs and workers find this task."""
+        """The name by which jobs and workers find this task."""
         return self._registered.name
 
     @property
     def registered(self) -> Registered:
-        """The task as the runtime sees it."""
+        """The registered task, for internal use."""
         return self._registered
 
     @property
     def options(self) -> JobOptions:
-        """What is said about its jobs so far."""
+        """The options of its jobs."""
         return self._options
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
+        """The event loop that runs blocking calls."""
         return self._client.portal
 
     def using(self: Self, **options: Unpack[JobOptions]) -> Self:
@@ -65,7 +65,7 @@ class _Enqueueable(Generic[P, R]):
         return type(self)(self._registered, self._client, checked({**self._options, **options}))
 
     def step(self, /, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
-        """A call of this task as a value: for `enqueue_many`, flows and `current().enqueue`."""
+        """A call of this task as a value, for `enqueue_many`, flows and `current().enqueue`."""
         try:
             return self._step(args, kwargs)
         except WrongArguments as error:
@@ -92,7 +92,7 @@ class _Enqueueable(Generic[P, R]):
         return Step(self._client, self._registered, payload, self._options)
 
     def _explained(self, error: WrongArguments, kwargs: Mapping[str, Any]) -> WrongArguments:
-        """The error, saying so if options of the job were mixed with the arguments."""
+        """The error, with a hint if job options were passed as arguments."""
         signature = self._registered.signature
         hint = misplaced(self.name, kwargs, signature.parameters)
         if hint is None:
@@ -104,7 +104,7 @@ class _Enqueueable(Generic[P, R]):
         return await enqueue_one(self._client, self._step(args, kwargs))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
+        """The blocking twin of `aenqueue`. A `tx=` is used in the calling thread."""
         return enqueue_one_blocking(self._client, self._step(args, kwargs))
 
 
@@ -112,7 +112,7 @@ class Task(_Enqueueable[P, R]):
     """A task made from a `def`."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function right here, as if it were no task."""
+        """Call the function directly, without a job."""
         handler: Callable[P, R] = self._registered.handler
         return handler(*args, **kwargs)
 
@@ -121,6 +121,6 @@ class AsyncTask(_Enqueueable[P, R]):
     """A task made from an `async def`."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Call the function right here, as if it were no task."""
+        """Call the function directly, without a job."""
         handler: Callable[P, Coroutine[Any, Any, R]] = self._registered.handler
         return handler(*args, **kwargs)

@@ -43,7 +43,7 @@ os.waitpid(pid, 0)
 print(len(harbor.admin.jobs.list()), flush=True)
 """
     refused, count = in_a_process(program, tmp_path).splitlines()
-    assert refused.startswith("refused: a memory store stays with its process")
+    assert refused.startswith("refused: a memory store belongs to the process")
     assert count == "1"
 
 

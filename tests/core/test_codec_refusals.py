@@ -176,11 +176,11 @@ def test_an_object_that_cannot_be_looked_at_ends_the_path() -> None:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"", "the payload is no job payload: Input data was truncated"),
-        (b"null", "the payload is no job payload: Expected `object`, got `null`"),
-        (b"\xff", "the payload is no job payload: JSON is malformed"),
-        (b'{"args":{"x":1}}', "the payload is no job payload: Object missing required field `v`"),
-        (b'{"v":"1","args":{"x":1}}', "the payload is no job payload: Expected `int`, got `str` - at `$.v`"),
+        (b"", "not a job payload: Input data was truncated"),
+        (b"null", "not a job payload: Expected `object`, got `null`"),
+        (b"\xff", "not a job payload: JSON is malformed"),
+        (b'{"args":{"x":1}}', "not a job payload: Object missing required field `v`"),
+        (b'{"v":"1","args":{"x":1}}', "not a job payload: Expected `int`, got `str` - at `$.v`"),
         (b'{"v":1}', "the arguments do not fit the signature: Object missing required field `args`"),
         (b'{"v":1,"args":{"x":"1"}}', "the arguments do not fit the signature: parameter x wants int, got str"),
         (b'{"v":2,"args":{"x":1}}', "the payload has envelope version 2, this release reads version 1"),
@@ -211,7 +211,7 @@ def test_a_renamed_parameter_is_named() -> None:
 def test_a_payload_of_brackets_is_undecodable(bracket: bytes) -> None:
     """F9: regression: deep nesting was a RecursionError."""
     for payload in (bracket * 100_000, b'{"v":1,"args":{"x":' + bracket * 100_000):
-        with pytest.raises(Undecodable, match="is no job payload"):
+        with pytest.raises(Undecodable, match="not a job payload"):
             Signature("task", anything).decode(payload)
 
 

@@ -109,11 +109,11 @@ def test_words_spell_a_filter() -> None:
             "unknown state 'dead': use one of scheduled, ready, waiting, claimed, running, lapsed, done, dlq,",
         ),
         (("state:",), "unknown state ''"),
-        (("queue:a", "queue:b"), "'queue:b' is one queue too many"),
-        (("task:a", "b"), "'b' is one task too many"),
+        (("queue:a", "queue:b"), "'queue:b' repeats queue"),
+        (("task:a", "b"), "'b' repeats task"),
         (("since:yesterday",), "'yesterday' is not a length of time: write a number and s, m, h, d or w"),
         (("since:900000000d",), "'900000000d' ago is before the calendar begins"),
-        (("since:" + "9" * 400 + "d",), "is too long a time"),
+        (("since:" + "9" * 400 + "d",), "d' is too long"),
     ],
 )
 def test_what_is_no_filter_is_refused_with_the_rule(words: tuple[str, ...], message: str) -> None:

@@ -51,7 +51,7 @@ def test_nobody_holds_a_job_that_is_not_inflight(state: State | None) -> None:
     job = None if state is None else record(state)
     refused = refusal(job, "job-1", TOKEN, NOW)
     assert isinstance(refused, JobNotInflight)
-    assert str(refused) == f"job job-1 is {state or 'unknown'}, nobody holds it"
+    assert str(refused) == f"job job-1 is {state or 'unknown'}, no worker holds it"
 
 
 @pytest.mark.parametrize(("early", "valid"), [(MICROSECOND, True), (timedelta(0), False), (-MICROSECOND, False)])

@@ -131,7 +131,7 @@ def test_lengths_in_words(length: timedelta, words: str) -> None:
     [
         ({}, "a recurring task needs cron= or every=, such as every=timedelta"),
         ({"cron": "@daily", "every": 10**6}, "either cron= or every="),
-        ({"cron": "@never"}, "no nickname"),
+        ({"cron": "@never"}, "not a known nickname"),
         ({"cron": "@daily", "tz": "Mars"}, "time zone 'Mars' is unknown"),
         ({"every": 99_999}, "every must be from 0.1 seconds to 36,500 days, not 0.099999 s"),
         ({"every": 0}, "every must be from"),

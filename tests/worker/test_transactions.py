@@ -340,7 +340,7 @@ def test_a_lost_lease_rolls_everything_back(scene: Any, kind: str, settled: bool
         job = await place.harbor.aenqueue_many([(awaited if kind == "async" else blocking).step()])
         async with place.harbor.worker() as worker:
             await until(lambda: heard and not worker.busy, 0.01)
-        why = "nobody holds it" if settled else "under another lease"
+        why = "no worker holds it" if settled else "under another lease"
         assert len(heard) == 1
         assert why in heard[0]
         assert "the transaction was rolled back" in heard[0]

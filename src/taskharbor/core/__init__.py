@@ -1,4 +1,4 @@
-"""The rules of TaskHarbor as pure functions over values: no await, no clock, no chance, no I/O.
+"""The rules of TaskHarbor as pure functions over values: no await, no clock, no randomness, no I/O.
 
 Internal to the library and its drivers. Every other package may import it; it imports only `taskharbor.errors`.
 """

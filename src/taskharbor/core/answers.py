@@ -1,4 +1,4 @@
-"""The answers of a store to what operators ask of a job (T3, Q2, Q4, K3)."""
+"""A store's answers to operators' requests about a job (T3, Q2, Q4, K3)."""
 
 from __future__ import annotations
 

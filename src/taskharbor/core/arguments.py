@@ -1,4 +1,4 @@
-"""The arguments of a stored job, by name: for those who look at records."""
+"""The arguments of a stored job, by name, for reading records."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _plain = msgspec.json.Decoder(_Envelope)
 
 
 class Known(bytes):
-    """A payload whose task is known here; it is equal to the bytes that are stored."""
+    """A payload whose task is known here; equal to the stored bytes."""
 
     read: Read
 
 
 def known(payload: bytes, read: Read) -> Known:
-    """The payload, to be decoded by this function."""
+    """Attach the function that decodes the payload."""
     made = Known(payload)
     made.read = read
     return made
 
 
 def arguments_of(payload: bytes) -> dict[str, Any]:
-    """The arguments by name: of the types in the task's signature if it is known and they fit, else plain JSON.
+    """The arguments by name, typed as in the task's signature if it is known and they fit, else plain JSON.
 
-    Those that the signature has defaults for are there if they were given. A payload that holds none gives `{}`.
+    Arguments with defaults are included only if they were given. A payload without arguments gives `{}`.
     """
     if isinstance(payload, Known):
         try:
             return payload.read(payload)
-        except (Undecodable, ConfigError):  # other arguments than the code has now, or types that it cannot decode
+        except (Undecodable, ConfigError):  # they do not fit the current signature, or it cannot be decoded
             pass
     try:
         return _plain.decode(payload).args
-    except (msgspec.MsgspecError, ValueError):  # the second for text that is none
+    except (msgspec.MsgspecError, ValueError):  # UnicodeDecodeError: not valid UTF-8
         return {}

@@ -1,4 +1,4 @@
-"""Backoff: how long to leave a store alone after failures in a row (X2). Every wait for a store uses it."""
+"""Backoff: how long to wait after consecutive failures of a store (X2). Every wait for a store uses it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from taskharbor.core.retry import Chance, Retry
 
 
 class Backoff(Struct, frozen=True):
-    """`base` seconds after the first failure, twice as many after each further one, up to `cap`, with jitter."""
+    """`base` seconds after the first failure, doubled after each further one, up to `cap`, with jitter."""
 
     base: float
     cap: float
     spread: float = 0.25
 
     def ceiling(self, failures: int) -> float:
-        """Seconds to wait after so many failures, before jitter."""
+        """Seconds to wait after this many failures, before jitter."""
         return Retry(base=self.base, cap=self.cap).ceiling(failures)
 
     def delay(self, failures: int, rng: Chance) -> float:
-        """Seconds to wait after so many failures."""
+        """Seconds to wait after this many failures."""
         return self.ceiling(failures) * jitter(rng, self.spread)
 
 
 def jitter(rng: Chance, spread: float = 0.25) -> float:
-    """A factor around 1, so that many workers do not ask at the same moment."""
+    """A factor around 1, so that many workers do not retry at the same moment."""
     return 1 - spread + 2 * spread * rng.random()
 
 
-# At most 1.9 s with jitter: a worker resumes within 5 s of its store's return (X2), and an attempt to connect that
+# At most 1.9 s with jitter: a worker resumes within 5 s of its store's return (X2), and a connection attempt that
 # began before may take 3 of them to fail.
 STORE_BACKOFF = Backoff(base=0.2, cap=1.5)
-# Outcomes are worth a quick second try: their leases are running.
+# Outcomes are retried quickly, because their leases are running out.
 SETTLE_BACKOFF = Backoff(base=0.1, cap=2.0, spread=0.5)

@@ -1,8 +1,8 @@
 """Arguments and results as JSON, by the handler's own signature (P3, R4, R5, F9).
 
 A payload is `{"v": 1, "args": {name: value}}`: arguments by name, defaults left to the code that runs. The version lets
-later releases read what earlier ones wrote. Whatever is encoded is decoded once more before it is stored, so what does
-not fit the signature is refused at the enqueue and not found by a worker an hour later.
+later releases read what earlier ones wrote. Every payload is decoded again before it is stored, so arguments that do
+not fit the signature are rejected at enqueue and not discovered by a worker an hour later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Undecodable(Exception):
-    """Bytes that are no payload of this task; the message says why."""
+    """The bytes are not a payload of this task; the message says why."""
 
 
 class _AnyEnvelope(Struct):
@@ -39,7 +39,7 @@ class _AnyEnvelope(Struct):
 
 
 class Signature:
-    """A handler's parameters as a codec: bind, encode and check at the enqueue, decode at the run."""
+    """A handler's parameters as a codec: bind, encode and check at enqueue, decode at run time."""
 
     def __init__(self, name: str, handler: Callable[..., Any]) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Signature:
         checked_size(payload, limit, f"the arguments of {self.name}")
         try:
             read_back(payload)
-        except Exception as error:  # also whatever a user's type raises while it is read back
+        except Exception as error:  # including anything a user's type raises while it is decoded
             raise WrongArguments(f"task {self.name}: {self._misfit(error, bound)}") from error
         return payload
 
@@ -89,7 +89,7 @@ class Signature:
         return misfit(error, self._call, self._hints, given)
 
     def _unstorable(self, error: NotEncodable) -> str:
-        """Where JSON cannot carry an argument, and what its parameter wants."""
+        """Say which argument JSON cannot carry, and which type its parameter has."""
         path = str(error).removeprefix("$.args.")
         name = re.split(r"\W", path, maxsplit=1)[0]
         wants = f" (parameter {name} wants {shown_type(self._hints[name])})" if name in self._hints else ""
@@ -107,14 +107,14 @@ class Signature:
 
     @cached_property
     def first(self) -> str | None:
-        """The parameter that takes what comes from elsewhere: the first, if it can be given by its place."""
+        """The parameter that receives another step's result: the first, if it is positional."""
         first = next(iter(self._parameters.values()), None)
         return None if first is None or first.kind not in POSITIONAL else first.name
 
     def encode_rest(
         self, given: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT
     ) -> bytes:
-        """The payload of a call whose first argument comes later, as a value of the type `given`."""
+        """The payload of a call whose first argument is supplied later, as a value of type `given`."""
         if self.first is None:
             raise WrongArguments(
                 f"task {self.name} has no first parameter for the result of the step before: "
@@ -134,7 +134,7 @@ class Signature:
 
     @cached_property
     def _rest(self) -> msgspec.json.Decoder[Any]:
-        """Reads payloads whose first argument is left out."""
+        """A decoder for payloads without their first argument."""
         fields = [
             (name, kind, UNSET) if name == self.first else (name, kind, *default)
             for name, kind, *default in _fields(self._parameters.values(), self._hints)
@@ -146,14 +146,14 @@ class Signature:
         """Positional and keyword arguments for the handler, or `Undecodable` with the reason (F9)."""
         try:
             envelope = self._decoder.decode(payload)
-        except Exception as error:  # msgspec's errors, and whatever a user's type raises while validating
+        except Exception as error:  # msgspec's errors, and anything a user's type raises during validation
             raise Undecodable(_why_undecodable(payload) or self._refused(error)) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
         return (astuple(envelope.args), {}) if self._whole else self._spread(envelope.args)
 
     def named(self, payload: bytes) -> dict[str, Any]:
-        """The arguments by name, as far as they are given: the first may still have to come from another step."""
+        """The arguments by name; the first may be missing until another step supplies it."""
         try:
             envelope = self._rest.decode(payload)
         except Exception as error:
@@ -169,7 +169,7 @@ class Signature:
         named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
         if self._plain:
             return (), named
-        # an argument left out keeps its place, or the next one would slip into it
+        # an omitted argument keeps its position, or the next one would move into it
         args = [named.pop(name, self._parameters[name].default) for name in self._bare]
         if (rest := self._open.get(inspect.Parameter.VAR_POSITIONAL)) is not None:
             args += named.pop(rest, ())
@@ -183,17 +183,17 @@ def _is_needed_in_place(parameter: inspect.Parameter) -> bool:
 
 
 def encode_named(arguments: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
-    """A payload from named arguments, without knowing the signature."""
+    """Encode a payload from named arguments, without knowing the signature."""
     return checked_size(encode_value({"v": VERSION, "args": dict(arguments)}), limit, "the arguments")
 
 
 def encode_value(value: Any) -> bytes:
-    """Any value as JSON, or `NotEncodable` with the path to what cannot be stored."""
+    """Encode any value as JSON, or raise `NotEncodable` with the path to the part that cannot be stored."""
     return to_json(value, "$")
 
 
 def decode_value(raw: bytes, kind: Any = Any) -> Any:
-    """A stored value as the given type; as plain JSON where the type cannot be decoded."""
+    """Decode a stored value as the given type, or as plain JSON if the type cannot be decoded."""
     try:
         return reader(kind).decode(raw)
     except Exception:
@@ -201,7 +201,7 @@ def decode_value(raw: bytes, kind: Any = Any) -> Any:
 
 
 def checked_size(raw: bytes, limit: int, what: str) -> bytes:
-    """The bytes, or `PayloadTooLarge` (R4)."""
+    """Return the bytes, or raise `PayloadTooLarge` (R4)."""
     if len(raw) > limit:
         raise PayloadTooLarge(
             f"{what} take {len(raw):,} bytes, the limit is {limit:,}: "
@@ -257,11 +257,11 @@ def _is_decodable(name: str, hints: Mapping[str, Any]) -> bool:
 
 
 def _why_undecodable(payload: bytes) -> str | None:
-    """What is wrong with the envelope, None if nothing is."""
+    """Say what is wrong with the envelope; None if nothing is."""
     try:
         version = msgspec.json.decode(payload, type=_AnyEnvelope).v
     except Exception as broken:
-        return f"the payload is no job payload: {broken}"
+        return f"not a job payload: {broken}"
     return None if version == VERSION else _wrong_version(version)
 
 

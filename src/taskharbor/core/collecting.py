@@ -1,6 +1,6 @@
-"""Types of values in whose place a FailedStep may stand, where failures are collected (K4).
+"""Types whose values may be replaced by a FailedStep, where failures are collected (K4).
 
-msgspec reads no union of two kinds of objects. A FailedStep is known by its tag, so such a union is read in two steps.
+msgspec cannot decode a union of two object types. A FailedStep has a tag, so such a union is decoded in two steps.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _FIELD, _TAG = "taskharbor", "failed_step"
 
 
 class FailedStep(Struct, frozen=True, gc=False, tag_field=_FIELD, tag=_TAG):
-    """What stands in for the result of a step that failed or was cancelled, where failures are collected (K4).
+    """Takes the place of the result of a failed or cancelled step, where failures are collected (K4).
 
-    `state` is dlq or cancelled, or what a replay has made of it since.
+    `state` is dlq or cancelled, or the state after a later replay.
     """
 
     id: str
@@ -29,20 +29,20 @@ class FailedStep(Struct, frozen=True, gc=False, tag_field=_FIELD, tag=_TAG):
 
 
 def one_of(kinds: Sequence[Any]) -> Any:
-    """The union of these types; Any if they cannot be in one."""
+    """The union of these types; Any if they have none."""
     try:
         return Union[tuple(kinds)]  # noqa: UP007
-    except TypeError:  # what has no hash, in some versions of Python
+    except TypeError:  # unhashable, in some versions of Python
         return Any
 
 
 def collected(kind: Any) -> Any:
-    """The type of a result in whose place a FailedStep may stand."""
+    """The type of a result that may be a FailedStep instead."""
     return one_of((kind, FailedStep))
 
 
 def reader(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder by a type in which FailedSteps may stand."""
+    """A decoder of a type that may contain FailedSteps."""
     try:
         return decoder(kind)
     except Exception:
@@ -50,9 +50,9 @@ def reader(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def readable(kind: Any) -> Any:
-    """The type as msgspec can read it, wherever in it a FailedStep may stand in for something else.
+    """The type in a form that msgspec can decode, with every union that contains a FailedStep replaced.
 
-    `object` is read as `Any`: both accept every value, but msgspec takes the first for a class of its own.
+    `object` is read as `Any`: both accept every value, but msgspec treats the first as a custom class.
     """
     if kind is object:
         return Any
@@ -69,7 +69,7 @@ def readable(kind: Any) -> Any:
 
 
 def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What `type X = …` or an Annotated stands for, and what is annotated."""
+    """Resolve `type X = …` and Annotated to the type they name."""
     kind = getattr(kind, "__value__", kind)
     if get_origin(kind) is not Annotated:
         return kind, ()
@@ -90,7 +90,7 @@ def _is_read(kind: Any) -> bool:
 
 
 def _told_apart(other: Any) -> Hooked:
-    """A FailedStep or something else, as its tag says."""
+    """Decode a FailedStep or another value, depending on the tag."""
     decode = decoder(other).decode
 
     def read(value: Any) -> Any:
@@ -98,6 +98,6 @@ def _told_apart(other: Any) -> Hooked:
         try:
             return msgspec.convert(value, FailedStep) if is_failed else decode(msgspec.json.encode(value))
         except msgspec.ValidationError as error:
-            raise ValueError(str(error)) from None  # so that msgspec adds where that is
+            raise ValueError(str(error)) from None  # so that msgspec adds the path
 
     return Hooked("Collected", (), {"parts": (other, FailedStep), "read": staticmethod(read)})

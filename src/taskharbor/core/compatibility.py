@@ -1,7 +1,7 @@
-"""Whether what one task gives can be what the next one takes, as far as their annotations tell (K3).
+"""Whether the result type of one task is compatible with the parameter type of the next (K3).
 
-Values travel as JSON, so it is forms of JSON that are compared: a `str` may well become a date. Only what cannot fit at
-all is refused, and what makes no room for a FailedStep where one may come; a type that is not understood fits.
+Values travel as JSON, so JSON types are compared: a `str` may be read as a date. Rejected are only types that can never
+match, and parameters that cannot take a FailedStep where one may arrive; an unknown type is compatible.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LISTS = (types.ListType, types.SetType, types.FrozenSetType, types.VarTupleType
 
 
 def fits(given: Any, taken: Any) -> bool:
-    """Whether some value of the type `given` could be read as a `taken`."""
+    """Whether some value of type `given` could be read as `taken`."""
     try:
         return _fits(given, taken)
-    except Exception:  # annotations may be anything, also without a hash
+    except Exception:  # annotations may be anything, even unhashable
         return _fits.__wrapped__(given, taken)
 
 
@@ -63,7 +63,7 @@ def _meet(given: types.Type, taken: types.Type) -> bool:
         return _meet(given, taken.type)
     if (parts := _parts(given)) is not None:
         chosen = list(parts)
-        failed = [part for part in chosen if _is_failed(part)]  # what may well come has to be taken
+        failed = [part for part in chosen if _is_failed(part)]  # a FailedStep may arrive, so it must be accepted
         others = [part for part in chosen if part not in failed]
         return all(_meet(part, taken) for part in failed) and any(_meet(part, taken) for part in others or failed)
     if (parts := _parts(taken)) is not None:
@@ -84,7 +84,7 @@ def _understood(kind: Any) -> types.Type:
 
 
 def _parts(kind: types.Type) -> Iterable[types.Type] | None:
-    """What a value of a type may be; None if that is no choice."""
+    """The members of a union; None if the type is not one."""
     if isinstance(kind, types.UnionType):
         return kind.types
     if isinstance(kind, types.CustomType) and isinstance(kind.cls, Hooked):
@@ -97,5 +97,5 @@ def _is_failed(kind: types.Type) -> bool:
 
 
 def _forms(kind: types.Type) -> frozenset[str] | None:
-    """The forms of JSON that values of a type take; None if they are not known."""
+    """The JSON types that values of a type have; None if unknown."""
     return frozenset({"list"}) if isinstance(kind, _LISTS) else _FORMS.get(type(kind))

@@ -1,6 +1,6 @@
-"""Cron expressions in a time zone: the moments they mean, also where clocks are put forward or back (N2).
+"""Cron expressions in a time zone: when they tick, including where clocks are put forward or back (N2).
 
-cronsim finds the times of day that match; two rules say when the clock of a zone shows them. An expression whose hours
+cronsim finds the matching times of day; two rules say when the clock of a zone shows them. An expression whose hours
 begin with `*` repeats through the day: it ticks whenever the clock shows a matching time, so never in a skipped hour
 and in both passes of a repeated one. Any other names its hours, and each named time ticks once: the first time if it is
 shown twice, at the moment of the skip if it is skipped (once, however many are skipped).
@@ -35,7 +35,7 @@ _EXAMPLE = "five fields (minute hour day month weekday) such as '0 3 * * *', six
 
 
 class Cron:
-    """The moments of an expression in a zone."""
+    """The ticks of an expression in a zone."""
 
     def __init__(self, expression: str, zone: ZoneInfo) -> None:
         self._expression = expression
@@ -50,7 +50,7 @@ class Cron:
             return None
 
     def latest(self, until: datetime, since: datetime) -> datetime:
-        """The last tick up to a moment, `since` if there is none behind it: by another's rules it may be one."""
+        """The last tick up to a moment; `since` if there is none after it, even if it is not a tick itself."""
         if self._within(since, until) is None:  # mostly
             return since
         back = SECOND
@@ -75,7 +75,7 @@ class Cron:
         """The expression in plain English."""
         return CronSim(self._expression, _SOME_TIME).explain()
 
-    # when a clock shows what matches
+    # when a clock shows a matching time
 
     def _repeating(self, moment: datetime) -> datetime | None:
         offset = self._offset(moment)
@@ -89,7 +89,7 @@ class Cron:
             if change is None:
                 return tick
             moment, offset = change, self._offset(change)
-            floor = change.replace(tzinfo=None) + offset - SECOND  # what the clock shows right then may match
+            floor = change.replace(tzinfo=None) + offset - SECOND  # the time shown right at the change may match
 
     def _named(self, moment: datetime) -> datetime | None:
         for wall in CronSim(self._expression, moment.astimezone(self._zone).replace(tzinfo=None)):
@@ -98,7 +98,7 @@ class Cron:
         return None
 
     def _shown(self, wall: datetime) -> datetime:
-        """When the clock first shows this time, or jumps over it."""
+        """The moment at which the clock first shows this time, or skips it."""
         earlier, later = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (1, 0))
         if earlier < later:  # for a skipped time, by the offset after the skip and by the one before
             change = self._change(earlier, later)
@@ -112,7 +112,7 @@ class Cron:
         return offset
 
     def _change(self, start: datetime, end: datetime) -> datetime | None:
-        """The first moment after `start`, up to `end`, at which the clock goes differently."""
+        """The first moment after `start`, up to `end`, at which the clock changes."""
         offset = self._offset(start)
         while start < end:
             stop = min(start + STRIDE, end)
@@ -134,7 +134,7 @@ class Cron:
 
 @lru_cache(maxsize=1024)
 def cron(text: str, zone: str) -> Cron:
-    """An expression as written; `ConfigError` if it is none, never happens, or the zone is unknown."""
+    """Parse an expression; `ConfigError` if it is invalid, never ticks, or names an unknown zone."""
     expression = _expression(text)
     found = Cron(expression, time_zone(zone))
     try:
@@ -152,16 +152,16 @@ def _expression(text: object) -> str:
         raise ConfigError(f"cron must be text, not {text!r}. Write {_EXAMPLE}")
     expression = NICKNAMES.get(text.strip().lower(), text)
     if expression.lstrip().startswith("@"):
-        raise ConfigError(f"cron={text!r} is no nickname that is known; there is {', '.join(NICKNAMES)}")
+        raise ConfigError(f"cron={text!r} is not a known nickname: use one of {', '.join(NICKNAMES)}")
     if len(expression) > LONGEST_TEXT:
-        raise ConfigError(f"cron has {len(expression)} characters, at most {LONGEST_TEXT} are read. Write {_EXAMPLE}")
+        raise ConfigError(f"cron has {len(expression)} characters, the limit is {LONGEST_TEXT}. Write {_EXAMPLE}")
     if len(expression.split()) not in (5, 6):
         raise ConfigError(f"cron={text!r} has {len(expression.split())} fields. Write {_EXAMPLE}")
     return expression
 
 
 def _fields_alone(expression: str) -> bool:
-    """Whether the days are fine by themselves, in a month that has them."""
+    """Whether the days are valid by themselves, in a month that has them."""
     fields = expression.split()
     try:
         CronSim(" ".join([*fields[:-2], "1", fields[-1]]), _SOME_TIME)
@@ -176,7 +176,7 @@ def _lower(reason: str) -> str:
 
 @lru_cache(maxsize=256)
 def time_zone(name: str) -> ZoneInfo:
-    """The zone of an IANA name; `ConfigError` if there is none."""
+    """The zone with this IANA name; `ConfigError` if there is none."""
     if name == "localtime":
         raise ConfigError(
             "time zone 'localtime' means something else on every machine: use a name such as Europe/Berlin"

@@ -1,4 +1,4 @@
-"""What an outcome means: the one pure function behind every retry, dead letter and release.
+"""Decide what an outcome means: the one pure function behind every retry, dead letter and release.
 
 `decide` maps (record, outcome, policy, now, chance) to the transition to write; `admit` says whether a claimed job may
 run at all. Attempts count recorded failures, crashes count lapsed leases since the last recorded outcome.
@@ -29,10 +29,10 @@ from taskharbor.core.retry import Chance, Retry
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
-UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the dice say
+UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the jitter
 MAX_UNKNOWN_PUT_BACKS = 30
-BY_HAND = "DeadLettered"  # the kind of error that dead letters by hand share
-SUSPICIOUS_CRASHES = 2  # one may be the host's
+BY_HAND = "DeadLettered"  # the error kind of every job dead-lettered by hand
+SUSPICIOUS_CRASHES = 2  # a single crash may be the host's fault
 
 
 class Retention(Struct, frozen=True):
@@ -43,7 +43,7 @@ class Retention(Struct, frozen=True):
 
 
 def later(now: datetime, by: timedelta | float) -> datetime:
-    """`now + by` (seconds, if a number), held at the end of the calendar instead of overflowing."""
+    """`now + by` (a number means seconds), clamped to the end of the calendar."""
     try:
         return min(now + (by if isinstance(by, timedelta) else timedelta(seconds=by)), LAST_MOMENT)
     except OverflowError:
@@ -51,17 +51,17 @@ def later(now: datetime, by: timedelta | float) -> datetime:
 
 
 def is_suspect(job: JobRecord) -> bool:
-    """Whether the job has to run alone, because it may be what kills its workers (F6b)."""
+    """Whether the job must run alone, because it may be killing its workers (F6b)."""
     return job.crashes >= SUSPICIOUS_CRASHES and not _is_done_for(job)
 
 
 def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
-    """The transition that ends a job which keeps killing its workers, or None if it may run (F6)."""
+    """The transition that ends a job that keeps killing its workers; None if it may run (F6)."""
     if not _is_done_for(job):
         return None
     number = "a worker" if job.crashes == 1 else f"{job.crashes} workers in a row"
     entry = _entry(job, Failed("CrashLoop", f"{number} died, or lost the lease, while running this job"), now)
-    # The worker that finds this out is not the one that died.
+    # The worker that notices is not the one that died.
     return _fail(job, replace(entry, worker=None), "crash_loop", retention, now)
 
 
@@ -105,7 +105,7 @@ def decide(
 
 
 def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime, started_at: datetime | None) -> Ack:
-    """The transition of a success; a worker makes thousands a second, so what they share comes in."""
+    """The transition of a success; workers make thousands a second, so shared values are passed in."""
     return Ack(
         id=job.id,
         token=token,
@@ -121,7 +121,7 @@ def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime
 
 
 def dead_letter(job: JobRecord, reason: str, retention: Retention, now: datetime) -> DeadLetter:
-    """A dead letter by hand, at somebody's word (Q4)."""
+    """Dead-letter a job by hand, with a reason (Q4)."""
     return DeadLetter(
         id=job.id,
         reason=reason,
@@ -131,7 +131,7 @@ def dead_letter(job: JobRecord, reason: str, retention: Retention, now: datetime
 
 
 def by_hand(job: JobRecord) -> str | None:
-    """The reason of a dead letter by hand; None for other jobs. The fingerprint tells it from the codes of failures."""
+    """The reason of a dead letter by hand; None for other jobs. The fingerprint distinguishes it from a failure's."""
     if job.dlq_reason is None or job.fingerprint != fingerprint(job.type, BY_HAND, job.dlq_reason):
         return None
     return job.dlq_reason
@@ -148,7 +148,7 @@ def _after_failure(
         return _fail(job, entry, "max_attempts", retention, now)
     try:
         delay = retry.delay(attempts, chance) if failed.delay is None else failed.delay
-    except BaseException as broken:  # a custom policy is the user's code, and no worker may die of it
+    except BaseException as broken:  # a custom policy is user code and must not crash the worker
         reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
         job = replace(job, failures=_kept(job, entry))
         return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
@@ -166,13 +166,13 @@ def _after_failure(
 
 
 def _runs_once(job: JobRecord) -> bool:
-    """Whether the job may be run at most once (F6)."""
+    """Whether the job may run at most once (F6)."""
     return job.max_attempts == 1 and job.max_crashes == 1
 
 
 def _after_interruption(job: JobRecord, retention: Retention, now: datetime) -> Fail:
-    """The end of a job that may be run only once, and whose worker stopped during that run."""
-    failed = Failed("Interrupted", "the worker stopped during the only run that this job may have")
+    """Dead-letter a job that may run only once and whose worker stopped during that run."""
+    failed = Failed("Interrupted", "the worker stopped during the only run this job is allowed")
     entry = _entry(job, failed, now, attempt=job.attempts + 1)
     return _fail(job, entry, "interrupted", retention, now)
 
@@ -223,7 +223,7 @@ def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now
 
 
 def _entry(job: JobRecord, failed: Failed, now: datetime, attempt: int | None = None) -> Failure:
-    """An entry of the history; what is not a failed run leaves the count of attempts as it is."""
+    """An entry of the history; only a failed run counts as an attempt."""
     return Failure(
         attempt=job.attempts if attempt is None else attempt,
         kind=failed.kind,
@@ -249,7 +249,7 @@ def _keep(job: JobRecord, until: datetime) -> datetime:
 
 
 def token_of(job: JobRecord) -> str:
-    """The token that a claimed job is held under."""
+    """The lease token of a claimed job."""
     if job.lease is None:
         raise ValueError(f"job {job.id} is not claimed; only a claimed job can be settled")
     return job.lease.token

@@ -1,4 +1,4 @@
-"""What a parent's end means for a waiting child (K2, K4)."""
+"""The effect of a parent's end on a waiting child (K2, K4)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Policy(StrEnum):
 
 
 class Effect(StrEnum):
-    """What happens to the edge: it is satisfied, it goes on waiting, or the child is cancelled."""
+    """The effect on the edge: it is satisfied, it keeps waiting, or the child is cancelled."""
 
     SATISFY = "satisfy"
     HOLD = "hold"
@@ -26,7 +26,7 @@ class Effect(StrEnum):
 
 
 def effect(policy: str, parent: State) -> Effect:
-    """The effect on a child's edge of a parent being in this state."""
+    """The effect of a parent in this state on a child's edge."""
     if parent is State.DONE:
         return Effect.SATISFY
     if parent not in TERMINAL or policy == Policy.HOLD:
@@ -35,7 +35,7 @@ def effect(policy: str, parent: State) -> Effect:
 
 
 class Parent(Struct, frozen=True, gc=False):
-    """One dependency of a job, in the order it was given: what the parent came to. `size` is that of its result."""
+    """One dependency of a job: the parent's state and result. `size` is the size of the result."""
 
     id: str
     policy: str

@@ -1,4 +1,4 @@
-"""Durations and ages for people: `2 h 5 min`, `3 d ago`. Exact times are for JSON and for logs."""
+"""Durations and ages for people: `2 h 5 min`, `3 d ago`. JSON and logs have exact times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a record changes: each legal move as a pure function from record to record.
+"""Changes of a record: each legal move as a pure function from record to record.
 
-The memory driver is these functions over a dict; drivers that store whole records use them too, and those that speak
-SQL are held to them by the conformance kit. Nothing here checks a lease: `core.lease` does.
+The memory driver applies these functions to a dict; drivers that store whole records use them too, and the conformance
+kit holds SQL drivers to them. Nothing here checks a lease: `core.lease` does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, check
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 
-_RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # once per job, as the states
+_RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # bound once, as the states are: used for every job
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """A dead or cancelled job to be run again (Q2). `None` keeps the payload, and the key unless it is taken by now."""
+    """A dead or cancelled job to be run again (Q2). `None` keeps the payload, and the key unless it has been taken."""
 
     id: str
     payload: bytes | None = None
@@ -30,7 +30,7 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(Struct, frozen=True, kw_only=True):
-    """A job to be dead-lettered by hand (Q4): why, the cause it shares with others, and how long to keep it."""
+    """A job to be dead-lettered by hand (Q4): the reason, the fingerprint and how long to keep it."""
 
     id: str
     reason: str
@@ -39,7 +39,7 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 
 
 class Reschedule(Struct, frozen=True, kw_only=True):
-    """A ready job's new time or rank; None leaves it."""
+    """A ready job's new time or priority; None leaves it unchanged."""
 
     id: str
     run_at: datetime | None = None
@@ -75,7 +75,7 @@ def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
 
 
 def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    """A ready job taken, or a lapsed one taken over: the latter counts a crash and forgets its schedule (D5)."""
+    """A ready job claimed, or a lapsed one taken over: the latter counts a crash and forgets its schedule (D5)."""
     reclaim = job.state is INFLIGHT
     check(_RECLAIM if reclaim else _RESERVE, job.state, INFLIGHT)
     version = job.version + 1
@@ -94,7 +94,7 @@ def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, wor
 
 
 def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, progress: Progress | None) -> JobRecord:
-    """A lease renewed; it never shrinks, and a report without news forgets nothing (D6)."""
+    """A lease renewed; it never gets shorter, and a heartbeat keeps the values that it does not carry (D6)."""
     assert job.lease is not None
     return replace(
         job,
@@ -105,7 +105,7 @@ def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, 
 
 
 def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
-    """The record after a settle that was found in order."""
+    """The record after an accepted settle."""
     noted = _noted(to, now)
     match to:
         case Ack():
@@ -128,7 +128,7 @@ def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
 
 
 def _noted(to: Transition, now: datetime) -> dict[str, Any]:
-    """What every settle writes."""
+    """The fields that every settle writes."""
     return {
         "lease": None,
         "settled_token": to.token,
@@ -145,14 +145,14 @@ def _noted(to: Transition, now: datetime) -> dict[str, Any]:
 
 
 def asked_to_cancel(job: JobRecord, now: datetime) -> JobRecord:
-    """A cancel asked for while somebody runs the job; it goes before a dead letter that was asked for (T3)."""
+    """A cancel requested while the job runs; it overrides an earlier request to dead-letter (T3)."""
     if job.stop_requested_at is not None and job.stop_reason is None:
         return job
     return replace(job, stop_requested_at=now, stop_reason=None, stop_fingerprint=None, stop_keep_until=None)
 
 
 def asked_to_die(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord:
-    """A dead letter asked for while somebody runs the job; the first request counts, whatever it asked for (T3, Q4)."""
+    """A dead letter requested while the job runs; an earlier stop request of either kind stays (T3, Q4)."""
     if job.stop_requested_at is not None:
         return job
     asked = {"stop_reason": death.reason, "stop_fingerprint": death.fingerprint, "stop_keep_until": death.keep_until}
@@ -172,12 +172,12 @@ def dead_lettered(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord
 
 
 def lapsed(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
-    """A job left behind under a lapsed lease, which expired or was asked to stop (T1)."""
+    """A job under a lapsed lease that expired or has a stop request (T1)."""
     return _stopped(replace(job, lease=None), Move.LAPSE, now, keep_until)
 
 
 def _stopped(job: JobRecord, move: Move, now: datetime, keep_until: datetime) -> JobRecord:
-    """A job that ends as its stop request wants it."""
+    """A job ended as its stop request says."""
     if job.stop_reason is None:
         check(move, job.state, CANCELLED)
         return _cancelled(job, now, keep_until)
@@ -196,13 +196,13 @@ def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord
 
 
 def released(job: JobRecord, now: datetime) -> JobRecord:
-    """A waiting job whose last dependency was satisfied: due at its own time, or now."""
+    """A waiting job whose last dependency was satisfied: due at its run_at, or now."""
     check(Move.RELEASE, job.state, READY)
     return replace(job, state=READY, due_at=max(now, job.run_at or now))
 
 
 def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
-    """A dead or cancelled job back in line: counts at zero, version and history go on (Q2)."""
+    """A dead or cancelled job back in line: counters restart at zero, version and history continue (Q2)."""
     state = WAITING if job.unmet else READY
     check(Move.REPLAY, job.state, state)
     return replace(
@@ -233,7 +233,7 @@ def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
 
 
 def rescheduled(job: JobRecord, run_at: datetime | None, priority: int | None) -> JobRecord:
-    """A ready job moved in time or in rank."""
+    """A ready job with a new time or priority."""
     check(Move.RESCHEDULE, job.state, READY)
     due_at = job.due_at if run_at is None else run_at
     return replace(

@@ -1,4 +1,4 @@
-"""Which jobs: one filter for lists, dead letters and bulk actions, written as words like `state:dlq task:mail.*`.
+"""Job filters for lists, dead letters and bulk actions, written as words like `state:dlq task:mail.*`.
 
 A text value may use `*` for anything. Every driver must choose exactly the records that `matches` accepts.
 """
@@ -23,7 +23,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Conditions that must all hold; an empty one says nothing. `since` and `until` look at the creation time."""
+    """Conditions that must all hold; an empty one matches everything. `since` and `until` refer to creation."""
 
     states: tuple[Shown, ...] = ()
     queue: str | None = None
@@ -60,12 +60,12 @@ def _fits(pattern: str | None, text: str | None) -> bool:
     if "*" not in pattern:
         return text == pattern
     first, *inner, last = map(re.escape, pattern.split("*"))
-    steps = "".join(f"(?>.*?{part})" for part in inner)  # atomic: without a way back, many stars stay cheap
+    steps = "".join(f"(?>.*?{part})" for part in inner)  # atomic groups do not backtrack, so many stars stay cheap
     return re.fullmatch(f"{first}{steps}.*{last}", text, re.DOTALL) is not None
 
 
 def parse(words: tuple[str, ...], now: datetime) -> Filter:
-    """The filter that words like `state:dlq queue:mail since:1h` spell; a bare word is a task pattern."""
+    """Parse words like `state:dlq queue:mail since:1h`; a bare word is a task pattern."""
     found: dict[str, object] = {}
     states: list[Shown] = []
     for word in words:
@@ -79,7 +79,7 @@ def parse(words: tuple[str, ...], now: datetime) -> Filter:
             raise ConfigError(f"unknown filter word {word!r}: use {KNOWN_WORDS}")
         field = FIELDS.get(name, name)
         if field in found:
-            raise ConfigError(f"{word!r} is one {name} too many: only state: may be given several times")
+            raise ConfigError(f"{word!r} repeats {name}: only state: may be given several times")
         found[field] = _ago(value, now) if name in ("since", "until") else value
     return replace(Filter(states=tuple(states)), **found)
 
@@ -92,14 +92,14 @@ def _ago(text: str, now: datetime) -> datetime:
 
 
 def duration(text: str) -> timedelta:
-    """A length of time such as `90s`, `15m`, `1h`, `7d`."""
+    """Parse a length of time such as `90s`, `15m`, `1h`, `7d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if found is None:
         raise ConfigError(f"{text!r} is not a length of time: write a number and s, m, h, d or w, such as 15m")
     try:
         return timedelta(seconds=float(found[1]) * UNITS[found[2]])
     except OverflowError as error:
-        raise ConfigError(f"{text!r} is too long a time") from error
+        raise ConfigError(f"{text!r} is too long") from error
 
 
 def _state(text: str) -> Shown:

@@ -1,4 +1,4 @@
-"""Jobs that are stored together, and what became of each (D1, I1)."""
+"""Jobs that are stored together, and the result for each (D1, I1)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from taskharbor.errors import JobExists, UnknownDependency
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """Jobs stored all or none, each behind those that it waits for (else `UnknownDependency`).
+    """Jobs stored all or none, each after the jobs it waits for (else `UnknownDependency`).
 
-    With a key (a flow's), a known key stores nothing and names the existing workflow.
+    If a flow's key is already known, nothing is stored and the existing workflow is returned.
     """
 
     jobs: tuple[NewJob, ...]
@@ -24,7 +24,7 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class Enqueued(Struct, frozen=True, gc=False):
-    """What became of one job of a group: its id, or the id that its key already stood for."""
+    """The result for one job of a group: its id, or the id of the job that already has its key."""
 
     id: str
     created: bool
@@ -35,7 +35,7 @@ GroupResult = tuple[Enqueued, ...] | JobExists | UnknownDependency
 
 
 def refusal(jobs: Sequence[NewJob], is_taken: Callable[[NewJob], bool]) -> JobExists | UnknownDependency | None:
-    """Why these cannot be stored together, or None. A job `is_taken` if its id is, and its key does not resolve it."""
+    """Say why these cannot be stored together; None if they can. `is_taken`: the id exists and no key resolves it."""
     earlier = set[str]()
     for job in jobs:
         if is_taken(job):

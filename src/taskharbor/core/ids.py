@@ -1,4 +1,4 @@
-"""UUIDv7 job ids: ordered by time, made from the time and randomness that the caller hands in (R2)."""
+"""UUIDv7 job ids: ordered by time, made from the time and randomness that the caller passes in (R2)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def uuid7(milliseconds: int, randomness: int) -> str:
 
 
 class Ids:
-    """Ids of one moment: the first is random, and those after it are each a random distance further.
+    """Ids of one moment: the first is random, each further one is a random distance higher.
 
-    Thousands in ascending order are easier on an index than thousands all over it.
+    Thousands of ascending ids are cheaper for an index than thousands of scattered ones.
     """
 
     def __init__(self, milliseconds: int, bits: Callable[[int], int]) -> None:
@@ -29,7 +29,7 @@ class Ids:
         self._tail = 0
 
     def __call__(self) -> str:
-        """The next one."""
+        """Return the next id."""
         if self._head and (tail := self._tail + 1 + self._bits(32)) < _END:
             self._tail = tail
             return self._head + "%012x" % tail  # noqa: UP031 (faster, and thousands at a time)

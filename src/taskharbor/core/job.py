@@ -1,7 +1,7 @@
-"""The job record: what a store holds about one durable request to run a task.
+"""The job record: everything a store holds about one durable request to run a task.
 
-Records are frozen values that know no driver. Times are aware UTC datetimes, exact to the microsecond;
-durations are seconds. `Asked` is what the client asked for and never changes; the rest is what has happened since.
+Records are frozen values, independent of any driver. Times are aware UTC datetimes, exact to the microsecond;
+durations are seconds. `Asked` is the client's request and never changes; the rest is what has happened since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Dependency(Struct, frozen=True, gc=False):
 
 
 class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One failed run, kept for whoever has to understand it later."""
+    """One failed run, kept in the record's history."""
 
     attempt: int
     kind: str
@@ -39,7 +39,7 @@ class Failure(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Progress(Struct, frozen=True, gc=False, omit_defaults=True):
-    """How far a running handler says it is: a fraction of 1 and a note."""
+    """The progress a handler reports: a fraction of 1 and a note."""
 
     fraction: float
     note: str = ""
@@ -56,9 +56,9 @@ class Lease(Struct, frozen=True, gc=False):
 
 
 class Asked(Struct, frozen=True, gc=False, kw_only=True):
-    """What the client asked for, with every option resolved.
+    """The client's request, with every option resolved.
 
-    A `kept` record stays until it is deleted, whatever the retention, and a cancel leaves it its key (M1).
+    A `kept` record stays until it is deleted, whatever the retention, and keeps its key when cancelled (M1).
     """
 
     id: str
@@ -79,21 +79,21 @@ class Asked(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments by name; of the types in the signature if a harbor that has the task gave the record."""
+        """The arguments by name; typed as in the signature if the record comes from a harbor that has the task."""
         return arguments_of(self.payload)
 
 
 class NewJob(Asked, frozen=True, gc=False, kw_only=True):
-    """A job to be stored. `run_at=None` means due at once."""
+    """A job to be stored. `run_at=None` means due immediately."""
 
     run_at: datetime | None = None
     depends_on: tuple[Dependency, ...] = ()
 
 
 class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
-    """A stored job. `due_at` is its place in line (D11); `version` counts its claims.
+    """A stored job. `due_at` is its position in line (D11); `version` counts its claims.
 
-    `worker`, `claimed_at` and `started_at` tell of the last claim, also when it is over; `settled_token`,
+    `worker`, `claimed_at` and `started_at` describe the last claim, even after it has ended; `settled_token`,
     `settled_kind` and `settled_at` of the last settle. A stop request without a reason is a cancel, one with a reason a
     dead letter by hand, which ends with that reason, fingerprint and `keep_until` (T3, Q4).
     """

@@ -1,7 +1,7 @@
-"""Values to JSON and back, and where inside a value the thing sits that JSON cannot carry (P3, X5).
+"""Values to JSON and back, with the path to the part of a value that JSON cannot carry (P3, X5).
 
-msgspec does the work; Pydantic models take part through the hooks, if the program has imported Pydantic at all.
-User types take part in encoding and decoding and may raise anything.
+msgspec does the work; Pydantic models are supported through the hooks, if the program has imported Pydantic at all.
+Code of user types runs during encoding and decoding and may raise anything.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ DEEPEST_PATH = 32
 
 
 def to_json(value: Any, root: str) -> bytes:
-    """The value as JSON, or `NotEncodable` with the path from `root` to what cannot be stored."""
+    """Encode a value as JSON, or raise `NotEncodable` with the path from `root` to the part that cannot be stored."""
     try:
         raw = _encoder.encode(value)
     except Exception as error:
         raise NotEncodable(f"{root}{_path_to_fault(value)} cannot be stored as JSON: {message_of(error)}") from error
-    # msgspec writes NaN and the infinities as null: another value than was given, and no error anywhere
+    # msgspec writes NaN and the infinities as null, without an error
     if b"null" in raw and (path := _path_to_odd_float(value)) is not None:
         raise NotEncodable(f"{root}{path} cannot be stored as JSON, which has no NaN and no infinity")
     return raw
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A decoder of JSON by a type, Pydantic models included."""
+    """A JSON decoder for a type, Pydantic models included."""
     return msgspec.json.Decoder(kind, dec_hook=_dec_hook)
 
 
 class Hooked(type):
-    """A type for the hook alone: one of `parts`, whichever `read` makes of plain JSON."""
+    """A placeholder type for the hook: one of `parts`, which `read` chooses from plain JSON."""
 
     parts: tuple[Any, ...]
     read: Callable[[Any], Any]
@@ -79,7 +79,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_enc_hook)
 
 
 def _path_to_fault(value: Any) -> str:
-    """The way down to the innermost part that cannot be encoded, as far as it can be told."""
+    """The path to the innermost part that cannot be encoded, as far as it can be found."""
     path = ""
     for _ in range(DEEPEST_PATH):  # a value may contain itself
         found = next(((step, inner) for step, inner in _children(value) if _fails(inner)), None)
@@ -110,7 +110,7 @@ def _path_to_odd_float(value: Any) -> str | None:
 def _children(value: Any) -> list[tuple[str, Any]]:
     try:
         return [(step, inner) for step, inner in _parts(value) if inner is not UNSET]
-    except Exception:  # an object that cannot even be looked at: the path ends here
+    except Exception:  # an object that cannot be inspected: the path ends here
         return []
 
 

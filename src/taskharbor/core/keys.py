@@ -1,4 +1,4 @@
-"""Idempotency keys: what a key stands for, and the digest that tells whether a repeat asked for the same (I1, I3)."""
+"""Idempotency keys: what a key refers to, and the digest that shows whether a repeat is the same request (I1, I3)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from taskharbor.core.job import NewJob
 
 
 class KeyRecord(Struct, frozen=True):
-    """A key and the id of the job or workflow it stands for; `expires_at=None` means as long as that is kept.
+    """A key and the id of the job or workflow that has it; `expires_at=None` means as long as that is kept.
 
-    It holds its place until it expires, and at least until its owner has ended (I2): the store knows whether it has.
+    It stays in force until it expires, and at least until its owner has ended (I2), which the store knows.
     """
 
     key: str
@@ -24,12 +24,12 @@ class KeyRecord(Struct, frozen=True):
     expires_at: datetime | None
 
     def alive(self, now: datetime, owner_ended: bool) -> bool:
-        """Whether the key still holds its place."""
+        """Whether the key is still in force."""
         return not owner_ended or self.expires_at is None or self.expires_at > now
 
 
 def digest(asked: Iterable[tuple[str, bytes]]) -> bytes:
-    """A fingerprint of what was asked for: tasks and payloads, in order."""
+    """A digest of a request: tasks and payloads, in order."""
     found = hashlib.blake2b(digest_size=16)
     for task, payload in asked:
         for part in (task.encode(), payload):
@@ -39,7 +39,7 @@ def digest(asked: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def group_digest(jobs: Sequence[NewJob]) -> bytes:
-    """The same for a keyed group, with who waits for whom and what a failure means to him; never that of a job."""
+    """The digest of a keyed group, including dependencies and their failure policies; never equal to a job's."""
     numbers = {job.id: number for number, job in enumerate(jobs)}
     edges = [[(numbers.get(edge.parent), edge.policy) for edge in job.depends_on] for job in jobs]
     return digest([*((job.type, job.payload) for job in jobs), ("", msgspec.json.encode(edges))])

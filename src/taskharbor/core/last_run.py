@@ -1,4 +1,4 @@
-"""How long the last run of a job took, from the trace that it left (R1)."""
+"""The duration of a job's last run, from its record (R1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may touch an inflight job: the one classifier of refusals that every driver shares (D8)."""
+"""Leases of inflight jobs: the one classifier of refusals, shared by every driver (D8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["ok", "replayed"] | LeaseError
 
 
 class Report(Struct, frozen=True):
-    """A heartbeat for one lease, with what the run has to tell."""
+    """A heartbeat for one lease, with the run's news."""
 
     id: str
     token: str
@@ -26,7 +26,7 @@ class Report(Struct, frozen=True):
 
 
 class Extended(Struct, frozen=True):
-    """A renewed lease, and whether the job was asked to stop: to be cancelled, or to be dead-lettered (T3)."""
+    """A renewed lease, and whether a stop was requested: a cancel or a dead letter (T3)."""
 
     expires_at: datetime
     cancel_requested: bool
@@ -34,9 +34,9 @@ class Extended(Struct, frozen=True):
 
 
 def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> LeaseError | None:
-    """Why `token` may not act on the job at `now`, or None. Precedence: not inflight, expired, mismatch."""
+    """The reason why `token` may not act on the job at `now`, or None. Precedence: not inflight, expired, mismatch."""
     if job is None or job.state is not INFLIGHT or job.lease is None:
-        return JobNotInflight(f"job {job_id} is {'unknown' if job is None else job.state}, nobody holds it")
+        return JobNotInflight(f"job {job_id} is {'unknown' if job is None else job.state}, no worker holds it")
     if job.lease.expires_at <= now:
         return LeaseExpired(f"the lease on job {job_id} ran out at {stamp(job.lease.expires_at)}")
     if job.lease.token != token:
@@ -47,7 +47,7 @@ def refusal(job: JobRecord | None, job_id: str, token: str, now: datetime) -> Le
 def settle_verdict(job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
     """The answer to a settle at `now`: a repeat of the last settle, of the same kind, is `replayed` before any refusal.
 
-    Another kind under the same token is refused: nobody may believe that a Fail happened where an Ack did.
+    Another kind under the same token is refused: a caller must not take a stored Ack for its Fail.
     """
     if job is not None and job.settled_token == to.token and job.settled_kind == settle_kind(to):
         return "replayed"
@@ -55,6 +55,6 @@ def settle_verdict(job: JobRecord | None, to: Transition, now: datetime) -> Verd
 
 
 def check_duration(lease_for: timedelta) -> None:
-    """Refuse leases that would be over before they begin (D4)."""
+    """Reject leases of zero or negative length (D4)."""
     if lease_for <= timedelta(0):
         raise InvalidLeaseDuration(f"a lease must last longer than zero, not {lease_for.total_seconds():g} s")

@@ -1,4 +1,4 @@
-"""The line in front of the workers: how several queues share one reserve, and who comes first (D11)."""
+"""The order of jobs: how several queues share one reserve, and which job comes first (D11)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SINCE_EVER = datetime.min.replace(tzinfo=UTC)
 
 
 def shares(queues: Sequence[str], limit: int) -> dict[str, int]:
-    """How many of `limit` jobs each queue may take first; what one leaves, the others get.
+    """How many of `limit` jobs each queue may take first; shares that one leaves unused go to the others.
 
-    A name given several times has that many shares. With fewer jobs than shares the earlier names win: callers who ask
-    for few at a time shuffle the names.
+    A name given several times has that many shares. With fewer jobs than shares the earlier names win: callers that
+    reserve few at a time shuffle the names.
     """
     each, over = divmod(max(limit, 0), len(queues)) if queues else (0, 0)
     taken: dict[str, int] = {}
@@ -25,7 +25,7 @@ def shares(queues: Sequence[str], limit: int) -> dict[str, int]:
 
 
 def effective_due(job: JobRecord) -> datetime:
-    """Since when a ready or lapsed job has been due: a first crash goes to the front, later ones queue up (D11)."""
+    """When a ready or lapsed job became due: a first crash puts it in front, later ones by lease expiry (D11)."""
     if job.state is not State.INFLIGHT or job.lease is None:
         return job.due_at
     return SINCE_EVER if job.crashes == 0 else job.lease.expires_at

@@ -1,6 +1,6 @@
-"""Error texts for calls that do not fit a task: which parameter wants what, and what it got (X5, F9).
+"""Error texts for calls that do not fit a task: which type a parameter has, and what it got (X5, F9).
 
-All of this runs after a call was refused, so it may be slow. Values are not shown: an argument may be a secret.
+All of this runs after a call was rejected, so it may be slow. Values are not shown: an argument may be a secret.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PYTHON = {"array": "list", "object": "dict", "null": "None"}
 
 
 def shown_type(kind: Any) -> str:
-    """A type as its author wrote it, or nearly so."""
+    """A type as its author wrote it, or close to it."""
     return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind).replace("typing.", "")
 
 
 def misbound(call: inspect.Signature, args: Collection[object], kwargs: Mapping[str, object], error: TypeError) -> str:
-    """What is wrong with a call that cannot be bound, to follow the name of the task."""
+    """Explain why a call cannot be bound; the text follows the name of the task."""
     parameters = call.parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     placed = [name for name, parameter in parameters.items() if parameter.kind in POSITIONAL]
@@ -65,7 +65,7 @@ def _unknown(name: str, parameters: Mapping[str, inspect.Parameter]) -> str:
 
 def closest(name: object, known: Collection[str]) -> str | None:
     """The known name that a mistyped one was probably meant to be."""
-    import difflib  # slow to import, and seldom needed
+    import difflib  # slow to import and rarely needed
 
     return next(iter(difflib.get_close_matches(str(name), known, 1)), None)
 
@@ -79,9 +79,9 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def misfit(error: BaseException, call: inspect.Signature, hints: Mapping[str, Any], given: object = None) -> str:
-    """What is wrong with arguments that cannot be read as the parameters want them.
+    """Explain why arguments do not fit the types of the parameters.
 
-    `given` has the values as attributes, as far as they are known here and not only their JSON.
+    `given` has the original values as attributes, if there is more than their JSON.
     """
     why, path = _split(message_of(error))
     if path == ".args" and (field := _FIELD.fullmatch(why)):
@@ -103,7 +103,7 @@ def misfit(error: BaseException, call: inspect.Signature, hints: Mapping[str, An
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What msgspec says, and the whole path to the value; a type that is read in two steps has it in two parts."""
+    """msgspec's message and the full path to the value; a type decoded in two steps has it in two parts."""
     before, at, outer = text.rpartition(" - at `$")
     if not at:
         return text, ""

@@ -1,4 +1,4 @@
-"""Which texts may name things: any Unicode, bounded, without control characters or lone surrogates (X5)."""
+"""Valid names: any Unicode, bounded, without control characters or lone surrogates (X5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 def check_name(what: str, text: object, limit: int = NAME_LIMIT) -> str:
-    """The text itself, or `InvalidJob` with the rule it breaks."""
+    """Return the text, or raise `InvalidJob` with the rule it breaks."""
     if not isinstance(text, str):
         raise InvalidJob(f"{what} must be text, not {'None' if text is None else type(text).__name__}")
     if not 1 <= len(text) <= limit:

@@ -1,6 +1,6 @@
-"""What happened: how a run ended, before anybody decides what that means.
+"""Outcomes: how a run ended, before `decide` says what that means.
 
-An exception becomes an outcome here (`from_error`), so that the runtime never interprets what a handler raised (F4,
+An exception becomes an outcome here (`from_error`), so that the worker never interprets what a handler raised (F4,
 F11).
 """
 
@@ -28,7 +28,7 @@ class Succeeded(Struct, frozen=True):
 class Failed(Struct, frozen=True):
     """The run failed. `final` says why no retry can help; `delay` overrides the policy's.
 
-    The texts are bounded here, so that no way to a record leads around it (R4).
+    The texts are bounded here, so that no record can hold longer ones (R4).
     """
 
     kind: str
@@ -38,43 +38,43 @@ class Failed(Struct, frozen=True):
     delay: float | None = None
 
     def __post_init__(self) -> None:
-        """Cut what is too long to be stored."""
+        """Cut texts that are too long to be stored."""
         force_setattr(self, "kind", bounded(self.kind, KIND_LIMIT))
         force_setattr(self, "message", bounded(self.message, MESSAGE_LIMIT))
         force_setattr(self, "traceback", bounded_end(self.traceback))
 
 
 class Snoozed(Struct, frozen=True):
-    """The handler asked to be called again later; not a failure."""
+    """The handler asked to run again later; not a failure."""
 
     delay: float
 
 
 class Interrupted(Struct, frozen=True):
-    """The worker stopped before the handler was through; not the job's fault. `started`: its handler had begun."""
+    """The worker stopped before the handler finished; not the job's fault. `started`: its handler had begun."""
 
     started: bool = False
 
 
 class Deferred(Struct, frozen=True):
-    """The job has to run alone and this worker was not free for that (F6b); it keeps its place, or waits a while."""
+    """The job must run alone and this worker was busy (F6b); it keeps its place, or waits for a delay."""
 
     delay: float = 0.0
 
 
 class CancelledByRequest(Struct, frozen=True):
-    """The handler was stopped because somebody cancelled the job."""
+    """The handler was stopped because the job was cancelled."""
 
 
 class NotRegistered(Struct, frozen=True):
-    """This worker does not know the task: perhaps a newer one will (F8)."""
+    """This worker does not know the task; a newer one may (F8)."""
 
 
 Outcome = Succeeded | Failed | Snoozed | Interrupted | Deferred | CancelledByRequest | NotRegistered
 
 
 def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Failed | Snoozed:
-    """The outcome of a run that raised `error`; whatever it is, it is that job's failure (F11)."""
+    """The outcome of a run that raised `error`; any exception is that job's failure (F11)."""
     delay = _delay_of(error)
     if isinstance(error, Snooze) and delay is not None:
         return Snoozed(delay)

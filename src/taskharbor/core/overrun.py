@@ -1,4 +1,4 @@
-"""Runs past their timeout, and failed attempts over time: what people ask about a job that goes badly (F2, F5)."""
+"""Runs past their timeout and the time spent on failed attempts, for describing a job in trouble (F2, F5)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a recurring task says of itself: when it ticks, what becomes of ticks that were missed or overlap, and its job.
+"""The definition of a recurring task: when it ticks, how missed and overlapping ticks are handled, and its job.
 
 A `Definition` is stored as it was declared, so that equal bytes mean an equal declaration: nothing in it depends on
-who declares it, or when.
+the declaring process or the time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CatchUp = Literal["last", "skip", "all"]
 Overlap = Literal["skip", "allow"]
 
 MICROSECOND = timedelta(microseconds=1)
-# A Monday at midnight: whole minutes, hours, days and weeks count from where people expect them to.
+# A Monday at midnight, so that whole minutes, hours, days and weeks start where people expect them to.
 ANCHOR = datetime(2001, 1, 1, tzinfo=UTC)
 SHORTEST = timedelta(seconds=0.1)
 LONGEST = timedelta(days=36_500)
@@ -29,7 +29,7 @@ NEWER = "a newer version stored it: upgrade taskharbor here"
 
 
 class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a recurring task ticks. Either `cron` in the zone `tz`, or `every` so many microseconds from the anchor."""
+    """When a recurring task ticks. Either `cron` in the zone `tz`, or every `every` microseconds from the anchor."""
 
     cron: str | None = None
     tz: str = "UTC"
@@ -43,7 +43,7 @@ class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def times(self) -> tuple[object, ...]:
-        """What its slots follow from."""
+        """The fields that determine its slots."""
         return self.cron, self.tz, self.every, self.anchor, self.mode
 
     @property
@@ -61,7 +61,7 @@ class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return None
 
     def latest(self, until: datetime, since: datetime) -> datetime:
-        """The last tick up to a moment, `since` if there is none behind it."""
+        """The last tick up to a moment, `since` if there is none after it."""
         if self.cron is not None:
             return cron(self.cron, self.tz).latest(until, since)
         return self.anchor + (until - self.anchor) // self.interval * self.interval
@@ -97,7 +97,7 @@ _decode = msgspec.json.Decoder(Definition).decode
 
 
 def decode(stored: bytes) -> Definition | ConfigError:
-    """A definition as stored, or why it cannot be read here."""
+    """Decode a stored definition, or say why it cannot be read here."""
     try:
         definition = _decode(stored)
         checked(definition.when)
@@ -109,7 +109,7 @@ def decode(stored: bytes) -> Definition | ConfigError:
 
 
 def checked(when: Recurrence) -> Recurrence:
-    """The recurrence itself, or `ConfigError` with the rule it breaks (X5)."""
+    """Return the recurrence, or raise `ConfigError` with the rule it breaks (X5)."""
     if when.cron is None and when.every is None:
         raise ConfigError("a recurring task needs cron= or every=, such as every=timedelta(minutes=10)")
     if when.cron is not None and when.every is not None:
@@ -131,7 +131,7 @@ def _problems(when: Recurrence) -> list[tuple[bool, str]]:
         (when.cron is not None and when.anchor != ANCHOR, "anchor= goes with every=: cron= says its times itself"),
         (follows and when.cron is not None, 'mode="fixed_delay" goes with every=: cron= says its times itself'),
         (follows and when.anchor != ANCHOR, 'anchor= goes with mode="fixed_rate": a delay counts from the last run'),
-        (follows and when.catch_up != "last", 'catch_up= goes with mode="fixed_rate": a delay can miss no tick'),
+        (follows and when.catch_up != "last", 'catch_up= goes with mode="fixed_rate": a delay cannot miss a tick'),
         (follows and when.overlap == "allow", 'mode="fixed_delay" never overlaps: leave overlap= out'),
         (
             not 1 <= when.max_catch_up <= MOST_CATCH_UP,

@@ -1,7 +1,7 @@
-"""What the TaskManager keeps for itself among a store's jobs: a queue that no worker is served from, and its keys (M1).
+"""The TaskManager's reserved queue, which no worker serves, and its reserved keys (M1).
 
-A task is a job of this queue. `reserve` hands it out by its id only, so every driver asks `in_line` which queues it may
-look through.
+A task is a job of this queue. `reserve` returns it by its id only, so every driver asks `in_line` which queues it may
+search.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ KEY_PREFIX = f"{TASKS}:"
 
 
 def in_line(queues: Sequence[str]) -> Sequence[str]:
-    """Those of the queues whose jobs are handed out by their place in line."""
+    """The queues whose jobs are reserved in order."""
     return [queue for queue in queues if queue != TASKS] if TASKS in queues else queues
 
 
 def is_news(jobs: Iterable[NewJob]) -> bool:
-    """Whether workers have to hear of these new jobs; mostly the first one says so."""
+    """Whether workers must be woken for these new jobs; usually the first job decides."""
     return any(job.queue != TASKS for job in jobs)
 
 
 def check_queue(what: str, text: object) -> str:
-    """The name of a queue for ordinary jobs, or `InvalidJob` with the rule it breaks."""
+    """Return the name of a queue for ordinary jobs, or raise `InvalidJob` with the rule it breaks."""
     if text == TASKS:
-        raise InvalidJob(f"{what} must not be {TASKS!r}: a TaskManager keeps its tasks there, take another name")
+        raise InvalidJob(f"{what} must not be {TASKS!r}: a TaskManager keeps its tasks there, choose another name")
     return check_name(what, text)
 
 
 def check_key(what: str, text: object) -> str:
-    """An idempotency key of an ordinary job or flow, likewise."""
+    """Return the idempotency key of an ordinary job or flow, or raise `InvalidJob`."""
     if isinstance(text, str) and text.startswith(KEY_PREFIX):
-        raise InvalidJob(f"{what} must not begin with {KEY_PREFIX!r}: those are a TaskManager's, begin it otherwise")
+        raise InvalidJob(f"{what} must not begin with {KEY_PREFIX!r}: that prefix is reserved for TaskManager")
     return check_name(what, text, KEY_LIMIT)

@@ -1,7 +1,7 @@
-"""When to try again: retry policies as values (F2, F4).
+"""Retry policies as values: when to try again (F2, F4).
 
 The default is full jitter: a delay drawn evenly from zero to an exponentially growing ceiling, so that jobs that failed
-together do not come back together.
+together do not retry together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ErrorTypes = tuple[type[BaseException], ...]
 
 
 class Chance(Protocol):
-    """The part of `random.Random` that the core needs; always handed in."""
+    """The part of `random.Random` that the core needs; always passed in."""
 
     def random(self) -> float: ...
 
@@ -41,7 +41,7 @@ class Retry(Struct, frozen=True, gc=False):
     custom: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        """Reject what makes no schedule."""
+        """Reject invalid settings."""
         _check_number("base", self.base, 0.0)
         _check_number("multiplier", self.multiplier, 1.0)
         _check_number("cap", self.cap, 0.0)

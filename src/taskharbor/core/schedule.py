@@ -1,4 +1,4 @@
-"""A recurring task as a store holds it. What its definition says, and how it moves on, is for `core.ticking`."""
+"""A recurring task as a store holds it. `core.ticking` interprets its definition and advances it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
 
 class Swap(Struct, frozen=True, kw_only=True):
-    """One change of a schedule: from what was seen (None: there is none) to what shall be (None: gone), with a job."""
+    """One change of a schedule: from the expected record (None: absent) to the new one (None: deleted), with a job."""
 
     name: str
     seen: Schedule | None

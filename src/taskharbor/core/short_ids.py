@@ -1,6 +1,6 @@
-"""Short ids: the ending of a UUID stands for it, because UUIDv7 ids of one day all begin alike.
+"""Short ids: the ending of a UUID identifies it, because UUIDv7 ids of one day share their beginning.
 
-An id that a caller gave is only ever taken whole: its ending may well be the name of something else.
+An id chosen by a caller is only accepted whole: its ending may be the name of something else.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _NIL = "00000000-0000-0000-0000-000000000000"
 
 
 def endings(ids: Sequence[str]) -> list[str]:
-    """What to show for each id: an ending of 8 characters or more for a UUID, else the whole id; no two alike."""
+    """The text to show for each id: an ending of 8 characters or more for a UUID, else the whole id; all distinct."""
     uuids = {id for id in ids if UUID.fullmatch(id)}
     others = {id for id in ids if id not in uuids}
     size = SHORT
-    # Nor one that begins with a hyphen: a command would take it for an option.
+    # No ending starts with a hyphen: a command would take it for an option.
     while _NIL[-size] == "-" or len({id[-size:] for id in uuids} | others) < len(uuids) + len(others):
         size += 1
     return [id[-size:] if id in uuids else id for id in ids]
 
 
 def ending(text: str) -> str | None:
-    """The ending of a UUID that a person wrote; None if it cannot be one, is too short, or is a whole UUID."""
+    """The ending of a UUID that a user typed; None if it is not one, is too short, or is a whole UUID."""
     found = text.removeprefix(ELLIPSIS)
     if not SHORT <= len(found) < len(_NIL):
         return None

@@ -21,7 +21,7 @@ def shown(job: JobRecord, now: datetime) -> Shown:
 
 
 def due_since(job: JobRecord, now: datetime) -> datetime | None:
-    """Since when somebody should run the job: a ready one since its time, a lapsed one since its lease ran out."""
+    """Since when the job waits for a worker: a ready one since its due time, a lapsed one since its lease ran out."""
     match shown(job, now):
         case Shown.READY:
             return job.due_at

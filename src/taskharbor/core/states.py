@@ -1,6 +1,6 @@
 """The states of a job and the one table of legal moves between them (T1).
 
-`None` stands for "not in the store". Whatever the table does not list is an error and changes nothing.
+`None` means "not in the store". A move that the table does not list is an error and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from taskharbor.errors import IllegalMove
 class State(StrEnum):
     """A stored state."""
 
-    __hash__ = str.__hash__  # Enum's own is a Python function, and sets of states are asked for every job
+    __hash__ = str.__hash__  # Enum's own __hash__ is a Python function, and every job is looked up in sets of states
 
     READY = "ready"
     WAITING = "waiting"
@@ -28,7 +28,7 @@ LIVE = frozenset(State) - TERMINAL
 
 
 class Move(StrEnum):
-    """Why a job changes its state."""
+    """The reason for a change of state."""
 
     __hash__ = str.__hash__
 
@@ -48,7 +48,7 @@ class Move(StrEnum):
     DELETE = "delete"
 
 
-# By these names where every job passes: until Python 3.12, State.READY is a look-up in Python.
+# Module-level names for hot paths: before Python 3.12, State.READY is a look-up in Python.
 READY, WAITING, INFLIGHT, DONE, DLQ, CANCELLED = State
 
 MOVES: dict[Move, tuple[frozenset[State | None], frozenset[State | None]]] = {

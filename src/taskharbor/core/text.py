@@ -1,4 +1,4 @@
-"""Texts about errors, made safe to store: bounded in bytes, valid UTF-8, whatever the exception does (R4, F11)."""
+"""Error texts made safe to store: bounded in bytes, valid UTF-8, whatever the exception does (R4, F11)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def kind_of(value: object) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, or a note if it cannot even say that."""
+    """The message of an exception, or a note if `str()` fails."""
     try:
         return str(error)
-    except BaseException as broken:  # `__str__` is the user's code: it may raise anything
+    except BaseException as broken:  # `__str__` is user code: it may raise anything
         return f"<{type(error).__name__} whose message cannot be shown: {type(broken).__name__}>"
 
 
 def stamp(moment: datetime) -> str:
-    """A moment as logs and messages write it: ISO 8601 in UTC with milliseconds, 2030-01-31T09:00:00.123Z."""
+    """A time as written in logs and messages: ISO 8601 in UTC with milliseconds, 2030-01-31T09:00:00.123Z."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
-    """The beginning of the text in at most `limit` bytes of UTF-8, saying so when something was cut."""
+    """The beginning of the text in at most `limit` bytes of UTF-8, with a note if it was cut."""
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) <= limit:
         return raw.decode("utf-8")
@@ -36,7 +36,7 @@ def bounded(text: str, limit: int = ERROR_LIMIT) -> str:
 
 
 def bounded_end(text: str, limit: int = ERROR_LIMIT) -> str:
-    """The same, keeping the end: that of a traceback names the error and the innermost frame."""
+    """The end of the text in at most `limit` bytes: a traceback's end names the error and the innermost frame."""
     raw = text.encode("utf-8", "backslashreplace")
     if len(raw) <= limit:
         return raw.decode("utf-8")

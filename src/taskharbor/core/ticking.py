@@ -1,7 +1,7 @@
-"""How a schedule moves: declared, ticking, paused (N3, N4, N5).
+"""Transitions of a schedule: declare, tick, pause, resume (N3, N4, N5).
 
-Every move is a pure step from one whole record to the next, for a store that swaps them only if nobody else did
-meanwhile: so a slot makes one job however many schedulers look, and no redefinition, pause or tick undoes another.
+Every transition is a pure step from one whole record to the next, stored by compare-and-swap: so a slot makes one job
+however many schedulers run, and no redefinition, pause or tick undoes another.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from taskharbor.core.recurrence import MICROSECOND, Definition, Recurrence, deco
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import TERMINAL
 
-# With catch_up="skip", a tick that is noticed later than this was missed.
+# With catch_up="skip", a tick noticed later than this counts as missed.
 ON_TIME = timedelta(seconds=60)
 
 
 class Tick(Struct, frozen=True):
-    """One step: the next slot, and the slot that gets its job now (None: none does)."""
+    """One step: the next slot, and the slot whose job is created now (None: no job)."""
 
     slot: datetime | None
     run: datetime | None
@@ -33,7 +33,7 @@ class Tick(Struct, frozen=True):
 def declared(
     seen: Schedule | None, name: str, definition: Definition, last: JobRecord | None, now: datetime
 ) -> Schedule:
-    """The schedule as a definition wants it: pause and history stay, and so does the slot unless the times changed."""
+    """The schedule with a new definition: pause and history stay, and so does the slot unless the times changed."""
     stored = encode(definition)
     if seen is None:
         return Schedule(name=name, definition=stored, slot=first_slot(definition.when, None, None, now))
@@ -44,12 +44,12 @@ def declared(
 
 
 def paused(seen: Schedule) -> Schedule:
-    """The schedule at rest: it keeps its slot for whoever looks."""
+    """The schedule paused; its next slot stays visible."""
     return replace(seen, paused=True)
 
 
 def resumed(seen: Schedule, when: Recurrence, last: JobRecord | None, now: datetime) -> Schedule:
-    """The schedule at work again, from now on: what it did not do at rest is not made up for."""
+    """The schedule resumed from now on: ticks missed during the pause are not caught up."""
     if not seen.paused:
         return seen
     return replace(seen, paused=False, slot=first_slot(when, seen.last_slot, last, now))
@@ -63,26 +63,26 @@ def ran(seen: Schedule, tick: Tick, job_id: str | None) -> Schedule:
 
 
 def first_slot(when: Recurrence, last_slot: datetime | None, last: JobRecord | None, now: datetime) -> datetime | None:
-    """Where a schedule begins, or begins anew: behind now and behind what it has done."""
+    """The first slot of a new or changed schedule: after now and after its last run."""
     if when.mode == "fixed_delay":
         return None if is_live(last) else later(now, when.interval)
     return when.after(now if last_slot is None else max(now, last_slot))
 
 
 def is_live(run: JobRecord | None) -> bool:
-    """Whether a run has yet to end."""
+    """Whether the last run has not ended."""
     return run is not None and run.state not in TERMINAL
 
 
 def needs_last(seen: Schedule, when: Recurrence, now: datetime) -> bool:
-    """Whether `ticks` has to know what became of the last run."""
+    """Whether `ticks` needs the state of the last run."""
     if seen.paused or seen.last_job_id is None:
         return False
     return seen.slot is None or (seen.slot <= now and when.overlap == "skip")
 
 
 def ticks(seen: Schedule, when: Recurrence, last: JobRecord | None, now: datetime) -> list[Tick]:
-    """The steps to take now, one after the other; most of the time there is none."""
+    """The steps to take now, in order; usually none."""
     if seen.paused:
         return []
     if when.mode == "fixed_delay":
@@ -98,7 +98,7 @@ def ticks(seen: Schedule, when: Recurrence, last: JobRecord | None, now: datetim
 
 
 def _following(seen: Schedule, when: Recurrence, last: JobRecord | None, now: datetime) -> list[Tick]:
-    """One run after the other: while one is live there is no slot, its end makes the next."""
+    """Fixed delay: no slot while a run is live; its end sets the next slot."""
     if is_live(last):
         return [Tick(None, None)] if seen.slot is not None and seen.slot <= now else []
     if seen.slot is None:
@@ -108,7 +108,7 @@ def _following(seen: Schedule, when: Recurrence, last: JobRecord | None, now: da
 
 
 def _each(slot: datetime, when: Recurrence, busy: bool, now: datetime) -> list[Tick]:
-    """A run for every slot, of the latest `max_catch_up`; if they must not overlap, the others wait for their turn."""
+    """A run for each of the latest `max_catch_up` slots; if they must not overlap, one at a time."""
     due = _due(slot, when, now)
     if busy:
         return [Tick(due[0], None)] if due[0] != slot else []

@@ -1,4 +1,4 @@
-"""What to write: the four ways a run ends, as values that `settle` stores (D9).
+"""Transitions: the four ways a run ends, as values that `settle` stores (D9).
 
 Each carries the complete new mutable fields, so a driver copies and never computes. Which fields exist depends on the
 kind, so that an illegal combination cannot be spelled. `keep_until` is when the record may be pruned if it ends here.
@@ -34,7 +34,7 @@ class Ack(_Settlement, frozen=True, gc=False, kw_only=True, tag="ack"):
 
 
 class PutBack(_Settlement, frozen=True, gc=False, kw_only=True, tag="put_back"):
-    """The job waits in line again until `run_at`, or ends as a stop request wants it: cancelled or dead (T3)."""
+    """The job waits in line again until `run_at`, or ends as its stop request says: cancelled or dead (T3)."""
 
     run_at: datetime
 
@@ -47,7 +47,7 @@ class Fail(_Settlement, frozen=True, gc=False, kw_only=True, tag="fail"):
 
 
 class Cancel(_Settlement, frozen=True, gc=False, kw_only=True, tag="cancel"):
-    """The job is given up because that was asked for."""
+    """The job is cancelled on request."""
 
 
 Transition = Ack | PutBack | Fail | Cancel
@@ -56,5 +56,5 @@ _KINDS: dict[type[Transition], str] = {Ack: "ack", PutBack: "put_back", Fail: "f
 
 
 def settle_kind(to: Transition) -> str:
-    """The kind of settle that is asked for, whatever state it leads to (D8)."""
+    """The kind of the settle, whatever state it leads to (D8)."""
     return _KINDS[type(to)]

@@ -1,4 +1,4 @@
-"""URLs of stores: what messages may show of one (X5), and the same store with other options."""
+"""Store URLs: redacted for messages (X5), or with other options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from urllib.parse import parse_qsl, quote, urlencode
 
 _SECRET = re.compile(r"(?i)((?:pass\w*|pwd|secret|token)=)[^&]*")
-_NO_PORT = re.compile(r"(://[^/?#:@\[\]]*:)(?!\d*(?:[/?#]|$))[^/?#]*")  # a login whose @host was forgotten
+_NO_PORT = re.compile(r"(://[^/?#:@\[\]]*:)(?!\d*(?:[/?#]|$))[^/?#]*")  # credentials without an @host
 _URL = re.compile(r"[\w+.-]+://\S+")
 
 
@@ -27,7 +27,7 @@ def without_passwords(text: str) -> str:
 
 
 def with_options(url: str, **given: str | None) -> str:
-    """The URL with these options in place of its own of the same names; None takes one away."""
+    """The URL with these options set; None removes one."""
     place, _, query = url.partition("?")
     kept = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in given]
     new = [(name, value) for name, value in given.items() if value is not None]

@@ -1,7 +1,7 @@
-"""What a payload says about a workflow, and how the results of parents become an argument (K3).
+"""The wiring of a workflow step in its payload, and how results of parents become an argument (K3).
 
-Beside its arguments, the envelope of a step may hold `takes`, the shape of what its first parameter is given when it
-starts, `out`, the place of its result in that of the whole, and `outs`, how many such places there are.
+Besides its arguments, the envelope of a step may hold `takes`, the shape of the value passed to its first parameter,
+`out`, the position of its result in the workflow's result, and `outs`, the number of such positions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LIMIT = 16 * 1024 * 1024
 
 
 class Wiring(Struct, frozen=True, omit_defaults=True):
-    """`takes`, a Shape, is None for a step that is given no result, `out` for one whose result stays inside.
+    """`takes`, a Shape, is None for a step that receives no result, `out` for one whose result is not returned.
 
-    `edges` is how many parents a step has that takes something: of those that are left later on, none may slip into
-    another's place. `outs` is how many steps the result of the whole is made of: said by each of them, or by the last
-    step of all if there are none. With `collects`, a failure of this one is a part of the result as well.
+    `edges` is the number of parents of a step that takes results, so that a deleted parent is noticed and the others
+    keep their positions. `outs` is the number of steps that form the workflow's result, stored with each of them, or
+    with the last step if there are none. With `collects`, a failure of this step is part of the result too.
     """
 
-    takes: Any = None  # msgspec knows no types that name themselves
+    takes: Any = None  # msgspec does not support recursive types
     edges: int = 0
     out: Path | None = None
     outs: int | None = None
@@ -43,7 +43,7 @@ class _Envelope(Struct, frozen=True, omit_defaults=True):
 
 
 class Given(Protocol):
-    """What one parent came to."""
+    """The state and result of one parent."""
 
     @property
     def id(self) -> str: ...
@@ -58,7 +58,7 @@ class Given(Protocol):
 
 
 class TooMuch(Exception):
-    """Results that together are more than a step can be given."""
+    """The results together exceed the limit for an argument."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -67,13 +67,13 @@ _wiring = msgspec.json.Decoder(Wiring)
 
 
 def wired(payload: bytes, wiring: Wiring) -> bytes:
-    """A payload that says so."""
+    """Add the wiring to a payload."""
     said = _encode(wiring)[1:-1]
     return payload[:-1] + b"," + said + b"}" if said else payload
 
 
 def wiring_of(payload: bytes) -> Wiring:
-    """What a payload says; nothing, if it is none."""
+    """The wiring in a payload; empty if the payload has none."""
     try:
         return _wiring.decode(payload)
     except msgspec.MsgspecError:
@@ -81,7 +81,7 @@ def wiring_of(payload: bytes) -> Wiring:
 
 
 def filled(payload: bytes, parameter: str, given: Sequence[Given]) -> bytes:
-    """The payload with the argument that was still open, put together from what the parents came to."""
+    """The payload with its missing argument, built from the parents' results."""
     envelope = _decoder.decode(payload)
     assert envelope.takes is not None
     if len(given) < envelope.edges:
@@ -113,7 +113,7 @@ def _parts(takes: Shape, results: Iterator[Given]) -> Iterator[bytes]:
 
 
 def _size(given: Given) -> int:
-    """How much one parent gives, or would: results that are too large in all are not told."""
+    """The size of one parent's result, even if it was not loaded because the total is too large."""
     return given.size if given.state is State.DONE else len(_failed(given))
 
 

@@ -1,8 +1,7 @@
-"""Workflows as jobs that wait for each other: steps laid out with their edges, pure and once and for all (K1, K4).
+"""Workflows as jobs that wait for each other: the layout of steps and edges, as pure values (K1, K4).
 
-What a step is, the caller knows. A layout grows from its beginnings on, so a step only ever waits for earlier ones and
-no circle can be spelled. Where many would each wait for many, one more step is put between: edges stay about as many as
-steps.
+Steps are opaque here. A layout grows forwards, so a step only waits for earlier ones and cycles are impossible. Where
+many steps would each wait for many, a join step is put between them, so that there are about as many edges as steps.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ S = TypeVar("S")
 T = TypeVar("T")
 V = TypeVar("V")
 
-# Something for each step that a result is made of, nested as that is.
+# A value for each step of a result, nested like the result.
 Nested = Union[T, tuple["Nested[T]", ...]]  # noqa: UP007 (a generic alias that names itself)
-# How a step's argument is put together from the results of its parents, in order: 0 is one result as it is, a number n
-# a list of n results, a list its parts each by its own shape.
+# How a step's argument is built from the results of its parents, in order: 0 is a single result, n is a list of n
+# results, and a list holds the shape of each part.
 Shape = int | list["Shape"]
-# Where in the result of the whole a step's result belongs: a place among so many, from the outermost list inwards.
+# The position of a step's result in the workflow's result: (index, length) pairs from the outermost list inwards.
 Path = list[tuple[int, int]]
 
 
 class Edge(Struct, frozen=True, gc=False):
-    """An earlier step to wait for, and what its failure means; None if nothing was said about that."""
+    """An earlier step to wait for, and the policy for its failure; None if unspecified."""
 
     parent: int
     policy: str | None = None
 
 
-# The steps that a result is made of, as whoever comes next waits for them.
+# The steps of a result, as the next step waits for them.
 Outs = Nested[Edge]
 
 
 class Laid(Struct, Generic[S], frozen=True):
-    """A step in its place; `takes` is None if it makes no use of its parents' results."""
+    """A step with its dependencies; `takes` is None if it does not use its parents' results."""
 
     step: S
     edges: tuple[Edge, ...]
@@ -48,19 +47,19 @@ class Laid(Struct, Generic[S], frozen=True):
 
 
 class Layout(Generic[S]):
-    """The steps of a workflow, each after those that it waits for."""
+    """The steps of a workflow, each after the steps it waits for."""
 
     def __init__(self) -> None:
         self.laid: list[Laid[S]] = []
 
     def add(self, step: S, edges: Iterable[Edge] = (), takes: Shape | None = None) -> int:
-        """Lay a step; its number."""
+        """Add a step and return its index."""
         self.laid.append(Laid(step, tuple(edges), takes))
         return len(self.laid) - 1
 
 
 def flat(nested: Nested[T]) -> Iterator[T]:
-    """The values without their nests, in order."""
+    """The values flattened, in order."""
     if isinstance(nested, tuple):
         for part in cast("tuple[Nested[T], ...]", nested):
             yield from flat(part)
@@ -69,14 +68,14 @@ def flat(nested: Nested[T]) -> Iterator[T]:
 
 
 def said(outs: Outs, policy: str) -> Outs:
-    """The same, with this policy for those about which nothing was said yet (K4)."""
+    """The same steps, with this policy where none was specified (K4)."""
     return mapped(outs, lambda edge: Edge(edge.parent, policy) if edge.policy is None else edge)
 
 
 def policies(laid: Sequence[Laid[Any]]) -> list[tuple[str, ...]]:
-    """For each step, what the failure of each that it waits for means.
+    """For each step, the failure policy of each of its dependencies.
 
-    What nobody said is `hold`, but behind a step that a failure cancels `cancel`: then the rest is cancelled, too (K4).
+    The default is `hold`, but `cancel` after a step that a failure cancels: then the rest is cancelled too (K4).
     """
     cancelled: set[int] = set()
     found: list[tuple[str, ...]] = []
@@ -89,9 +88,9 @@ def policies(laid: Sequence[Laid[Any]]) -> list[tuple[str, ...]]:
 
 
 def joint(edges: Iterable[Edge]) -> str | None:
-    """What the failure of one step means that waits for all of these in the place of others (K4).
+    """The failure policy of a join step that waits for all of these on behalf of others (K4).
 
-    It cancels those if one of these would, and is collected only if all of these are.
+    It cancels if one of these would, and collects only if all of these do.
     """
     policies = {edge.policy for edge in edges}
     if "cancel" in policies:
@@ -100,7 +99,7 @@ def joint(edges: Iterable[Edge]) -> str | None:
 
 
 def shape(outs: Nested[Any]) -> Shape:
-    """How the results of these steps are put together."""
+    """The shape of the combined results of these steps."""
     if not isinstance(outs, tuple):
         return 0
     shapes = [shape(out) for out in cast("tuple[Nested[Any], ...]", outs)]
@@ -108,7 +107,7 @@ def shape(outs: Nested[Any]) -> Shape:
 
 
 def paths(nested: Nested[T]) -> Iterator[tuple[T, Path]]:
-    """The place of each value in the whole."""
+    """The position of each value in the whole."""
     if isinstance(nested, tuple):
         parts = cast("tuple[Nested[T], ...]", nested)
         for place, part in enumerate(parts):
@@ -119,7 +118,7 @@ def paths(nested: Nested[T]) -> Iterator[tuple[T, Path]]:
 
 
 def assembled(places: Iterable[tuple[Path, T]]) -> Nested[T]:
-    """The values nested by their paths; what has no value anywhere inside is an empty list."""
+    """The values nested by their paths; a list without any value is empty."""
     whole: list[Any] = [[]]
     for path, value in places:
         inside, place = whole, 0
@@ -138,14 +137,14 @@ def _frozen(nested: Any) -> Any:
 
 
 def mapped(nested: Nested[T], change: Callable[[T], V]) -> Nested[V]:
-    """Nested alike, with each value changed."""
+    """The same nesting, with each value mapped."""
     if isinstance(nested, tuple):
         return tuple(mapped(part, change) for part in cast("tuple[Nested[T], ...]", nested))
     return change(nested)
 
 
 class Standing(StrEnum):
-    """How a workflow is doing."""
+    """The state of a workflow."""
 
     RUNNING = "running"
     HELD = "held"
@@ -155,9 +154,9 @@ class Standing(StrEnum):
 
 
 def standing(states: Mapping[State, int], results: Iterable[State] | None = None) -> Standing | None:
-    """What the states of all its jobs say, and if those do not decide, the states of the ones its result is made of.
+    """The workflow's state from the states of all its jobs and, if those do not decide, of the jobs of its result.
 
-    None if those are needed. It is held if jobs wait and nothing is left that could release them: one has failed.
+    None if the latter are needed. It is held if jobs wait and nothing can release them: one has failed.
     """
     if states.get(READY) or states.get(INFLIGHT):
         return Standing.RUNNING

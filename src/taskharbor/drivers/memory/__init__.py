@@ -1,6 +1,6 @@
 """The memory driver: the contract in dicts and heaps, written to be read.
 
-Ephemeral: for tests, and as the model that every other driver is held against.
+Not persistent: for tests, and as the model that every other driver is compared with.
 
 Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
 """
@@ -14,7 +14,7 @@ __all__ = ["MemoryDriver", "connect"]
 
 
 async def connect(url: SplitResult, options: dict[str, str]) -> MemoryDriver:
-    """A new, empty store: `memory://` names no place, so there is nothing to share or reopen."""
+    """Open a new, empty store: `memory://` has no location, so nothing can be shared or reopened."""
     if url.netloc or url.path not in ("", "/"):
         raise ConfigError("memory:// takes no host and no path: every harbor gets a store of its own")
     options.pop("namespace", None)

@@ -50,7 +50,7 @@ ENDED = frozenset({Shown.DONE, Shown.DLQ, Shown.CANCELLED})
 
 
 class MemoryDriver:
-    """A store that lives and dies with its process. `chance` makes the tokens, for runs from a seed."""
+    """A store that lives as long as its process. `chance` generates the tokens, for seeded runs."""
 
     name = "memory"
     ephemeral = True
@@ -71,8 +71,8 @@ class MemoryDriver:
 
     @contextmanager
     def _step(self) -> Generator[Store]:
-        if self._pid != os.getpid():  # before the lock, which a thread of the parent may have held for ever
-            raise DriverForked("a memory store stays with its process: jobs of this one would never get there")
+        if self._pid != os.getpid():  # before taking the lock, which a parent thread may have held at the fork
+            raise DriverForked("a memory store belongs to the process that opened it; a child has only a copy")
         with self._lock:
             if self._closed:
                 raise DriverClosed("this memory driver was closed")

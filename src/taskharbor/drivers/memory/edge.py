@@ -1,4 +1,4 @@
-"""What ties a child to a parent."""
+"""The edge from a child to a parent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The line of one store: who is next, by queues that are never searched.
+"""The order of jobs in one store, kept so that the next job is found without a search.
 
-An entry is a ticket for a place in line. A job holds at most one valid ticket, so moving a job is a new ticket; an old
-one is dropped when it surfaces.
+An entry is a ticket for a position in line. A job holds at most one valid ticket, so moving a job is a new ticket; an
+old one is dropped when it surfaces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Ticket = tuple[datetime, int, int, str]
 
 
 class Line:
-    """Places of due and future jobs, per queue and priority, in the order of D11."""
+    """Positions of due and future jobs, per queue and priority, in the order of D11."""
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[int, Ordered[Ticket]]] = {}
@@ -24,7 +24,7 @@ class Line:
         self._numbers = count()
 
     def put(self, id: str, queue: str, priority: int, due: datetime, seq: int) -> None:
-        """Give the job a place, instead of the one it had."""
+        """Put the job in line, replacing its old position."""
         number = self._tickets[id] = next(self._numbers)
         rows = self._rows.setdefault(queue, {})
         row = rows.get(priority)
@@ -37,7 +37,7 @@ class Line:
         return self._tickets.pop(id, None) is not None
 
     def take(self, queue: str, now: datetime, limit: int, fits: Callable[[str], bool]) -> list[str]:
-        """Take up to `limit` jobs that are due and fit, best first; those that do not fit keep their places."""
+        """Take up to `limit` due jobs that fit, best first; those that do not fit keep their positions."""
         taken: list[str] = []
         rows = self._rows.get(queue, {})
         for priority in sorted(rows, reverse=True):

@@ -1,4 +1,4 @@
-"""Entries in their order, for what nearly always comes in order already."""
+"""A sorted queue for entries that mostly arrive in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T", bound="tuple[datetime, *tuple[Any, ...]]")
 
 
 class Ordered(Generic[T]):
-    """A queue of tuples that begin with a time. One that belongs at the end is appended; a heap takes the others."""
+    """A queue of tuples that begin with a time. Entries in order are appended; a heap holds the others."""
 
     __slots__ = ("_heap", "_tail")
 
@@ -20,7 +20,7 @@ class Ordered(Generic[T]):
         self._heap: list[T] = []
 
     def put(self, entry: T) -> None:
-        """Add an entry at its place."""
+        """Add an entry in order."""
         if not self._tail or entry > self._tail[-1]:
             self._tail.append(entry)
         else:

@@ -1,4 +1,4 @@
-"""Many records at a glance: workflows by their states, dead jobs by what they died of."""
+"""Summaries of many records: workflows by state, dead jobs by cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskharbor.driver import DeadGroup, WorkflowCounts
 def workflows(
     jobs: Iterable[JobRecord], limit: int, after: str | None, ids: Sequence[str] | None
 ) -> list[WorkflowCounts]:
-    """How many jobs of workflows are in which state (K5)."""
+    """Count the jobs of workflows by state (K5)."""
     members: dict[str, list[JobRecord]] = {}
     for job in jobs:
         if job.workflow_id is not None and (ids is None or job.workflow_id in ids):
@@ -32,7 +32,7 @@ def workflows(
 
 
 def dead_groups(jobs: Iterable[JobRecord], where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
-    """Dead jobs by what they died of (Q1)."""
+    """Group dead jobs by cause (Q1)."""
     groups: dict[str, list[JobRecord]] = {}
     for job in jobs:
         if job.state is DLQ and where.matches(job, now):

@@ -1,4 +1,4 @@
-"""What a store must do, spelled out: one plain method per verb, each a whole step, over `core.evolve`.
+"""The reference store: one plain method per verb, each one atomic step, over `core.evolve`.
 
 Single-threaded; `driver.py` beside it adds the lock and the async face.
 """
@@ -125,14 +125,14 @@ class Store:
         return all(id not in self.jobs or self.jobs[id].state in TERMINAL for id in ids)
 
     def newest_first(self, after: str | None, *, unfinished: bool) -> list[str]:
-        """The ids of all jobs behind this one, or of those that have not ended."""
+        """The ids of all jobs that depend on this one, or only of those that have not ended."""
         seq = self._seq
         ids = [id for id in reversed(self.jobs) if not unfinished or self.jobs[id].completed_at is None]
         last = None if after is None else seq.get(after)
         return ids if last is None else [id for id in ids if seq[id] < last]
 
     def find_key(self, key: str, now: datetime) -> str | None:
-        """The id that a living key stands for (I3)."""
+        """The id of the job or workflow that holds a key in force (I3)."""
         known = self._living_key(key, now)
         return None if known is None else known.owner
 
@@ -177,7 +177,7 @@ class Store:
             self._line.put(job.id, job.queue, job.priority, effective_due(job), self._seq[job.id])
 
     def _first_lease(self) -> LeaseEntry | None:
-        """The lease that runs out first; entries of leases that are over go."""
+        """The lease that runs out first; drops entries of leases that have ended."""
         while (entry := self._leases.first()) is not None and not self._is_current(entry):
             self._leases.drop_first()
         return entry
@@ -198,7 +198,7 @@ class Store:
         return Extended(job.lease.expires_at, asked and not dies, asked and dies)
 
     def settle(self, to: Transition, now: datetime) -> Verdict:
-        """Write one outcome, with its new jobs and its effect on dependants, if the token may (D7-D9)."""
+        """Write one outcome, with its new jobs and its effect on dependants, if the token is valid (D7-D9)."""
         job = self.jobs.get(to.id)
         verdict = settle_verdict(job, to, now)
         if job is None or verdict != "ok":
@@ -215,7 +215,7 @@ class Store:
         return verdict
 
     def _tell_children(self, id: str, now: datetime) -> None:
-        """Carry a terminal move on to the dependants, and from cancelled ones, kept as long, to theirs (K2, K4)."""
+        """Apply a parent's end to its dependants, and of cancelled ones to theirs, with the same retention (K2, K4)."""
         ended, keep_until = [id], self.jobs[id].keep_until
         while ended:
             parent = self.jobs[ended.pop()]
@@ -232,7 +232,7 @@ class Store:
                     ended.append(child.id)
 
     def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        """Withdraw jobs in line, and ask the holders of inflight ones to stop (T3)."""
+        """Cancel jobs in line, and request a stop of inflight ones (T3)."""
         answers: list[Cancellation] = [self._cancel(id, now, keep_until) for id in ids]
         for id, answer in zip(ids, answers, strict=True):
             if answer == "cancelled":
@@ -253,7 +253,7 @@ class Store:
         return "cancelled"
 
     def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
+        """Dead-letter jobs in line, and request a stop of inflight ones (Q4)."""
         answers: list[DeadLettering] = [self._dead_letter(death, now) for death in deaths]
         for death, answer in zip(deaths, answers, strict=True):
             if answer == "dead":
@@ -274,7 +274,7 @@ class Store:
         return "dead"
 
     def delete(self, id: str) -> Deletion:
-        """Remove one terminal job that nobody needs."""
+        """Delete one ended job that no dependant needs."""
         job = self.jobs.get(id)
         if job is None:
             return "missing"
@@ -286,7 +286,7 @@ class Store:
         return "deleted"
 
     def _is_needed(self, id: str) -> bool:
-        """Whether a dependant is not done: one that is dead may be replayed, and takes the results again (K3)."""
+        """Whether a dependant is not done: a dead one may be replayed and needs the results again (K3)."""
         return any(not edge.satisfied or self.jobs[edge.child].state is not DONE for edge in self.children.get(id, ()))
 
     def _remove(self, job: JobRecord) -> None:
@@ -304,7 +304,7 @@ class Store:
                 self.free_workflow_key(job.workflow_id)
 
     def free_workflow_key(self, workflow_id: str) -> bool:
-        """Forget the key that stands for a workflow (I2)."""
+        """Delete the key of a workflow (I2)."""
         known = len(self.keys)
         self.keys = {key: record for key, record in self.keys.items() if record.owner != workflow_id}
         return len(self.keys) < known
@@ -318,14 +318,14 @@ class Store:
         return known is not None and known.owner == job.id
 
     def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        """Put dead or cancelled jobs back in line (Q2), each behind those of its parents that run again too (Q3)."""
+        """Put dead or cancelled jobs back in line (Q2), each waiting for those parents that run again too (Q3)."""
         again = {it.id for it in replays if it.id in self.jobs and self.jobs[it.id].state in (DLQ, CANCELLED)}
         for id in again:
             self._reopen(id, again)
         return [self._replay(replay, now) for replay in replays]
 
     def _reopen(self, id: str, again: Set[str]) -> None:
-        """Let a job wait once more for parents whose failure it had collected, and that run again."""
+        """Let a job wait again for replayed parents whose failure it had collected."""
         for edge in self.parents.get(id, ()):
             if edge.satisfied and (edge.parent in again or self.jobs[edge.parent].state not in TERMINAL):
                 edge.satisfied = False
@@ -347,7 +347,7 @@ class Store:
         return "replayed" if kept else "replayed_without_key"
 
     def _take_key(self, replay: Replay, job: JobRecord, now: datetime) -> bool:
-        """Let a replayed job have its key; False if another job or workflow holds it."""
+        """Give a replayed job its key back; False if another job or workflow holds it."""
         key = replay.idempotency_key
         if key is None or self._owns_key(replace(job, idempotency_key=key)):
             return True
@@ -377,7 +377,7 @@ class Store:
         ]
 
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
-        """End what expired and what was left behind after a request to stop (T1, N1)."""
+        """End jobs that expired, and lapsed ones with a stop request (T1, N1)."""
         while self._expiring and self._expiring[0][0] <= now:
             self._stopping[heappop(self._expiring)[1]] = None
         swept = 0
@@ -385,7 +385,7 @@ class Store:
             job = self.jobs.get(id)
             if job is None or job.state in TERMINAL:
                 del self._stopping[id]
-            elif not _is_unwanted(job, now):  # an earlier `now` than the last sweep's, or a replayed job
+            elif not _is_unwanted(job, now):  # `now` is earlier than the last sweep's, or the job was replayed
                 del self._stopping[id]
                 if job.expires_at is not None:
                     heappush(self._expiring, (job.expires_at, id))
@@ -398,7 +398,7 @@ class Store:
         return swept
 
     def prune(self, now: datetime, limit: int) -> int:
-        """Forget what was kept long enough and is needed no more (X8)."""
+        """Delete records whose retention has run out and that nothing needs (X8)."""
         over: dict[str, JobRecord] = {}
         kept: list[tuple[datetime, int, str]] = []
         while len(over) < limit and self._ended and self._ended[0][0] <= now:
@@ -420,12 +420,12 @@ class Store:
         return len(over)
 
     def _last_members(self, workflow: str, limit: int) -> dict[str, JobRecord]:
-        """Of a workflow that may go: those that wait before those that they wait for."""
+        """The jobs of a workflow to be deleted, dependants before their parents."""
         ids = sorted(self._members[workflow], key=self._seq.__getitem__, reverse=True)
         return {id: self.jobs[id] for id in ids[:limit]}
 
     def _is_kept(self, workflow: str, now: datetime) -> bool:
-        """Whether a workflow has to stay; then all of it stays as long."""
+        """Whether a workflow must be kept, and with it all of its jobs."""
         until = self._kept_until(workflow, now)
         if until <= now:
             return False
@@ -453,7 +453,7 @@ class Store:
         return lease is not None and lease.token == token and lease.expires_at == expires_at
 
     def _write(self, job: JobRecord) -> JobRecord:
-        """Put a record in place, with everything that is derived from it."""
+        """Store a record and everything derived from it."""
         id, state, lease = job.id, job.state, job.lease
         before = self.jobs.get(id)
         self.jobs[id] = job
@@ -475,7 +475,7 @@ def _without_key(replay: Replay) -> Replay:
 
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
-    """Whether nobody holds the job and nothing keeps it from running."""
+    """Whether the job has no lease and nothing keeps it from running."""
     return not _is_held(job, now) and not _is_unwanted(job, now)
 
 

@@ -19,7 +19,7 @@ POSTGRES_ONLY = {
     *("enqueue_one", "enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "key_hold_workflow", "reserve_on"),
     *("settle_ended", "hold", "hold_ended", "dependants_release_ended", "delete_hold", "replay_parents"),
-    *("location", "version", "ranks", "is_live", "schedule_hold"),
+    *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum"),
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.
 SQLITE_ONLY = {

@@ -10,19 +10,20 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from taskharbor.core import evolve
+from taskharbor.core import evolve, tally
 from taskharbor.core import filter as filters
 from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
-from taskharbor.driver import Group, Swap, Tally
+from taskharbor.core.transition import Transition
+from taskharbor.driver import Group, Swap
 from taskharbor.drivers.memory import driver as memory_driver
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
 from taskharbor.drivers.memory.store import Store
-from taskharbor.errors import JobExists
+from taskharbor.errors import JobExists, LeaseError
 
 from .mutant import MutantRegistry
 
@@ -365,14 +366,39 @@ async def counts_hide_the_pause(counts: Any, driver: MemoryDriver, now: datetime
     return [replace(each, paused=False) for each in await counts(driver, now)]
 
 
-@mutant((MemoryDriver, "count"), by="test_D13_totals_add_up")
-async def totals_do_not_add_up(
-    count: Any, driver: MemoryDriver, tallies: Sequence[Tally], forget_before: datetime
-) -> Any:
+@mutant((MemoryDriver, "_count"), by="test_D9_outcomes_of_every_kind_in_one_batch_add_up")
+def totals_do_not_add_up(count: Any, driver: MemoryDriver, settled: Sequence[Transition], now: datetime) -> None:
     """A minute counted twice shows its last count only."""
-    for tally in tallies:
-        driver._counts.pop((tally.minute, tally.queue, tally.task, tally.outcome), None)
-    return await count(driver, tallies, forget_before)
+    driver._tallies.clear()
+    count(driver, settled, now)
+
+
+@mutant((MemoryDriver, "settle"), by="test_D7_a_refused_settle_counts_nothing[ack]")
+async def refused_runs_count(
+    settle: Any, driver: MemoryDriver, transitions: Sequence[Transition], now: datetime
+) -> Any:
+    """Outcomes that were not written are in the totals."""
+    verdicts = await settle(driver, transitions, now)
+    refused = [to for to, verdict in zip(transitions, verdicts, strict=True) if isinstance(verdict, LeaseError)]
+    driver._count(refused, now)
+    return verdicts
+
+
+@mutant((MemoryDriver, "settle"), by="test_D8_a_repeated_settle_is_not_counted_again[ack]")
+async def repeated_runs_count(
+    settle: Any, driver: MemoryDriver, transitions: Sequence[Transition], now: datetime
+) -> Any:
+    """A settle whose reply was lost is in the totals twice."""
+    verdicts = await settle(driver, transitions, now)
+    driver._count([to for to, verdict in zip(transitions, verdicts, strict=True) if verdict == "replayed"], now)
+    return verdicts
+
+
+@mutant((tally, "key_of"), by="test_D9_what_did_not_start_is_counted_apart")
+def unstarted_jobs_are_runs(key_of: Any, to: Transition) -> Any:
+    """Jobs that were put back without a run are runs of no length."""
+    key = key_of(to)
+    return key and (*key[:2], key[2].removeprefix(tally.NOT_STARTED))
 
 
 @mutant((filters, "_fits"), by="test_D13_query_chooses_what_the_filter_says[underscore is no wildcard]")

@@ -360,6 +360,12 @@ def sql_last_death_is_the_youngest(sql: str) -> str:
     return instead(sql, "ORDER BY completed_at DESC, id DESC", "ORDER BY seq DESC")
 
 
+@mutant((settle, "ADD"), by="test_D9_outcomes_of_every_kind_in_one_batch_add_up")
+def sql_totals_do_not_add_up(sql: str) -> str:
+    """A total shows the last settle only."""
+    return instead(sql, "count = count + ?5", "count = ?5")
+
+
 @mutant((records, "PUT"), by="test_N3_a_swap_creates_changes_and_removes")
 def sql_swap_keeps_what_there_is(sql: str) -> str:
     """A schedule stays as it was first created."""

@@ -302,7 +302,7 @@ async def test_an_unknown_task_is_a_warning_once_a_minute(caplog: pytest.LogCapt
 @virtual
 async def test_the_memory_of_unknown_tasks_is_bounded() -> None:
     """F8: names come from the store, and nothing bounds how many there are."""
-    observer = Observer(LoopClock())
+    observer = Observer()
     now = LoopClock()()
     for number in range(MOST_UNKNOWN + 5):
         observer._tell_unknown(f"task-{number}", now)

@@ -24,7 +24,17 @@ from taskharbor.testing.faults import verbs
 from world import World, time, until, virtual
 
 RESUME_WITHIN = 5.0
-EVERY_VERB = ["enqueue", "reserve", "extend_lease", "settle", *verbs(WaitForWork), "sweep", "prune", "beat", "count"]
+EVERY_VERB = [
+    "enqueue",
+    "reserve",
+    "extend_lease",
+    "settle",
+    *verbs(WaitForWork),
+    "sweep",
+    "prune",
+    "beat",
+    "forget_tallies",
+]
 
 
 @virtual
@@ -392,10 +402,14 @@ async def test_what_waiting_does_not_mend_ends_a_worker_at_once(error: Exception
     assert time() == 0
 
 
+def down(verb: str) -> bool:
+    return verb == "settle" and time() < 20
+
+
 @virtual
 async def test_tallies_of_an_outage_are_added_up_afterwards() -> None:
-    """D13: a total that the store did not take is kept for the next round."""
-    world = World(lambda inner: LostRequest(inner, lambda verb: verb == "count" and time() < 60))
+    """D9, X3: each run once, by a settle that was lost, or whose reply was."""
+    world = World(lambda inner: LostReply(LostRequest(inner, down), down))
 
     @world.harbor.task
     async def work() -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from taskharbor import Retry, Snooze, current
 from taskharbor.driver import Tally
 from taskharbor.errors import JobCancelled
+from taskharbor.manager import TaskManager
 from taskharbor.worker import upkeep
+from taskharbor.worker.tallies import totals
 from world import World, time, until, virtual
 
 
@@ -169,16 +171,14 @@ async def test_totals_tell_what_did_not_start() -> None:
     assert totals == {("released", put_back.count, 0), ("done", 2, 8)}
 
 
-@virtual
-async def test_totals_of_one_outcome_are_one_row_whether_they_started_or_not() -> None:
+def test_totals_of_one_outcome_are_one_row_whether_they_started_or_not() -> None:
     """D13: jobs that a worker returned at its stop, beside those that never started."""
-    world = World()
-    minute = world.clock().replace(second=0, microsecond=0)
-    rows = [Tally(minute, "q", "t", "not_started:released", 3), Tally(minute, "q", "t", "released", 2, 10.0)]
-    await world.memory.count(rows, minute - timedelta(hours=1))
-    found = await world.harbor.admin.astats()
-    assert found.tallies == [Tally(minute, "q", "t", "released", 5, 10.0)]
-    assert found.unstarted == [Tally(minute, "q", "t", "released", 3)]
+    minute = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = [Tally(minute, "q", "t", "not_started:released", 3), Tally(minute, "q", "t", "released", 2, 10.0, 4.0)]
+    assert totals(rows) == (
+        [Tally(minute, "q", "t", "released", 5, 10.0, 4.0)],
+        [Tally(minute, "q", "t", "released", 3)],
+    )
 
 
 @virtual
@@ -210,37 +210,78 @@ async def test_upkeep_does_not_hold_up_the_jobs() -> None:
 
 
 @virtual
-async def test_totals_say_when_a_killed_worker_took_some_along() -> None:
-    """C: partial from the first report it missed on, and still when its record is forgotten."""
+async def test_totals_are_there_with_the_outcome() -> None:
+    """D9: while the worker runs on; a kill takes none along."""
     world = World()
+
+    @world.harbor.task
+    async def work() -> None:
+        await asyncio.sleep(3)
+
+    async with world.worker():
+        await (await work.aenqueue()).aresult()
+        (total,) = (await world.harbor.admin.astats()).tallies
+        assert (total.outcome, total.count, total.seconds, total.waited) == ("done", 1, 3, 0)
+
+
+@virtual
+async def test_a_killed_worker_is_forgotten_after_an_hour() -> None:
+    """D13: its last report stays readable so long."""
+    world = World()
+
+    async with world.worker():
+        await asyncio.sleep(5)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+    for minutes in (59, 61):
+        await world.memory.beat(replace(seen, id=f"{minutes}", seen_at=world.clock() - timedelta(minutes=minutes)))
+    async with world.worker() as last:
+        await asyncio.sleep(15)
+        known = await world.memory.workers(world.clock() - timedelta(days=1))
+        assert {worker.id for worker in known} == {"59", last.id}
+
+
+@virtual
+async def test_old_totals_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D13: by workers that count new ones."""
+    monkeypatch.setattr(upkeep, "KEEP_TALLIES", timedelta(minutes=2))
+    world, kept = World(), list[int]()
 
     @world.harbor.task
     async def work() -> None: ...
 
-    stats = world.harbor.admin.astats
-    async with world.worker() as worker:
-        await work.aenqueue()
+    async with world.worker():
+        for _ in range(8):
+            await (await work.aenqueue()).aresult()
+            await asyncio.sleep(60)
+            kept.append(len(await world.memory.tallies(world.clock() - timedelta(days=1))))
+    assert kept[:2] == [1, 2]
+    assert max(kept) <= 3
+
+
+@virtual
+async def test_a_run_that_is_stopped_for_a_dead_letter_counts_as_dead() -> None:
+    """D9, Q4: the worker puts it back, and the store ends it."""
+    world = World()
+
+    @world.harbor.task
+    async def work() -> None:
+        await asyncio.sleep(600)
+
+    async with world.worker():
+        job = await work.aenqueue()
         await asyncio.sleep(5)
-        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
-    await world.memory.beat(replace(seen, id="killed", seen_at=world.clock()))
-    assert (await stats()).partial is None  # it may be alive
-    await asyncio.sleep(25)
-    found = await stats()
-    assert found.partial == (
-        "killed (last seen 25 s ago) stopped without a shutdown: up to ten seconds of runs are not counted"
-    )
-    assert sum(tally.count for tally in found.tallies) == 1
-    for number in range(4):
-        await world.memory.beat(replace(seen, id=f"other{number}", seen_at=world.clock() - timedelta(seconds=60)))
-    assert "and 2 more stopped" in ((await stats()).partial or "")
-    for name in ("killed", "other0", "other1", "other2", "other3"):
-        await world.memory.beat(replace(seen, id=name, seen_at=world.clock() - timedelta(minutes=61)))
-    async with world.worker() as last:
-        await asyncio.sleep(15)
-        assert [known.id for known in await world.memory.workers(world.clock() - timedelta(days=1))] == [last.id]
-        assert (await stats(600)).partial is None
-        found = await stats(7200)
-    assert found.partial is not None
-    assert "workers stopped without a shutdown, the last at " in found.partial
-    assert {tally.outcome for tally in found.tallies} == {"done"}
-    assert worker.id not in found.partial
+        await world.harbor.admin.jobs.adead_letter([job.id], reason="wrong customer")
+        await asyncio.sleep(30)
+    (total,) = (await world.harbor.admin.astats()).tallies
+    assert (total.outcome, total.count) == ("dlq", 1)
+
+
+@virtual
+async def test_tasks_of_agents_are_not_in_the_totals() -> None:
+    """D9, M1: their claims are not runs of a worker."""
+    world = World()
+    manager = TaskManager(world.memory, clock=world.clock)
+    task = await manager.asubmit(b"x")
+    await manager.aclaim(task, "agent")
+    await manager.acomplete(task, "agent", b"1")
+    assert (await world.harbor.admin.astats()).tallies == []

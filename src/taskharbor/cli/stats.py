@@ -42,15 +42,12 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
                 "workers": [facts_of(worker, now) for worker in found.workers],
                 "since_seconds": since,
                 "totals": totals,
-                "partial": found.partial,
             }
         )
         return
     _show_queues(found.queues, now, wide)
     _show_workers(found.workers, now, wide)
     _show_totals(totals, since, wide)
-    if found.partial is not None:
-        output.say(f"These totals are partial: {found.partial}.", "yellow", wrap=True)
 
 
 def _totals(tallies: Sequence[Tally], unstarted: Sequence[Tally]) -> list[dict[str, Any]]:
@@ -96,7 +93,7 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) ->
 def _show_totals(totals: list[dict[str, Any]], since: float, wide: bool) -> None:
     output.heading(f"Runs of the last {length(since)}")
     if not totals:
-        output.say("none (workers report every ten seconds)", "dim")
+        output.say("none", "dim")
         return
     columns = [
         Column("TASK", least=16, keep_end=True),

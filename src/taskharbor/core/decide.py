@@ -26,6 +26,7 @@ from taskharbor.core.outcome import (
     Succeeded,
 )
 from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.tally import CANCELLED, DEAD, DONE, RELEASED, RETRIED, Increment
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 
@@ -99,6 +100,7 @@ def decide(
                 last_error=job.last_error,
                 failed_at=job.failed_at,
                 failures=job.failures,
+                increment=_counted(job, CANCELLED),
             )
         case _:
             assert_never(outcome)
@@ -117,7 +119,15 @@ def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime
         failures=job.failures,
         result=outcome.result,
         new_jobs=outcome.new_jobs,
+        increment=Increment(job.queue, job.type, DONE, job.due_at),
     )
+
+
+def dead_by_hand(to: Transition) -> Transition:
+    """The transition of a run that was stopped to dead-letter its job: it counts as dead, unless the run failed."""
+    if to.increment is None or to.increment.outcome != RELEASED:
+        return to
+    return replace(to, increment=replace(to.increment, outcome=DEAD))
 
 
 def dead_letter(job: JobRecord, reason: str, retention: Retention, now: datetime) -> DeadLetter:
@@ -162,6 +172,7 @@ def _after_failure(
         failed_at=now,
         failures=_kept(job, entry),
         run_at=later(now, delay),
+        increment=_counted(job, RETRIED),
     )
 
 
@@ -202,6 +213,7 @@ def _put_back(
         failed_at=job.failed_at,
         failures=job.failures,
         run_at=run_at,
+        increment=_counted(job, RELEASED),
     )
 
 
@@ -219,7 +231,12 @@ def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now
         failures=_kept(job, entry),
         reason=reason,
         fingerprint=fingerprint(job.type, entry.kind, entry.message),
+        increment=_counted(job, DEAD),
     )
+
+
+def _counted(job: JobRecord, outcome: str) -> Increment:
+    return Increment(job.queue, job.type, outcome, job.due_at)
 
 
 def _entry(job: JobRecord, failed: Failed, now: datetime, attempt: int | None = None) -> Failure:

@@ -1,7 +1,8 @@
 """Transitions: the four ways a run ends, as values that `settle` stores (D9).
 
 Each carries the complete new mutable fields, so a driver copies and never computes. Which fields exist depends on the
-kind, so that an illegal combination cannot be spelled. `keep_until` is when the record may be pruned if it ends here.
+kind, so that an illegal combination cannot be spelled. `keep_until` is when the record may be pruned if it ends here;
+`increment` is what the run adds to the totals, None if it is not counted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from taskharbor.core.job import Failure, NewJob
+from taskharbor.core.tally import Increment
 
 
 class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
@@ -25,6 +27,7 @@ class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
     failed_at: datetime | None = None
     failures: tuple[Failure, ...] = ()
     new_jobs: tuple[NewJob, ...] = ()
+    increment: Increment | None = None
 
 
 class Ack(_Settlement, frozen=True, gc=False, kw_only=True, tag="ack"):

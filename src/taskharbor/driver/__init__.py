@@ -28,12 +28,13 @@ from taskharbor.core.group import Enqueued, Group, GroupResult
 from taskharbor.core.lease import Extended, Report, Verdict
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps.forget import PRUNE_AGAIN
+from taskharbor.core.tally import Increment, Tally
 from taskharbor.driver.engine import ServerClock, WaitForWork
 from taskharbor.driver.managing import Manage
 from taskharbor.driver.migration import Connect, Migrates, Migration
 from taskharbor.driver.offers import COMMON, SPECIAL, capability, offered
 from taskharbor.driver.reading import DeadGroup, Inspect, QueueCounts
-from taskharbor.driver.registry import Counters, Registry, Tally, WorkerRecord
+from taskharbor.driver.registry import Counters, Registry, WorkerRecord
 from taskharbor.driver.schedules import Schedules
 from taskharbor.driver.transactions import OwnTransaction, Transaction, Within, at_once
 from taskharbor.driver.upkeep import Maintain
@@ -56,6 +57,7 @@ __all__ = [
     "Extended",
     "Group",
     "GroupResult",
+    "Increment",
     "Inspect",
     "Maintain",
     "Manage",

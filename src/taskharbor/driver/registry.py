@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
+
+from taskharbor.core.tally import Tally
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
@@ -43,28 +44,18 @@ class Registry(Protocol):
         ...
 
 
-class Tally(Struct, frozen=True):
-    """How many runs of a task ended how, within one minute."""
-
-    minute: datetime
-    queue: str
-    task: str
-    outcome: str
-    count: int
-    seconds: float = 0.0
-
-
 @runtime_checkable
 class Counters(Protocol):
-    """Totals per minute, bounded in time.
+    """Totals of runs per minute, bounded in time. `settle` adds to them, in the step that writes the outcome (D9).
 
-    Called by workers every ten seconds and by `harbor.admin.stats`.
+    Called by `harbor.admin.stats`, and by workers every ten seconds to forget old minutes. A driver without it ignores
+    the increments that `settle` is given.
     """
-
-    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
-        """Add to the totals, and forget minutes before `forget_before`."""
-        ...
 
     async def tallies(self, since: datetime) -> list[Tally]:
         """The totals of the minutes at or after `since`, in order of time and names."""
+        ...
+
+    async def forget_tallies(self, before: datetime) -> None:
+        """Forget the minutes before that time."""
         ...

@@ -57,7 +57,11 @@ class Driver(Protocol):
         ...
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        """Write outcomes, each fenced by its token (D7, D8), with new jobs and effects on dependants (D9, K2)."""
+        """Write outcomes, each fenced by its token (D7, D8), with new jobs and effects on dependants (D9, K2).
+
+        A driver with `Counters` adds the increments of what it accepts to the totals in the same step
+        (`core.tally.tallies` sums them up); what is refused or repeated counts nothing.
+        """
         ...
 
     async def close(self) -> None:

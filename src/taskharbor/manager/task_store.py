@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from taskharbor.client.session import Session
 from taskharbor.core.decide import later
 from taskharbor.core.evolve import Replay
@@ -76,8 +78,11 @@ class TaskStore:
         return (await self._driver.extend_lease([Report(job.id, token, progress=progress)], self.now, lease))[0]
 
     async def settle(self, to: Transition, now: datetime) -> Verdict:
-        """Write an outcome at the time it was decided, so that a failure has the time of its settle."""
-        return (await self._driver.settle([to], now))[0]
+        """Write an outcome at the time it was decided, so that a failure has the time of its settle.
+
+        Claims of agents are not runs of a worker: the totals leave them out.
+        """
+        return (await self._driver.settle([replace(to, increment=None)], now))[0]
 
     async def replay(self, job: JobRecord) -> bool:
         """Put a failed task back in its old place with its key; False if it has changed."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.core.decide import admit, decide, later, succeed
+from taskharbor.core.decide import admit, dead_by_hand, decide, later, succeed
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Outcome, Succeeded
 from taskharbor.core.transition import Ack, Fail, PutBack, Transition
@@ -46,8 +46,8 @@ class Decider:
         now = self._now()
         to = decide(job, outcome, retry, self._retention, now, self._rng)
         if not_before and isinstance(to, PutBack):
-            return replace(to, run_at=max(to.run_at, later(now, not_before)))
-        return to
+            to = replace(to, run_at=max(to.run_at, later(now, not_before)))
+        return dead_by_hand(to) if run.stop == "dead_letter" else to
 
     def decide_successes(self, pending: Iterable[Pending]) -> list[Settlement]:
         """The same for the successes among these, all at one time. The others are decided already and stay as they are:

@@ -1,4 +1,4 @@
-"""A worker's log records about its jobs, and totals per minute.
+"""A worker's log records about its jobs.
 
 Loggers are `taskharbor.*`; nothing here configures handlers. `JobFilter` puts job id, task and attempt on every record
 that is logged inside a job, whatever logs it.
@@ -7,25 +7,21 @@ that is logged inside a job, whatever logs it.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
-from taskharbor.core.last_run import last_run
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
 from taskharbor.core.overrun import spread_of
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.driver import Tally
 from taskharbor.errors import LeaseError
 from taskharbor.worker.context import running
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.own_frames import own_frames
 from taskharbor.worker.running import JobRun, Stop
-from taskharbor.worker.tallies import not_started
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
@@ -38,7 +34,6 @@ UNKNOWN = (
     "imported (--include, or include in [tool.taskharbor]), this worker runs other code than the enqueuer (a deploy "
     "under way), the task was renamed, or another application uses the same store"
 )
-TallyKey = tuple[datetime, str, str, str]
 
 
 class JobFilter(logging.Filter):
@@ -55,45 +50,29 @@ class JobFilter(logging.Filter):
 
 
 class Observer:
-    """Counts and logs what became of each run."""
+    """Logs what became of each run, and counts runs for the worker itself; totals are the store's (D9)."""
 
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        self._now = now
-        self._totals: dict[TallyKey, list[float]] = defaultdict(lambda: [0, 0.0])
+    def __init__(self) -> None:
         self._unknown: dict[str, tuple[datetime, int]] = {}
         self.finished = 0
+        self.outcomes = 0
 
     def settled(self, entries: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:
         """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
-        minute = now.replace(second=0, microsecond=0)
+        self.outcomes += len(entries)
         quiet = not logger.isEnabledFor(logging.INFO)
-        successes: dict[tuple[str, str], list[float]] = {}  # nearly all of them; hashing the minute each time costs
+        self.finished += len(entries)
         for run, to in entries:
-            job, started = run.job, run.started_at
-            if not quiet or started is None or type(to) is not Ack:
-                self._note(run, to, minute, now)
-                continue
-            total = successes.get((job.queue, job.type))
-            if total is None:
-                total = successes[job.queue, job.type] = self._totals[minute, job.queue, job.type, "done"]
-            total[0] += 1
-            total[1] += (now - started).total_seconds()
-            self.finished += 1
+            if not quiet or type(to) is not Ack:  # nearly all are
+                self._note(run, to, now)
 
-    def _note(self, run: JobRun, to: Transition, minute: datetime, now: datetime) -> None:
-        """Count and log one outcome."""
-        job, started = run.job, run.started_at
-        outcome = _outcome(job, to, run.stop)
-        kept = "dlq" if outcome == "by_hand" else outcome
-        total = self._totals[minute, job.queue, job.type, kept if started is not None else not_started(kept)]
-        total[0] += 1
-        if started is not None:
-            total[1] += (now - started).total_seconds()
-        if started is not None or not isinstance(to, PutBack):
-            self.finished += 1
+    def _note(self, run: JobRun, to: Transition, now: datetime) -> None:
+        if run.started_at is None and isinstance(to, PutBack):  # it was put back without a run
+            self.finished -= 1
+        outcome = _outcome(run.job, to, run.stop)
         _tell(outcome, run, to, now)
-        if outcome == "released" and to.unknown_put_backs > job.unknown_put_backs:
-            self._tell_unknown(job.type, now)
+        if outcome == "released" and to.unknown_put_backs > run.job.unknown_put_backs:
+            self._tell_unknown(run.job.type, now)
 
     def _tell_unknown(self, task: str, now: datetime) -> None:
         """Warn of a task that is not registered here: at once, then once a minute with the number of put-backs."""
@@ -114,28 +93,13 @@ class Observer:
         job, wanted = run.job, _EVENTS[_outcome(run.job, to, run.stop)][1]
         if stored is not None and stored.settled_token == run.lease.token:
             if stored.state is State.DONE:
-                minute = self._now().replace(second=0, microsecond=0)
-                total, took = self._totals[minute, job.queue, job.type, "done"], last_run(stored)
-                total[0] += 1
-                total[1] += took / SECOND if took is not None else 0.0
+                self.outcomes += 1
                 self.finished += 1
             log_job(
                 logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}"
             )
         else:
             log_job(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
-
-    def take_tallies(self) -> list[Tally]:
-        """The totals since the last call."""
-        totals, self._totals = self._totals, defaultdict(lambda: [0, 0.0])
-        return [Tally(*key, int(count), seconds) for key, (count, seconds) in totals.items()]
-
-    def give_back(self, tallies: list[Tally]) -> None:
-        """Keep totals that the store did not take for the next time."""
-        for tally in tallies:
-            total = self._totals[(tally.minute, tally.queue, tally.task, tally.outcome)]
-            total[0] += tally.count
-            total[1] += tally.seconds
 
 
 def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Upkeep: what every worker does for the store beside its jobs, in small batches: sweep, prune, report, count."""
+"""Upkeep: what every worker does for the store beside its jobs, in small batches: sweep, report, prune, forget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Maintain, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
 from taskharbor.worker.observe import Observer
-from taskharbor.worker.tallies import vanished
 
 logger = logging.getLogger("taskharbor.upkeep")
 TICK = 1.0
@@ -33,16 +32,17 @@ class Upkeep:
         self._observer = observer
         self._describe = describe
         self._failing: set[str] = set()
+        self._counted = 0  # outcomes at the last time that old totals were forgotten
 
     async def run(self) -> None:
-        """Sweep every second; prune, report and count every ten."""
+        """Sweep every second; report, prune and forget old totals every ten."""
         ticks = 0
         while True:
             await self._safely("sweep", self.sweep())
             if ticks % TICKS_PER_ROUND == 0:
                 await self._safely("report", self.report())
                 await self._safely("prune", self.prune())
-                await self._safely("flush_tallies", self.flush_tallies())
+                await self._safely("forget_tallies", self.forget_tallies())
             ticks += 1
             await asyncio.sleep(TICK * jitter(self._session.chance))
 
@@ -72,28 +72,18 @@ class Upkeep:
             now = self._session.now()
             for worker in await registry.workers(now - timedelta(days=3650)):
                 if worker.seen_at < now - GONE:  # killed: a worker that stops forgets itself
-                    await self._forget_killed(registry, worker)
+                    await registry.forget_worker(worker.id)
 
-    async def _forget_killed(self, registry: Registry, worker: WorkerRecord) -> None:
-        """Forget a killed worker; a trace among the totals says that some of its runs are missing there."""
-        counters, oldest = offered(await self._session.driver(), Counters), self._session.now() - KEEP_TALLIES
-        if counters is not None and worker.seen_at > oldest:
-            await counters.count([vanished(worker)], oldest)
-        await registry.forget_worker(worker.id)
-
-    async def flush_tallies(self) -> None:
-        """Add the totals since the last time."""
-        counters = offered(await self._session.driver(), Counters)
-        if counters is not None and (tallies := self._observer.take_tallies()):
-            try:
-                await counters.count(tallies, self._session.now() - KEEP_TALLIES)
-            except BaseException:
-                self._observer.give_back(tallies)
-                raise
+    async def forget_tallies(self) -> None:
+        """Forget old totals, if this worker has added new ones since the last time."""
+        counters, outcomes = offered(await self._session.driver(), Counters), self._observer.outcomes
+        if counters is not None and outcomes != self._counted:
+            await counters.forget_tallies(self._session.now() - KEEP_TALLIES)
+            self._counted = outcomes
 
     async def farewell(self, worker_id: str) -> None:
         """The last duties of a worker that stops."""
-        await self._safely("flush_tallies", self.flush_tallies())
+        await self._safely("forget_tallies", self.forget_tallies())
         await self._safely("farewell", self._forget(worker_id))
 
     async def _forget(self, worker_id: str) -> None:

@@ -66,7 +66,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._hosted: list[Hosted] = []
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
-        self._observer = Observer(now)
+        self._observer = Observer()
         self._dead_hooks = DeadHooks(on_dead, now, options.threads)
         self._scheduler = Scheduler(client, tasks, recurring)
         self._upkeep = Upkeep(session, self._observer, self._describe)

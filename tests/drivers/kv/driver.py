@@ -10,6 +10,8 @@ from secrets import token_hex
 from typing import Any
 
 from taskharbor.core.schedule import Schedule, Swap
+from taskharbor.core.tally import Tally
+from taskharbor.core.transition import Transition
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import DriverClosed, JobExists
 
@@ -18,7 +20,7 @@ from .store import KvStore
 
 
 class KvDriver(MemoryDriver):
-    """Every verb about jobs and schedules is a step over a bucket; the rest is the memory driver's."""
+    """Every verb about jobs, schedules and totals is a step over a bucket; the rest is the memory driver's."""
 
     name = "kv"
 
@@ -32,6 +34,18 @@ class KvDriver(MemoryDriver):
         if self._closed:
             raise DriverClosed("this key-value driver was closed")
         yield self.kv
+
+    def _count(self, settled: Sequence[Transition], now: datetime) -> None:
+        """Nothing: the step has counted them."""
+
+    async def tallies(self, since: datetime) -> list[Tally]:
+        with self._step() as store:
+            found: list[Tally] = store.tallies(since)
+        return found
+
+    async def forget_tallies(self, before: datetime) -> None:
+        with self._step() as store:
+            store.forget_tallies(before)
 
     async def pause(self, queue: str, paused: bool) -> None:
         with self._step() as store:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
+from msgspec.structs import astuple
+
 from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
 from taskharbor.core.dependency import Parent
 from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
@@ -19,11 +21,13 @@ from taskharbor.core.states import INFLIGHT, READY, TERMINAL
 from taskharbor.core.steps import enqueue, forget, lease, replay, reschedule, settle, stop, swap
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.needs import Step
+from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
 from taskharbor.errors import JobExists, LeaseError
 
 from .bucket import Bucket
 from .interpreter import requests
+from .writer import tally_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,6 +172,16 @@ class KvStore:
     def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
         """Change schedules and enqueue their jobs."""
         return self._run(swap.swap_schedules, swaps, now)
+
+    def tallies(self, since: datetime) -> list[Tally]:
+        """The totals since a minute."""
+        found: list[Tally] = [entry.value for entry in self.bucket.scan("tally/")]
+        return sorted((it for it in found if it.minute >= since), key=astuple)
+
+    def forget_tallies(self, before: datetime) -> None:
+        """Forget old minutes."""
+        old = [entry.value for entry in self.bucket.scan("tally/") if entry.value.minute < before]
+        self.bucket.commit({}, {tally_name(it): None for it in old})
 
 
 def _find_key(draft: Draft, key: str, now: datetime) -> Step[str | None]:

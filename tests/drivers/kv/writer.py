@@ -1,4 +1,4 @@
-"""The values that a step's draft comes to: records with their edges, keys, workflows and schedules."""
+"""The values that a step's draft comes to: records with their edges, keys, workflows, schedules and totals."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.steps.draft import Draft, Place
 from taskharbor.core.steps.needs import StoredEdge
+from taskharbor.core.tally import Tally, added
 
 from .reader import Reader, Requests, StoredJob, StoredWorkflow
 
@@ -38,6 +39,10 @@ class Writer:
             yield from self._change_owners(key, known, new)
         for name, _, schedule in self._draft.schedules.changes():
             self._values[f"schedule/{name}"] = schedule
+        for tally in self._draft.tallies:
+            name = tally_name(tally)
+            total: Tally | None = yield from self._reader.get(name)
+            self._values[name] = tally if total is None else added(total, tally)
         return self._values
 
     def _prolong(self) -> Requests[None]:
@@ -97,6 +102,11 @@ class Writer:
                 below |= {} if after is None else {place: None}
         number = number if stored is None else stored.number
         self._values[f"job/{id}"] = None if job is None else StoredJob(job, number, above, tuple(below))
+
+
+def tally_name(tally: Tally) -> str:
+    """The name that a total is stored under."""
+    return f"tally/{tally.minute.isoformat()}/{tally.queue}/{tally.task}/{tally.outcome}"
 
 
 def _ends(edges: Changed) -> Iterable[str]:

@@ -15,7 +15,7 @@ from taskharbor import Harbor
 from taskharbor.driver import WaitForWork
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
-from taskharbor.testing.kit.beside import Hints, Numbers
+from taskharbor.testing.kit.beside import Hints, Workers
 from taskharbor.testing.kit.flows import Flows
 from taskharbor.testing.kit.groups import Groups
 from taskharbor.testing.kit.keys import Keys
@@ -28,6 +28,7 @@ from taskharbor.testing.kit.recurring import Recurring
 from taskharbor.testing.kit.replay import Replays
 from taskharbor.testing.kit.reserve import Reserve
 from taskharbor.testing.kit.settle import Settle
+from taskharbor.testing.kit.totals import Totals
 from taskharbor.testing.kit.upkeep import Upkeep
 
 from .test_kit import Schemas
@@ -78,7 +79,19 @@ class Pooled:
 
 
 class TestThroughAPooler(
-    Pooled, Groups, Keys, Flows, Replays, Upkeep, Looking, Recurring, Numbers, Hints, Parallel, OwnTransactionKit
+    Pooled,
+    Groups,
+    Keys,
+    Flows,
+    Replays,
+    Upkeep,
+    Looking,
+    Recurring,
+    Workers,
+    Totals,
+    Hints,
+    Parallel,
+    OwnTransactionKit,
 ):
     """Every verb, every kind of statement, all transactions."""
 

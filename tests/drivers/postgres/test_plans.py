@@ -63,6 +63,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
     leases = list(range(400_201, 400_301)), ["token."] * 100
     none, zeros = [None] * 100, [0] * 100
     outcomes = *[zeros] * 3, *[none] * 4
+    counts = [1] * 100, NOW, ["q"], ["t"], ["done"]
     jobs = new, ["t"] * 100, ["q"] * 100, [b""] * 100, zeros, *[[]] * 5, new, *[[]] * 5
     over = *jobs[:10], [f"over-{n}" for n in range(1, 101)], *jobs[11:]
     deaths = ["x"] * 100, ["f"] * 100, [LATER] * 100
@@ -79,8 +80,8 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "enqueue_keyed": (*jobs, NOW, [b""] * 100, None),
         "enqueue_keyed over": (*over, NOW, [b""] * 100, None),
         "enqueue_waiting": (old, [1] * 100),
-        "settle_done": (*leases, [LATER] * 100, none, NOW, False),
-        "settle_done all": (*leases, [LATER] * 100, none, NOW, True),
+        "settle_done": (*leases, [LATER] * 100, none, NOW, False, *counts),
+        "settle_done all": (*leases, [LATER] * 100, none, NOW, True, *counts),
         "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, *[none] * 4, NOW, LATER),
         "settle_ended cancelled": (
             *leases,

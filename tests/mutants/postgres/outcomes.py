@@ -43,6 +43,18 @@ def pg_start_not_written(sql: str) -> str:
     return broken(sql, "claimed_at, began_at,", "claimed_at, started_at,")
 
 
+@mutant((SQL, "settle_done"), by="test_D13_settles_at_once_lose_no_count")
+def pg_successes_overwrite_their_total(sql: str) -> str:
+    """A total of successes holds the last batch of each connection only."""
+    return broken(sql, "tally.count + excluded.count", "excluded.count")
+
+
+@mutant((SQL, "settle_done"), by="test_D9_a_start_before_its_time_has_waited_nothing")
+def pg_waits_below_zero(sql: str) -> str:
+    """A clock that is behind takes waits of others away."""
+    return broken(sql, "FILTER (WHERE began_at > due_at)", "")
+
+
 @mutant((SQL, "settle_ended"), by="test_D8_why_a_settle_is_refused[held, token of an earlier claim-fail]")
 def pg_end_without_token(sql: str) -> str:
     """A failure is accepted from any worker."""

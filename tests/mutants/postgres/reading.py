@@ -93,7 +93,7 @@ def pg_swap_keeps_what_there_is(sql: str) -> str:
     )
 
 
-@mutant((SQL, "tally_add"), by="test_D13_totals_add_up")
+@mutant((SQL, "tally_add"), by="test_D9_outcomes_of_every_kind_in_one_batch_add_up")
 def pg_totals_overwritten(sql: str) -> str:
     """A counter holds its last increment only."""
     return broken(sql, "tally.count + excluded.count", "excluded.count")

@@ -16,6 +16,7 @@ from taskharbor.core.keys import KeyRecord
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import TERMINAL
 from taskharbor.core.steps.needs import Keys, Look, Owned, Step, StoredEdge
+from taskharbor.core.tally import Tally
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,6 +65,7 @@ class Draft:
         self.kept: dict[str, datetime | None] = {}
         self.members: dict[str, list[str]] = {}
         self.keep: dict[str, datetime] = {}  # to write: records of these workflows are kept at least so long
+        self.tallies: list[Tally] = []  # to write: what is to be added to the totals
         self._moved: Counter[str] = Counter()  # unfinished jobs more or less than stored, by job and workflow
         self._looked_above: set[str] = set()
         self._looked_below: set[str] = set()

@@ -1,4 +1,4 @@
-"""Settle: outcomes fenced by their tokens, with their new jobs and their effect on dependants (D7, D8, D9, K2)."""
+"""Settle: outcomes fenced by their tokens, with new jobs, totals and effects on dependants (D7, D8, D9, K2)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from taskharbor.core.steps.dependants import look_below, look_up_keys, put_end, 
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import look_for, store_new
 from taskharbor.core.steps.needs import Step
+from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Transition
 
 
@@ -22,14 +23,17 @@ def settle(draft: Draft, transitions: Sequence[Transition], now: datetime) -> St
     yield from look_up_keys(draft, ids)
     yield from look_for(draft, [job for to in transitions for job in to.new_jobs])
     verdicts: list[Verdict] = []
+    written: list[Transition] = []
     for to in transitions:
         job = draft.job(to.id)
         verdicts.append(settle_verdict(job, to, now))
         if job is None or verdicts[-1] != "ok":
             continue
+        written.append(to)
         after = evolve.settled(job, to, now)
         put_end(draft, job, after)
         store_new(draft, to.new_jobs, now)
         if after.state in TERMINAL:
             yield from tell(draft, [after], now)
+    draft.tallies += tallies(written, now)
     return verdicts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from taskharbor.core.reserved import is_news
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown
+from taskharbor.core.tally import added, tallies
 from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Cancellation,
@@ -61,8 +61,7 @@ class MemoryDriver:
         self._store = Store(lambda: f"{own}-{next(numbers)}")
         self._schedules: dict[str, Schedule] = {}
         self._workers: dict[str, WorkerRecord] = {}
-        self._counts: Counter[TallyKey] = Counter()
-        self._seconds: Counter[TallyKey] = Counter()
+        self._tallies: dict[TallyKey, Tally] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -107,6 +106,7 @@ class MemoryDriver:
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
         with self._step() as store:
             verdicts: list[Verdict] = [store.settle(to, now) for to in transitions]
+            self._count([to for to, verdict in zip(transitions, verdicts, strict=True) if verdict == "ok"], now)
         self._work.ring()
         self._ends.ring()
         return verdicts
@@ -276,17 +276,16 @@ class MemoryDriver:
 
     # Counters
 
-    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
-        with self._step():
-            for tally in tallies:
-                key = (tally.minute, tally.queue, tally.task, tally.outcome)
-                self._counts[key] += tally.count
-                self._seconds[key] += tally.seconds  # type: ignore[assignment]
-            for key in [key for key in self._counts if key[0] < forget_before]:
-                del self._counts[key], self._seconds[key]
+    def _count(self, settled: Sequence[Transition], now: datetime) -> None:
+        for tally in tallies(settled, now):
+            key = tally.minute, tally.queue, tally.task, tally.outcome
+            known = self._tallies.get(key)
+            self._tallies[key] = tally if known is None else added(known, tally)
 
     async def tallies(self, since: datetime) -> list[Tally]:
         with self._step():
-            return [
-                Tally(*key, self._counts[key], self._seconds[key]) for key in sorted(self._counts) if key[0] >= since
-            ]
+            return [self._tallies[key] for key in sorted(self._tallies) if key[0] >= since]
+
+    async def forget_tallies(self, before: datetime) -> None:
+        with self._step():
+            self._tallies = {key: tally for key, tally in self._tallies.items() if key[0] >= before}

@@ -318,11 +318,11 @@ class PostgresDriver:
 
     # Counters
 
-    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
-        await self._workers.write(lambda db: records.count(db, tallies, forget_before))
-
     async def tallies(self, since: datetime) -> list[Tally]:
         return await self._callers.read(lambda db: records.tallies(db, since))
+
+    async def forget_tallies(self, before: datetime) -> None:
+        await self._workers.write(lambda db: records.forget_tallies(db, before), whole=False)
 
     # ServerClock
 

@@ -83,20 +83,11 @@ async def forget_worker(db: Db, id: str) -> None:
     await db.rows("worker_forget", id)
 
 
-async def count(db: Db, tallies: Sequence[Tally], forget_before: datetime) -> None:
-    """Add to the totals, and forget old minutes."""
-    totals: dict[tuple[datetime, str, str, str], list[float]] = {}
-    for it in tallies:
-        total = totals.setdefault((it.minute, it.queue, it.task, it.outcome), [0, 0.0])
-        total[0] += it.count
-        total[1] += it.seconds
-    if totals:
-        keys = [list(column) for column in zip(*sorted(totals), strict=True)]
-        sums = [totals[key] for key in sorted(totals)]
-        await db.rows("tally_add", *keys, [int(it[0]) for it in sums], [float(it[1]) for it in sums])
-    await db.rows("tally_forget", forget_before)
-
-
 async def tallies(db: Db, since: datetime) -> list[Tally]:
     """The totals since a minute."""
     return [Tally(*row) for row in await db.rows("tallies", since)]
+
+
+async def forget_tallies(db: Db, before: datetime) -> None:
+    """Forget old minutes."""
+    await db.rows("tally_forget", before)

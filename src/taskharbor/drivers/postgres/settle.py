@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from operator import itemgetter
 
+from msgspec.structs import astuple
+
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
+from taskharbor.core.tally import Key, key_of, minute_of, tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.dependants import LOOKS, Came, dependants, free_keys, hold, tell
@@ -88,6 +91,8 @@ async def _settle_once(
         came_to = await (_finish(db, transitions, now, whole=True) if plain else _move(db, transitions, now))
         written = [to for to in transitions if to.id in came_to]
         waited_for = await _carry_on(db, written, came_to, now, stir)
+        if not plain:  # those are counted by the statement that ends them
+            await _count(db, written, now)
     if plain:
         habit.waited_for = waited_for
     return done | set(came_to)
@@ -112,8 +117,26 @@ async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: b
     seqs, tokens, outcomes = zip(*given, strict=True)
     kept = [to.keep_until for to in outcomes]
     started = [to.started_at for to in outcomes]
-    ended = {row[0] for row in await db.rows("settle_done", list(seqs), list(tokens), kept, started, now, whole)}
+    rows = await db.rows(
+        "settle_done", list(seqs), list(tokens), kept, started, now, whole, *_increments(outcomes, now)
+    )
+    ended = {row[0] for row in rows}
     return {to.id: (DONE, to.keep_until) for seq, _, to in given if seq in ended}
+
+
+def _increments(acks: Sequence[Transition], now: datetime) -> tuple[object, ...]:
+    """What these add to the totals, as `settle_done` takes it: which total each one, and what those are."""
+    totals: dict[Key | None, int | None] = {None: None}
+    which = [totals.setdefault(key_of(to), len(totals)) for to in acks]
+    names = [key for key in totals if key is not None]
+    return which, minute_of(now), *([key[at] for key in names] for at in range(3))
+
+
+async def _count(db: Db, settled: Sequence[Transition], now: datetime) -> None:
+    """Add runs to the totals (D9)."""
+    if sums := tallies(settled, now):
+        minutes, *columns = map(list, zip(*map(astuple, sums), strict=True))
+        await db.rows("tally_add", minutes[0], *columns)
 
 
 async def _move(db: Db, transitions: Sequence[Transition], now: datetime) -> dict[str, Came]:

@@ -233,8 +233,8 @@ class SqliteDriver:
 
     # Counters
 
-    async def count(self, tallies: Sequence[Tally], forget_before: datetime) -> None:
-        await self._write(lambda db: records.count(db, tallies, forget_before))
-
     async def tallies(self, since: datetime) -> list[Tally]:
         return await self._read(lambda db: records.tallies(db, since))
+
+    async def forget_tallies(self, before: datetime) -> None:
+        await self._write(lambda db: records.forget_tallies(db, before))

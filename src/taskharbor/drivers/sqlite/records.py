@@ -18,7 +18,7 @@ from taskharbor.errors import JobExists, UnknownDependency
 ALL, GET = load("schedules"), load("schedule_get")
 PUT, REMOVE = load("schedule_put"), load("schedule_remove")
 BEAT, WORKERS, FORGET = load("worker_beat"), load("workers"), load("worker_forget")
-ADD, FORGET_MINUTES, TALLIES = load("tally_add"), load("tally_forget"), load("tallies")
+FORGET_MINUTES, TALLIES = load("tally_forget"), load("tallies")
 
 _encode = msgspec.json.Encoder().encode
 _worker = msgspec.json.Decoder(WorkerRecord).decode
@@ -79,14 +79,11 @@ def forget_worker(db: Connection, id: str) -> None:
     db.execute(FORGET, (id,))
 
 
-def count(db: Connection, tallies: Sequence[Tally], forget_before: datetime) -> None:
-    """Add to the totals, and forget old minutes."""
-    db.executemany(
-        ADD, [(micros(it.minute), it.queue, it.task, it.outcome, it.count, float(it.seconds)) for it in tallies]
-    )
-    db.execute(FORGET_MINUTES, (micros(forget_before),))
-
-
 def tallies(db: Connection, since: datetime) -> list[Tally]:
     """The totals since a minute."""
     return [Tally(moment(minute), *rest) for minute, *rest in db.execute(TALLIES, (micros(since),))]
+
+
+def forget_tallies(db: Connection, before: datetime) -> None:
+    """Forget old minutes."""
+    db.execute(FORGET_MINUTES, (micros(before),))

@@ -9,10 +9,12 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from apsw import Connection, Cursor
+from msgspec.structs import astuple
 
 from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
+from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.shared.columns import json_or_none, split_token
 from taskharbor.drivers.shared.outcomes import is_plain
@@ -25,6 +27,7 @@ from taskharbor.errors import StoreCorrupt
 
 ACK, FAIL = load("settle_ack"), load("settle_fail")
 PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
+ADD = load("tally_add")
 
 # When each job was started, by its number: as text out of its token, or as the database has it.
 Runs = dict[str, int | None]
@@ -41,17 +44,20 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
     finished = _finish_plain(db, transitions, at)
     if len(finished) == len(transitions):
         tell_done(db, finished, at)
+        _count(db, transitions, now)
         return ["ok"] * len(transitions)
     edges = dependants(db, (to.id for to in transitions))
     # One cursor for all: making one costs as much as the Python around a statement.
     cursor = db.cursor()
     verdicts: list[Verdict] = []
+    written: list[Transition] = []
     ended: list[Ended] = []
     for to in transitions:
         end = _end(to, State.DONE) if to.id in finished else _write(cursor, to, at)
         if end is None:
             verdicts.append(_refused(db, to, now))
             continue
+        written.append(to)
         if to.new_jobs:
             tell(db, ended, edges, at)  # what ended before them is nothing that new jobs would hear of
             ended = []
@@ -62,7 +68,15 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
             ended.append(end)
         verdicts.append("ok")
     tell(db, ended, edges, at)
+    _count(db, written, now)
     return verdicts
+
+
+def _count(db: Connection, settled: Sequence[Transition], now: datetime) -> None:
+    """Add runs to the totals (D9)."""
+    if sums := tallies(settled, now):
+        minute = micros(sums[0].minute)
+        db.executemany(ADD, [(minute, *astuple(tally)[1:]) for tally in sums])
 
 
 def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -> set[str]:

@@ -25,12 +25,12 @@ except ImportError as error:
 
 _MODULES = (
     "beside deaths flows groups keys leases looking order overview parallel records recurring replay reserve results "
-    "scene settle states traces upkeep within"
+    "scene settle states totals traces upkeep within"
 )
 # Failing asserts of the kit shall show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
-from taskharbor.testing.kit.beside import Closing, Hints, Numbers  # noqa: E402
+from taskharbor.testing.kit.beside import Closing, Hints, Workers  # noqa: E402
 from taskharbor.testing.kit.deaths import Deaths  # noqa: E402
 from taskharbor.testing.kit.flows import Flows  # noqa: E402
 from taskharbor.testing.kit.groups import Groups  # noqa: E402
@@ -48,6 +48,7 @@ from taskharbor.testing.kit.results import Results  # noqa: E402
 from taskharbor.testing.kit.scene import Application, Hand, Harness, NewStore, Probe, Scene  # noqa: E402
 from taskharbor.testing.kit.settle import Settle  # noqa: E402
 from taskharbor.testing.kit.states import States  # noqa: E402
+from taskharbor.testing.kit.totals import Totals  # noqa: E402
 from taskharbor.testing.kit.traces import Traces  # noqa: E402
 from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
 from taskharbor.testing.kit.within import OwnTransactionKit, WithinKit  # noqa: E402
@@ -83,7 +84,8 @@ class EphemeralKit(
     Looking,
     Overview,
     Recurring,
-    Numbers,
+    Workers,
+    Totals,
     Hints,
     Closing,
     Parallel,

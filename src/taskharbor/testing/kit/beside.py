@@ -1,11 +1,10 @@
-"""D13 and D10: workers, totals, hints, and the end of a driver."""
+"""D13 and D10: workers, hints, and the end of a driver."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from taskharbor.driver import (
     Report,
     Reschedule,
     Swap,
-    Tally,
     WorkerRecord,
 )
 from taskharbor.errors import DriverClosed
@@ -58,8 +56,8 @@ CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
     "beat": lambda s: s.registry.beat(WORKER),
     "workers": lambda s: s.registry.workers(at(0)),
     "forget_worker": lambda s: s.registry.forget_worker("w1"),
-    "count": lambda s: s.counters.count([], at(0)),
     "tallies": lambda s: s.counters.tallies(at(0)),
+    "forget_tallies": lambda s: s.counters.forget_tallies(at(0)),
 }
 
 
@@ -90,8 +88,8 @@ class Closing(Cases):
         assert s.driver.max_payload is None or s.driver.max_payload >= 512 * 1024
 
 
-class Numbers(Cases):
-    """D13: Registry and Counters."""
+class Workers(Cases):
+    """D13: Registry."""
 
     async def test_D13_workers_are_listed_as_they_last_reported(self, s: Scene) -> None:
         """D13: by id; the last report replaces the one before."""
@@ -115,39 +113,6 @@ class Numbers(Cases):
         for _ in range(2):
             await s.registry.forget_worker("w1")
             assert await s.registry.workers(at(0)) == []
-
-    async def test_D13_totals_add_up(self, s: Scene) -> None:
-        """D13: per minute, queue, task and outcome, within a call and across calls."""
-        minute = at(0).replace(second=0, microsecond=0)
-        one = Tally(minute, "q", "t", "done", 2, 0.5)
-        await s.counters.count([one, replace(one, outcome="failed", count=1), one], at(-9999))
-        await s.counters.count([replace(one, count=10, seconds=1.25)], at(-9999))
-        assert await s.counters.tallies(minute) == [
-            replace(one, count=14, seconds=2.25),
-            replace(one, outcome="failed", count=1),
-        ]
-
-    async def test_D13_totals_come_in_order_of_time_and_names(self, s: Scene) -> None:
-        """D13: whatever order they were counted in."""
-        minute = at(0).replace(second=0, microsecond=0)
-        later = minute + timedelta(minutes=1)
-        tallies = [
-            Tally(minute, "a", "t", "done", 1),
-            Tally(minute, "a", "u", "done", 1),
-            Tally(minute, "b", "t", "done", 1),
-            Tally(later, "a", "t", "done", 1),
-        ]
-        await s.counters.count(tallies[::-1], at(-9999))
-        assert await s.counters.tallies(minute) == tallies
-        assert await s.counters.tallies(later) == tallies[3:]
-
-    async def test_D13_totals_are_bounded_in_time(self, s: Scene) -> None:
-        """D13: minutes before `forget_before` are gone, that very minute stays."""
-        minute = at(0).replace(second=0, microsecond=0)
-        later = minute + timedelta(minutes=1)
-        await s.counters.count([Tally(minute, "q", "t", "done", 1), Tally(later, "q", "t", "done", 1)], at(-9999))
-        await s.counters.count([], later)
-        assert await s.counters.tallies(at(-9999)) == [Tally(later, "q", "t", "done", 1)]
 
 
 class Hints(Cases):

@@ -37,6 +37,7 @@ from taskharbor.testing.kit.scene import (
     put_back,
     token_of,
 )
+from taskharbor.testing.kit.totals import increment
 
 R = TypeVar("R")
 MANY = 40
@@ -128,6 +129,20 @@ class WithinKit(Cases):
         assert s.application.rows() == ["order 1"]
         assert await other.states("a", "b") == ["ready", "ready"]
         assert await other.order() == ["a", "b"]
+
+    @pytest.mark.parametrize("commits", [False, True])
+    async def test_D9_totals_are_part_of_the_transaction(self, s: Scene, commits: bool) -> None:
+        """D9, D13: a run is counted if its settle commits, and not otherwise."""
+        held = [await s.held("a"), await s.held("b")]
+        async with joined(s) as tx:
+            acks = [
+                ack(it, started_at=s.now, increment=increment(it), result=result)
+                for it, result in zip(held, (None, b"1"), strict=True)
+            ]
+            assert await tx.settle(*acks) == ["ok", "ok"]
+            assert await s.counters.tallies(at(-999)) == []
+            await (tx.commit if commits else tx.rollback)()
+        assert [tally.count for tally in await s.counters.tallies(at(-999))] == ([2] if commits else [])
 
     async def test_D13_a_rollback_leaves_no_trace(self, s: Scene) -> None:
         """D13, I2, K1: of jobs, edges and keys, a flow's included; everything can be enqueued afterwards as if new."""

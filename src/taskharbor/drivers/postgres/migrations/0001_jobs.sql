@@ -156,14 +156,17 @@ CREATE TABLE harbor.worker (
     record text NOT NULL
 );
 
+-- One row per connection that counts, so that no settle waits for another one.
 CREATE TABLE harbor.tally (
     minute timestamptz NOT NULL,
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
     outcome text COLLATE "C" NOT NULL,
+    backend integer NOT NULL,
     count bigint NOT NULL,
     seconds double precision NOT NULL,
-    PRIMARY KEY (minute, queue, task, outcome)
+    waited double precision NOT NULL,
+    PRIMARY KEY (minute, queue, task, outcome, backend)
 );
 
 -- Every record in one view.

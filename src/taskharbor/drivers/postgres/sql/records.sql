@@ -37,12 +37,18 @@ SELECT record FROM harbor.worker WHERE seen_at >= $1 ORDER BY id
 -- $1 id
 DELETE FROM harbor.worker WHERE id = $1
 
+-- part: tally_sum
+-- Each connection adds to rows of its own: with one row for all, every settle would wait for the commit of another.
+ON CONFLICT (minute, queue, task, outcome, backend) DO UPDATE
+SET count = tally.count + excluded.count, seconds = tally.seconds + excluded.seconds, waited = tally.waited + excluded.waited
+
 -- name: tally_add
--- $1 minutes $2 queues $3 tasks $4 outcomes $5 counts $6 seconds
-INSERT INTO harbor.tally (minute, queue, task, outcome, count, seconds)
-SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::float8[])
-ON CONFLICT (minute, queue, task, outcome) DO UPDATE
-SET count = tally.count + excluded.count, seconds = tally.seconds + excluded.seconds
+-- $1 minute $2 queues $3 tasks $4 outcomes $5 counts $6 seconds $7 waited
+INSERT INTO harbor.tally (minute, queue, task, outcome, backend, count, seconds, waited)
+SELECT $1, queue, task, outcome, pg_backend_pid(), count, seconds, waited
+FROM unnest($2::text[], $3::text[], $4::text[], $5::bigint[], $6::float8[], $7::float8[])
+    AS given (queue, task, outcome, count, seconds, waited)
+-- include: tally_sum
 
 -- name: tally_forget
 -- $1 before
@@ -50,4 +56,5 @@ DELETE FROM harbor.tally WHERE minute < $1
 
 -- name: tallies
 -- $1 since
-SELECT minute, queue, task, outcome, count, seconds FROM harbor.tally WHERE minute >= $1 ORDER BY minute, queue, task, outcome
+SELECT minute, queue, task, outcome, sum(count)::bigint, sum(seconds), sum(waited) FROM harbor.tally
+WHERE minute >= $1 GROUP BY minute, queue, task, outcome ORDER BY minute, queue, task, outcome

@@ -1,13 +1,25 @@
 -- Writing the outcomes of runs, fenced by token and expiry.
 
 -- name: settle_done
--- Plain successes; those of awaited jobs only on request. $1 numbers $2 token prefixes $3 keep_until $4 started_at
--- $5 now $6 whether awaited jobs too
+-- Plain successes with what they add to the totals; those of awaited jobs only on request. $1 numbers $2 token prefixes
+-- $3 keep_until $4 started_at $5 now $6 whether awaited jobs too $7 the total that each adds to, by its place in $9,
+-- null for none $8 minute $9 queues $10 tasks $11 outcomes of the totals
 WITH gone AS (
     DELETE FROM harbor.live
-    USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::timestamptz[]) AS given (seq, token, keep_until, started_at)
+    USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::timestamptz[], $7::integer[])
+        AS given (seq, token, keep_until, started_at, total)
     WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5 AND ($6 OR NOT live.awaited)
-    RETURNING live.*, given.keep_until, given.started_at AS began_at
+    RETURNING live.*, given.keep_until, given.started_at AS began_at, given.total
+), counted AS (
+    INSERT INTO harbor.tally (minute, queue, task, outcome, backend, count, seconds, waited)
+    SELECT
+        $8, named.queue, named.task, named.outcome, pg_backend_pid(), count(*),
+        coalesce(sum(date_part('epoch', $5 - began_at)), 0),
+        coalesce(sum(date_part('epoch', began_at - due_at)) FILTER (WHERE began_at > due_at), 0)
+    FROM gone
+    JOIN unnest($9::text[], $10::text[], $11::text[]) WITH ORDINALITY AS named (queue, task, outcome, total) USING (total)
+    GROUP BY named.queue, named.task, named.outcome
+-- include: tally_sum
 )
 INSERT INTO harbor.ended (
     seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, completed_at, keep_until, run_at, expires_at,

@@ -136,5 +136,6 @@ CREATE TABLE tally (
     outcome TEXT NOT NULL,
     count INTEGER NOT NULL,
     seconds REAL NOT NULL,
+    waited REAL NOT NULL,
     PRIMARY KEY (minute, queue, task, outcome)
 ) STRICT, WITHOUT ROWID;

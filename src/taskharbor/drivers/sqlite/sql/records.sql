@@ -29,9 +29,10 @@ SELECT record FROM worker WHERE seen_at >= ?1 ORDER BY id
 DELETE FROM worker WHERE id = ?1
 
 -- name: tally_add
--- ?1 minute ?2 queue ?3 task ?4 outcome ?5 count ?6 seconds
-INSERT INTO tally (minute, queue, task, outcome, count, seconds) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (minute, queue, task, outcome) DO UPDATE SET count = count + ?5, seconds = seconds + ?6
+-- ?1 minute ?2 queue ?3 task ?4 outcome ?5 count ?6 seconds ?7 waited
+INSERT INTO tally (minute, queue, task, outcome, count, seconds, waited) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (minute, queue, task, outcome) DO UPDATE
+SET count = count + ?5, seconds = seconds + ?6, waited = waited + ?7
 
 -- name: tally_forget
 -- ?1 before
@@ -39,5 +40,5 @@ DELETE FROM tally WHERE minute < ?1
 
 -- name: tallies
 -- ?1 since
-SELECT minute, queue, task, outcome, count, seconds FROM tally
+SELECT minute, queue, task, outcome, count, seconds, waited FROM tally
 WHERE minute >= ?1 ORDER BY minute, queue, task, outcome

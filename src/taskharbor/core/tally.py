@@ -1,0 +1,97 @@
+"""Totals of runs: what one settled run counts as, and how runs add up (D9, D13).
+
+A transition carries the `Increment` of its run, and a driver that keeps totals adds it in the step that writes the
+transition: what was refused or repeated counts nothing, and no crash comes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+DONE, DEAD, CANCELLED, RETRIED, RELEASED = "done", "dlq", "cancelled", "retried", "released"
+NOT_STARTED = "not_started:"
+
+
+class Increment(Struct, frozen=True, gc=False):
+    """What a run counts as. The time it waited is that from `due_at` to its start."""
+
+    queue: str
+    task: str
+    outcome: str
+    due_at: datetime
+
+
+class Tally(Struct, frozen=True):
+    """The number of runs of a task that ended with one outcome within a minute.
+
+    `seconds` is how long they ran and `waited` how long they were due before, in total. Jobs that were settled without
+    a run have an outcome of their own, `not_started:…`.
+    """
+
+    minute: datetime
+    queue: str
+    task: str
+    outcome: str
+    count: int
+    seconds: float = 0.0
+    waited: float = 0.0
+
+
+class Counted(Protocol):
+    """A transition, as far as it counts."""
+
+    @property
+    def started_at(self) -> datetime | None: ...
+
+    @property
+    def increment(self) -> Increment | None: ...
+
+
+Key = tuple[str, str, str]
+
+
+def key_of(to: Counted) -> Key | None:
+    """The total that a settled transition adds to: queue, task and outcome; None if it is not counted."""
+    add = to.increment
+    if add is None:
+        return None
+    return add.queue, add.task, add.outcome if to.started_at is not None else NOT_STARTED + add.outcome
+
+
+def tallies(settled: Iterable[Counted], now: datetime) -> list[Tally]:
+    """The totals of transitions that were settled at `now`, in order of their names."""
+    sums: dict[Key, list[float]] = {}
+    for to in settled:
+        key, add, started = key_of(to), to.increment, to.started_at
+        if key is None or add is None:
+            continue
+        total = sums.get(key)
+        if total is None:
+            total = sums[key] = [0, 0.0, 0.0]
+        total[0] += 1
+        if started is not None:
+            total[1] += (now - started).total_seconds()
+            if started > add.due_at:
+                total[2] += (started - add.due_at).total_seconds()
+    minute = minute_of(now)
+    return [Tally(minute, *key, int(sums[key][0]), sums[key][1], sums[key][2]) for key in sorted(sums)]
+
+
+def minute_of(now: datetime) -> datetime:
+    """The minute whose totals a settle at `now` adds to."""
+    return now.replace(second=0, microsecond=0)
+
+
+def added(tally: Tally, other: Tally) -> Tally:
+    """The sum of two totals of the same minute, task and outcome."""
+    return replace(
+        tally,
+        count=tally.count + other.count,
+        seconds=tally.seconds + other.seconds,
+        waited=tally.waited + other.waited,
+    )

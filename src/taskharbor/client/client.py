@@ -32,7 +32,6 @@ from taskharbor.driver import (
     Driver,
     Enqueued,
     Group,
-    GroupResult,
     Inspect,
     Manage,
     Transaction,
@@ -150,7 +149,9 @@ class Client:
                 target = driver if what.tx is None else _joined(driver, what.tx, blocks=False)
                 group = what.group(session)
                 (result,) = await target.enqueue([group], session.now())
-        return _handed(what, group, result)
+        if isinstance(result, Exception):
+            raise result
+        return what.handle(group, result)
 
     def submit_blocking(self, twin: str, what: Submission[T]) -> T:
         """The same for a blocking caller. A transaction's handle is used in this thread, which is the handle's."""
@@ -160,7 +161,9 @@ class Client:
         tx = _joined(session.portal.run(self._opened), what.tx, blocks=True)
         group = what.group(session)
         (result,) = at_once(tx.enqueue([group], session.now()))
-        return _handed(what, group, result)
+        if isinstance(result, Exception):
+            raise result
+        return what.handle(group, result)
 
     async def _opened(self) -> Driver:
         async with self.store() as driver:
@@ -246,12 +249,6 @@ class Client:
                 await hints.wait_for_end(id, wait)
                 return
         await asyncio.sleep(min(wait, pause))
-
-
-def _handed(what: Submission[T], group: Group, result: GroupResult) -> T:
-    if isinstance(result, Exception):
-        raise result
-    return what.handle(group, result)
 
 
 def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:

@@ -22,13 +22,11 @@ class Calls:
     def __init__(self, client: Client, calls: Sequence[Call], *, batched: bool = False) -> None:
         self._client = client
         self._calls = calls
-        self.tx = _transaction_of(calls)
+        self.tx = _transaction_of(client, calls)
         self.batched = batched
 
     def group(self, session: Session) -> Group:
         """Their jobs."""
-        if any(call.client is not self._client for call in self._calls):
-            raise InvalidJob("a step belongs to another harbor than the one that was to enqueue it")
         builder = JobBuilder(session)
         return Group(jobs=builder.checked(builder.jobs(self._calls)))
 
@@ -59,12 +57,16 @@ def listed(calls: Iterable[C]) -> list[C]:
     return list(calls)
 
 
-def _transaction_of(calls: Sequence[Call]) -> object | None:
-    """The handle that these steps go with (`tx=`), None if they go with none; all of them or none."""
-    for call in calls:
+def _transaction_of(client: Client, calls: Sequence[Call]) -> object | None:
+    """The handle that these steps of one harbor go with (`tx=`), None if they go with none; all of them or none."""
+    handle: object | None = None
+    for number, call in enumerate(calls):
         if not isinstance(call, Call):
             raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {call!r}")
-    handle = calls[0].options.get("tx") if calls else None
-    if any(call.options.get("tx") is not handle for call in calls):
-        raise InvalidJob("steps that are enqueued together must have the same tx=, or none of them any")
+        if call.client is not client:
+            raise InvalidJob("a step belongs to another harbor than the one that was to enqueue it")
+        tx = call.options.get("tx")
+        if number and tx is not handle:
+            raise InvalidJob("steps that are enqueued together must have the same tx=, or none of them any")
+        handle = tx
     return handle

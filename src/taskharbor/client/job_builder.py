@@ -31,7 +31,7 @@ class JobBuilder:
         self.new_id = Ids(int(self.now.timestamp() * 1000), session.chance.getrandbits)
         self._settings = session.settings
         self._limit = session.payload_limit  # also the engine's own, which is known once it is open
-        self._lineage = lineage() or {}
+        self._lineage = lineage()
 
     def jobs(self, calls: Iterable[Call], workflow_id: str | None = None) -> list[NewJob]:
         """The jobs of these calls; most share the options of the call before, which are resolved once."""
@@ -72,7 +72,7 @@ class JobBuilder:
             max_crashes=None,
             idempotency_key=key,
             kept=True,
-            headers=self._lineage,
+            headers=self._lineage or {},
         )
 
     def checked(self, jobs: list[NewJob]) -> tuple[NewJob, ...]:
@@ -87,6 +87,7 @@ class JobBuilder:
         expires = options.get("expires")
         timeout = options.get("timeout", settings.timeout)
         key = options.get("idempotency_key")
+        headers = options.get("headers")
         return NewJob(
             id=options.get("id", ""),
             type=call.task.name,
@@ -100,7 +101,7 @@ class JobBuilder:
             max_crashes=options.get("max_crashes", settings.max_crashes),
             idempotency_key=key,
             key_expires_at=None if key is None else key_expiry(options, settings, self.now),
-            headers={**self._lineage, **options.get("headers", {})},
+            headers={**(self._lineage or {}), **(headers or {})} if self._lineage or headers else {},
             tags=tuple(options.get("tags", ())),
             workflow_id=workflow_id,
         )

@@ -14,7 +14,7 @@ from taskharbor.admin.admin import Admin
 from taskharbor.client.blocks import Managed, run_here
 from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
-from taskharbor.client.enqueue import Calls, enqueue_one, enqueue_one_blocking, listed
+from taskharbor.client.enqueue import Calls, SingleCall, listed
 from taskharbor.client.handle import Job
 from taskharbor.client.naming import returns_its_result
 from taskharbor.client.opening import opened, stand_in
@@ -234,13 +234,13 @@ class Harbor:
 
         `arguments` are by the names of the parameters. The options are those of `task.using(…)`.
         """
-        return await enqueue_one(self._client, self.step(task, arguments, **options))
+        return await self._client.submit(SingleCall(self._client, self.step(task, arguments, **options)))
 
     def enqueue(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Job[Any]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
-        return enqueue_one_blocking(self._client, self.step(task, arguments, **options))
+        return self._client.submit_blocking("aenqueue", SingleCall(self._client, self.step(task, arguments, **options)))
 
     def step(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]

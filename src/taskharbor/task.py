@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from taskharbor.client.client import Client
-from taskharbor.client.enqueue import enqueue_one, enqueue_one_blocking
+from taskharbor.client.enqueue import SingleCall
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions, checked, misplaced
 from taskharbor.client.other_names import TASK_NAMES, hinting
@@ -101,11 +101,11 @@ class _Enqueueable(Generic[P, R]):
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""
-        return await enqueue_one(self._client, self._step(args, kwargs))
+        return await self._client.submit(SingleCall(self._client, self._step(args, kwargs)))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The blocking twin of `aenqueue`. A `tx=` is used in the calling thread."""
-        return enqueue_one_blocking(self._client, self._step(args, kwargs))
+        return self._client.submit_blocking("aenqueue", SingleCall(self._client, self._step(args, kwargs)))
 
 
 class Task(_Enqueueable[P, R]):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from taskharbor.client import clock as clocks
 from taskharbor.client.client import Client
 from taskharbor.client.clock import EngineClock
-from taskharbor.client.enqueue import Calls, enqueue_one
+from taskharbor.client.enqueue import SingleCall
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
 from taskharbor.core.transition import Ack
@@ -284,7 +284,7 @@ def children_forgotten(success: Any, *given: Any) -> Outcome:
 def children_enqueued_at_once(deferred: Any, client: Client, step: Step[Any]) -> Any:
     """What a handler enqueued with its success is stored even if it fails."""
     _, job = deferred(client, step)
-    asyncio.get_running_loop().create_task(enqueue_one(client, step))
+    asyncio.get_running_loop().create_task(client.submit(SingleCall(client, step)))
     return (), job
 
 
@@ -465,15 +465,15 @@ def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty
 
 
 @mutant((Client, "submit"), by="many_submitters_of_one_key_create_one_job")
-async def key_check_then_put_in_the_client(submit: Any, client: Client, calls: Calls) -> Any:
+async def key_check_then_put_in_the_client(submit: Any, client: Client, what: SingleCall) -> Any:
     """The client looks for a key, and leaves it out of the enqueue if it is free."""
     async with client.store() as driver:
-        for call in calls._calls:
-            key = call.options.get("idempotency_key")
-            if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
-                call.options = {**call.options}
-                del call.options["idempotency_key"]
-    return await submit(client, calls)
+        call = what.call
+        key = call.options.get("idempotency_key")
+        if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
+            call.options = {**call.options}
+            del call.options["idempotency_key"]
+    return await submit(client, what)
 
 
 @mutant((EngineClock, "__call__"), by="the_engines_clock_rules")

@@ -17,37 +17,50 @@ C = TypeVar("C", bound=Call)
 
 
 class Calls:
-    """Calls that are stored as one group; a single one may be `batched` with those of other callers."""
+    """Calls that are stored as one group."""
 
-    def __init__(self, client: Client, calls: Sequence[Call], *, batched: bool = False) -> None:
+    batched = False
+
+    def __init__(self, client: Client, calls: Sequence[Call]) -> None:
         self._client = client
         self._calls = calls
         self.tx = _transaction_of(client, calls)
-        self.batched = batched
 
     def group(self, session: Session) -> Group:
         """Their jobs."""
-        builder = JobBuilder(session)
-        return Group(jobs=builder.checked(builder.jobs(self._calls)))
+        return _group(session, self._calls)
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> list[Job[Any]]:
         """A handle for each job, in their order."""
-        return [
-            Job(self._client, each.id, call.returns, each.created, each.same_payload)
-            for call, each in zip(self._calls, stored, strict=True)
-        ]
+        return [_job(self._client, call, each) for call, each in zip(self._calls, stored, strict=True)]
 
 
-async def enqueue_one(client: Client, call: Call) -> Job[Any]:
-    """Store one call, together with others that are enqueued at this moment; but in a transaction, alone."""
-    (job,) = await client.submit(Calls(client, [call], batched=True))
-    return job
+class SingleCall:
+    """A call that is stored by itself, in one commit with those of other callers; but in a transaction, alone."""
+
+    batched = True
+
+    def __init__(self, client: Client, call: Call) -> None:
+        self._client = client
+        self.call = call
+        self.tx = _transaction_of(client, (call,))
+
+    def group(self, session: Session) -> Group:
+        """Its job."""
+        return _group(session, (self.call,))
+
+    def handle(self, group: Group, stored: Sequence[Enqueued]) -> Job[Any]:
+        """A handle on the job."""
+        return _job(self._client, self.call, stored[0])
 
 
-def enqueue_one_blocking(client: Client, call: Call) -> Job[Any]:
-    """The blocking twin of `enqueue_one`."""
-    (job,) = client.submit_blocking("aenqueue", Calls(client, [call], batched=True))
-    return job
+def _group(session: Session, calls: Sequence[Call]) -> Group:
+    builder = JobBuilder(session)
+    return Group(jobs=builder.checked(builder.jobs(calls)))
+
+
+def _job(client: Client, call: Call, stored: Enqueued) -> Job[Any]:
+    return Job(client, stored.id, call.returns, stored.created, stored.same_payload)
 
 
 def listed(calls: Iterable[C]) -> list[C]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from taskharbor.client.client import Client, Submission
-from taskharbor.client.enqueue import Calls
+from taskharbor.client.enqueue import SingleCall
 from taskharbor.client.handle import Job
 from taskharbor.core.job import NewJob
 from taskharbor.driver import Enqueued
@@ -23,11 +23,10 @@ def deferred(client: Client, flow: Flow[R]) -> tuple[tuple[NewJob, ...], Job[R] 
     if not isinstance(flow, Flow):
         raise InvalidJob(f"only steps and flows can be enqueued, such as task.step(…), not {flow!r}")
     if isinstance(flow, Step):
-        calls = Calls(client, [flow])
-        if calls.tx is not None:
+        single = SingleCall(client, flow)
+        if single.tx is not None:
             raise InvalidJob("current().enqueue stores with the job's own Ack, in no other transaction: leave tx= out")
-        jobs, (job,) = _built(client, calls)
-        return jobs, job
+        return _built(client, single)
     plan = planned(flow, {})
     if plan.client is None:
         return (), plan.nothing()

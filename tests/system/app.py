@@ -96,6 +96,7 @@ class Watched(Harbor):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.url, max_crashes=settings.max_crashes, retry=Retry(base=0.05, cap=0.2))
         self._given = settings
+        self._session._connect = self._recorded
         self._diary = Diary(Path(settings.folder), settings.who)
         self._witness: Recorder | None = None
         self.middleware(self._noted)
@@ -106,7 +107,7 @@ class Watched(Harbor):
         if settings.recurring is not None:
             self.recurring(name="tick", **settings.recurring)(handlers.tick)
 
-    async def _connect(self) -> Driver:
+    async def _recorded(self) -> Driver:
         driver = await from_url(self._given.url)
         if self._given.strike is not None:
             driver = Freeze(driver, *self._given.strike)

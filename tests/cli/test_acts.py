@@ -180,7 +180,7 @@ def test_jobs_that_change_during_the_question_are_left_alone(
         desk.drain()
 
     during_the_question(monkeypatch, "acts" if words[0] == "jobs" else "dlq", meanwhile)
-    said = "Deleted 1 job.\n1 job had changed meanwhile and was left alone.\n"
+    said = "Deleted 1 job.\n1 job had changed in the meantime and was left alone.\n"
     assert desk.good(*words, "--url", desk.url) == said
     assert states(desk) == {"mended": "done"}
 
@@ -196,11 +196,11 @@ def test_a_replay_leaves_what_changed_during_the_question(desk: Desk, monkeypatc
 
     during_the_question(monkeypatch, "dlq", lambda: delete("one", "two"))
     said = desk.good("dlq", "replay", "--all", "--url", desk.url)
-    assert said == "Replayed 2 jobs.\n2 jobs had changed meanwhile and were left alone.\n"
+    assert said == "Replayed 2 jobs.\n2 jobs had changed in the meantime and were left alone.\n"
     desk.drain()
     during_the_question(monkeypatch, "acts", lambda: delete("three"))
     said = desk.good("jobs", "replay", "state:dlq", "--url", desk.url)
-    assert said == "Replayed 1 job.\n1 job had changed meanwhile and was left alone.\n"
+    assert said == "Replayed 1 job.\n1 job had changed in the meantime and was left alone.\n"
 
 
 def test_a_missing_id_does_not_stop_the_others(busy: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

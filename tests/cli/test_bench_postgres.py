@@ -70,7 +70,7 @@ def test_a_user_who_may_not_make_a_schema(desk: Desk, postgres: PostgresServer, 
     postgres.execute(f"CREATE ROLE {role} LOGIN")
     url = postgres.url(database).replace("postgres@", f"{role}@")
     complaint = desk.bad(2, "bench", url, *TINY)
-    assert f"this user may not make one (permission denied for database {database})" in complaint
+    assert f"this user may not create one (permission denied for database {database})" in complaint
     assert "GRANT CREATE ON DATABASE" in complaint
     postgres.execute(f"GRANT CREATE ON DATABASE {database} TO {role}")
     assert measured(desk, url)["engine"] == "postgresql"

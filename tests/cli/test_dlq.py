@@ -215,7 +215,7 @@ def test_the_limit_bounds_it(dead: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "say --all"),
+        ([], "use --all"),
         (["--all"], "3 jobs would be replayed: add --yes"),
         (["--all", "--args", "{}"], "for one job"),
         (["dead-0", "dead-1", "--key", "k"], "for one job"),

@@ -67,8 +67,8 @@ def test_the_store_is_named_as_for_other_commands(
 def test_stores_that_need_none_say_so(desk: Desk) -> None:
     """C: kindly, and without making a file."""
     for url in ("sqlite:///new.db", "memory://"):
-        assert "needs no migrating" in desk.good("migrate", url)
-    assert desk.good("migrate", "--sql", "memory://").startswith("-- memory:// needs no migrating")
+        assert "needs no migration" in desk.good("migrate", url)
+    assert desk.good("migrate", "--sql", "memory://").startswith("-- memory:// needs no migration")
     assert not list(desk.folder.glob("new.db*"))
 
 

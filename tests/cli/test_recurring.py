@@ -162,7 +162,7 @@ def test_a_terminal_is_asked(desk: Desk) -> None:
 def test_an_empty_list(desk: Desk) -> None:
     """C: none is no error, and it says how there will be some."""
     desk.enqueue("shop.welcome", "user_id=1")
-    assert desk.good("recurring", "ls", "--url", desk.url).startswith("No recurring tasks yet: a worker writes down")
+    assert desk.good("recurring", "ls", "--url", desk.url).startswith("No recurring tasks yet: a worker stores those")
     assert desk.json("recurring", "ls", "--url", desk.url) == []
 
 

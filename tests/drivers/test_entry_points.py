@@ -108,4 +108,4 @@ def test_its_schema_is_migrated_by_a_harbor() -> None:
 def test_without_migrate_a_store_needs_none() -> None:
     """C: an entry point that names only `connect` says so."""
     assert Harbor("plain://shelf").migrate() is None
-    assert "plain:// needs no migrating" in migrate("plain://shelf")
+    assert "plain:// needs no migration" in migrate("plain://shelf")

@@ -1,4 +1,4 @@
-"""The command line. No rules here: commands ask the harbor and show what it says.
+"""The command line. No rules live here: commands call the harbor and show its answers.
 
 Importing this imports no engine and no rich; commands that draw import rich when they draw.
 
@@ -41,15 +41,15 @@ def cli() -> None:
     The application comes from -A, or from `app` in [tool.taskharbor] of pyproject.toml. The store comes from --url, the
     application, TASKHARBOR_URL, or `url` in [tool.taskharbor]; else it is ./taskharbor.db.
 
-    Exit codes: 0 fine, 1 what was asked about is bad or missing, 2 wrong usage, 3 the store cannot be reached.
+    Exit codes: 0 success, 1 refused, unhealthy or not found, 2 wrong usage, 3 the store cannot be reached.
     """
 
 
 @cli.command()
-@click.option("--keep", is_flag=True, help="Keep the store afterwards, to look around in it.")
+@click.option("--keep", is_flag=True, help="Keep the store afterwards for inspection.")
 def demo(keep: bool) -> None:
     """See it work: real workers, some hundred jobs, kill -9. About ten seconds."""
-    from taskharbor.cli.demo.play import run_demo  # the demo brings its own harbor; nobody else needs it
+    from taskharbor.cli.demo.play import run_demo  # imported here: only the demo needs its harbor
 
     sys.exit(run_demo(keep=keep))
 

@@ -1,6 +1,6 @@
-"""What commands do to jobs, given by ids or by filter words: cancel, delete, replay, dead-letter.
+"""Commands that act on jobs, given by ids or by filter words: cancel, delete, replay, dead-letter.
 
-Words first show how many jobs match, and ask; `delete` always asks. The work is the admin interface's, in bites.
+With words, they first show how many jobs match, and ask; `delete` always asks. `harbor.admin` acts, in batches.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PREVIEW = 10
 MISSING = "there is no such job: the id is wrong, or its retention has run out"
 NOT_DEAD = "it is neither dead nor cancelled; if it is scheduled, `taskharbor jobs run-now {id}` makes it due"
 IDS_HELP = (
-    "Name jobs by their ids (endings of UUIDs will do), or give filter words for all that match. Here a word needs a "
-    "colon or a star: task:mail.send.\n"
+    "Name jobs by their ids (endings of UUIDs are enough), or give filter words for all that match. Here a word needs "
+    "a colon or a star: task:mail.send.\n"
 )
 
 
 class Asked(NamedTuple):
-    """What was asked for on the command line."""
+    """The options given on the command line."""
 
     given: Sequence[str]
     limit: int
@@ -47,7 +47,7 @@ class Asked(NamedTuple):
 
 
 class Wording(NamedTuple):
-    """How an act is spoken of: what each answer means, good ones first; and whether it asks about named jobs, too."""
+    """The texts of an act: one for each answer, good ones first; and whether it asks about named jobs too."""
 
     act: Act
     verb: str
@@ -155,7 +155,7 @@ ToNamed = Callable[[Harbor, Sequence[str], Progress | None], Awaitable[Sequence[
 
 
 def perform(wording: Wording, asked: Asked, to_matching: ToMatching, to_named: ToNamed) -> None:
-    """Find the jobs, preview and ask, act, and say what became of them."""
+    """Find the jobs, preview and ask, act, and report the results."""
     ids, words = ids_or_words(asked.given, wording.verb)
     harbor, where = here().store(), Filter()
     if words:
@@ -186,7 +186,7 @@ def _done(harbor: Harbor, ids: Sequence[str], do: ToNamed) -> dict[str, str]:
 
 
 def _done_to_matching(harbor: Harbor, ids: Sequence[str], where: Filter, do: ToMatching) -> dict[str, str]:
-    """The jobs that were found before the question, as far as they still match."""
+    """The jobs that were found before the question and still match."""
     if not ids:
         return {}
     done = ask(harbor, lambda harbor: do(harbor)(where, among=ids, progress=_progress(len(ids))))
@@ -217,7 +217,7 @@ def _them(number: int) -> str:
 
 
 def _progress(total: int) -> Progress | None:
-    """Tells how far it is, in a terminal, where that takes more than a moment."""
+    """Shows progress in a terminal, if the act takes more than a moment."""
     if total <= BULK_LIMIT // 10 or not sys.stderr.isatty():
         return None
 
@@ -228,7 +228,7 @@ def _progress(total: int) -> Progress | None:
 
 
 def report(wording: Wording, answers: dict[str, str], asked: Asked, *, by_name: bool) -> None:
-    """Say what became of the jobs. A named one that stays as it was is an error; one that matched may have moved on."""
+    """Report the results. A named job that was not changed is an error; a matching one may have moved on."""
     if asked.as_json:
         output.print_json([{"id": id, "answer": answer} for id, answer in answers.items()])
     elif by_name:
@@ -278,14 +278,14 @@ def _say_numbers(wording: Wording, answers: dict[str, str], dry_run: bool) -> No
 
 
 def say_changed(number: int) -> None:
-    """How many jobs matched before the question, and did not any more right before the act."""
+    """The number of jobs that matched before the question but no longer right before the act."""
     if number:
         was = "was" if number == 1 else "were"
-        output.say(f"{output.count(number, 'job')} had changed meanwhile and {was} left alone.")
+        output.say(f"{output.count(number, 'job')} had changed in the meantime and {was} left alone.")
 
 
 def first_jobs(harbor: Harbor, ids: Sequence[str], most: int) -> list[JobRecord]:
-    """The first of these jobs, as far as they are still there."""
+    """The first of these jobs that still exist."""
 
     async def look(harbor: Harbor) -> list[JobRecord]:
         found: list[JobRecord] = []

@@ -41,8 +41,8 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     """Measure this engine on this machine, in a minute.
 
     Your jobs are not touched: SQLite is measured in a temporary folder beside the file that the URL names, with the
-    same settings, PostgreSQL in a schema of its own in that database, which the user must be allowed to make. Both are
-    removed at the end, after a Ctrl-C too. Without a URL, it is the configured store.
+    same settings, PostgreSQL in a new schema of that database, which the user must be allowed to create. Both are
+    removed at the end, also after Ctrl-C. Without a URL, the configured store is used.
 
     For the ratios to the engine's own limit and to other queues, see `make bench` in the project.
     """
@@ -65,7 +65,7 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
 
 
 def _configured(target: Target) -> str:
-    """The URL that is meant; the application is imported only if nothing else names one."""
+    """The URL to measure; the application is imported only if nothing else names one."""
     if target.app is None and (target.url or os.environ.get(config.URL_VARIABLE) or config.project("url")):
         return target.bare().url
     return (target.application() or target.bare()).url
@@ -84,7 +84,7 @@ async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Fi
 
 @asynccontextmanager
 async def _progress(seconds: float, quiet: bool) -> AsyncGenerator[Stage]:
-    """A bar with the time left in a terminal, a line per stage elsewhere, nothing beside JSON."""
+    """Progress: a bar with the time left in a terminal, a line per stage elsewhere, nothing with JSON."""
     screen = None if quiet else output.console()
     if screen is None:
         yield (lambda name: None) if quiet else (lambda name: output.say(f"measuring {name} …"))
@@ -138,7 +138,7 @@ def _show(figures: Figures) -> None:
 
 
 def verdict(ground: Ground, figures: Figures) -> list[str]:
-    """What the numbers mean, in words: speed, what limits it, how quickly work begins, and what a power cut costs."""
+    """Explain the numbers: speed, its limit, how quickly work begins, and what a power cut costs."""
     return [
         _about_enqueueing(ground, figures),
         _about_draining(figures),
@@ -176,7 +176,7 @@ def _about_draining(figures: Figures) -> str:
 
 def _about_latency(ground: Ground, figures: Figures) -> str:
     begins = f"{figures.latency_p50:.1f} ms after the enqueue"
-    if figures.latency_p50 <= QUICK_ENOUGH + 2 * (figures.commit or 0.0):  # the enqueue's and the claim's
+    if figures.latency_p50 <= QUICK_ENOUGH + 2 * (figures.commit or 0.0):  # for the enqueue and the claim
         return f"An idle worker begins {begins}: good."
     if "pgbouncer=true" in ground.url:
         return f"An idle worker begins {begins}, because with pgbouncer=true it polls: connect workers directly."

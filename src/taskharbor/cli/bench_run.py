@@ -1,4 +1,4 @@
-"""What `taskharbor bench` measures: jobs that do nothing, so that all the time is the queue's own."""
+"""The measurements of `taskharbor bench`: jobs that do nothing, so that all the time is the queue's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BULK, MOST_JOBS, PILOT = 10_000, 200_000, 300
 LEAST_PINGS, MOST_PINGS, PAUSE = 3, 200, 0.03
 STUCK_AFTER = 60.0
 
-# What each part takes of the whole time.
+# The share of each part in the whole time.
 SHARES = {
     "the engine": 0.04,
     "enqueue, one after another": 0.2,
@@ -38,7 +38,7 @@ Stage = Callable[[str], None]
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """Jobs per second, and milliseconds."""
+    """The results, in jobs per second and milliseconds."""
 
     single: float
     concurrent: float
@@ -52,7 +52,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 class Bench:
-    """A harbor with the tasks to measure with; without a URL, the one of the environment."""
+    """A harbor with the measured tasks; without a URL, on the store of the environment."""
 
     def __init__(self, url: str | None) -> None:
         self.harbor = Harbor(url)
@@ -69,11 +69,11 @@ class Bench:
     # enqueueing
 
     async def single(self, seconds: float) -> float:
-        """One after another."""
+        """Enqueue one job after another."""
         return await _rate(seconds, self._produce)
 
     async def concurrent(self, seconds: float) -> float:
-        """From many tasks at once: their commits are shared."""
+        """Enqueue from many tasks at once, so that they share commits."""
 
         async def all_of_them(until: float) -> int:
             return sum(await asyncio.gather(*(self._produce(until) for _ in range(PRODUCERS))))
@@ -88,7 +88,7 @@ class Bench:
         return done
 
     async def bulk(self, seconds: float, size: int) -> float:
-        """Prepared steps, many in one commit."""
+        """Enqueue prepared steps, many in one commit."""
         spent, done = 0.0, 0
         give_up = time.perf_counter() + seconds
         while not done or (time.perf_counter() < give_up and done < MOST_JOBS):
@@ -106,7 +106,7 @@ class Bench:
     # working
 
     async def drain(self, seconds: float) -> float:
-        """Jobs in line through a whole worker: a few to learn the speed, then as many as the time allows."""
+        """Drain jobs with a whole worker: a few to learn the speed, then as many as the time allows."""
         speed = await self._drained(PILOT)
         jobs = int(min(speed * seconds / 1.5, MOST_JOBS))
         return await self._drained(jobs) if jobs > PILOT else speed
@@ -123,7 +123,7 @@ class Bench:
             return jobs / (time.perf_counter() - begun)
 
     async def latencies(self, seconds: float) -> list[float]:
-        """Milliseconds from the enqueue here to the start of the handler in an idle worker."""
+        """Measure the milliseconds from an enqueue here to the start of the handler in an idle worker."""
         taken: list[float] = []
         give_up = time.perf_counter() + seconds
         while len(taken) <= LEAST_PINGS or (len(taken) <= MOST_PINGS and time.perf_counter() < give_up):
@@ -131,7 +131,7 @@ class Bench:
             job = await self.ping.aenqueue()
             taken.append((await job.aresult(timeout=STUCK_AFTER) - sent) * 1000)
             await asyncio.sleep(PAUSE)
-        return taken[1:]  # the first one has waited for the worker's start
+        return taken[1:]  # the first one waited for the worker to start
 
 
 async def _rate(seconds: float, produce: Callable[[float], Awaitable[int]]) -> float:
@@ -141,7 +141,7 @@ async def _rate(seconds: float, produce: Callable[[float], Awaitable[int]]) -> f
 
 
 async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
-    """Measure everything within about so many seconds; `stage` is told what comes next."""
+    """Measure everything in about this many seconds; `stage` is called with the name of each stage."""
     parts = iter(SHARES.items())
 
     def begin() -> float:
@@ -154,7 +154,7 @@ async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
         room = begin()
         before = None if ground.limit is None else await ground.limit(room / 2)
         single = await bench.single(begin())
-        # Disks have moods: what one enqueue costs is compared with what the engine takes on both sides of it.
+        # Disk speed varies: the cost of one enqueue is compared with the engine's own cost before and after it.
         limit = None if ground.limit is None or before is None else (before + await ground.limit(room / 2)) / 2
         concurrent = await bench.concurrent(begin())
         room = begin()

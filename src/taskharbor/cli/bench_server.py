@@ -1,4 +1,4 @@
-"""Where `taskharbor bench` measures on PostgreSQL: in a schema of its own, dropped at the end."""
+"""The PostgreSQL store of `taskharbor bench`: a schema of its own, dropped at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORBIDDEN = "42501"
 
 @asynccontextmanager
 async def own_schema(url: str) -> AsyncGenerator[Harbor]:
-    """A harbor in a new schema of the database that the URL names; the schema is gone at the end."""
+    """A harbor in a new schema of the database that the URL names; the schema is dropped at the end."""
     schema = f"{PREFIX}{token_hex(6)}"
     harbor = Harbor(with_options(url, namespace=schema, migrate=None), store_timeout=PATIENCE)
     try:
@@ -34,7 +34,7 @@ async def own_schema(url: str) -> AsyncGenerator[Harbor]:
         if getattr(error.__context__, "sqlstate", None) != FORBIDDEN:
             raise
         raise ConfigError(
-            "bench makes a schema of its own and drops it again, and this user may not make one "
+            "bench creates a schema of its own and drops it again, and this user may not create one "
             f"({error.__context__}): name a user in the URL who may (GRANT CREATE ON DATABASE … TO …)"
         ) from error
     except asyncio.CancelledError:
@@ -56,7 +56,7 @@ async def _drop(harbor: Harbor, schema: str) -> None:
                 await _handle(tx).execute(f"DROP SCHEMA {schema} CASCADE")
                 await tx.commit()
             await harbor.aclose()
-    except SchemaMismatch:  # it was not made
+    except SchemaMismatch:  # it was not created
         return
     except (HarborError, TimeoutError) as error:
         raise DriverUnavailable(
@@ -66,7 +66,7 @@ async def _drop(harbor: Harbor, schema: str) -> None:
 
 @asynccontextmanager
 async def _transaction(harbor: Harbor) -> AsyncGenerator[OwnTransaction]:
-    """A transaction of the driver's own, with the errors of its connection as ours."""
+    """A transaction on the driver's connection, with its errors translated to TaskHarbor's."""
     driver = capability(await harbor.adriver(), Within)
     try:
         async with driver.transaction() as tx:
@@ -82,7 +82,7 @@ def _handle(tx: OwnTransaction) -> Any:
 
 
 async def keeps_its_word(harbor: Harbor) -> str:
-    """What the server promises with a commit: `synchronous_commit`, or `fsync=off`, with which that means little."""
+    """The durability of a commit: `synchronous_commit`, or `fsync=off`, which overrides it."""
     async with _transaction(harbor) as tx:
         fsync, synchronous = await _handle(tx).fetchrow(
             "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
@@ -91,7 +91,7 @@ async def keeps_its_word(harbor: Harbor) -> str:
 
 
 async def commit_ms(harbor: Harbor, seconds: float) -> float:
-    """How long the server takes to commit one row, the way there and back included: the mean of some tries."""
+    """Measure a commit of one row, round trip included: the mean of several tries."""
     schema = dict(parse_qsl(urlsplit(harbor.url).query))["namespace"]
     taken: list[float] = []
     give_up = time.perf_counter() + seconds

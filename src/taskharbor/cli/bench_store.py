@@ -1,4 +1,4 @@
-"""A throw-away store for `taskharbor bench`: the same engine and settings on the same disk, and nobody's jobs in it."""
+"""A throw-away store for `taskharbor bench`: the same engine and settings on the same disk, without any jobs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST_FSYNCS = 200
 
 
 class Ground(Struct, frozen=True):
-    """Where to measure: a URL of its own. `limit` measures for so many seconds what the engine itself takes for a
-    promise, in milliseconds: SQLite's disk for an fsync, PostgreSQL for a commit."""
+    """The URL to measure. `limit` measures for this many seconds what the engine itself needs, in milliseconds: an
+    fsync for SQLite, a commit for PostgreSQL."""
 
     url: str
     engine: str
@@ -35,8 +35,8 @@ class Ground(Struct, frozen=True):
 
 @asynccontextmanager
 async def throwaway(url: str) -> AsyncGenerator[Ground]:
-    """A store like the one that the URL names, gone at the end. The named one is neither opened nor made."""
-    Harbor(url)  # says what is wrong with it, if anything
+    """A store like the one that the URL names, removed at the end. The named one is neither opened nor created."""
+    Harbor(url)  # raises if the URL is invalid
     parts = urlsplit(url)
     if parts.scheme == "memory":
         yield Ground(url, "memory")
@@ -53,7 +53,7 @@ async def throwaway(url: str) -> AsyncGenerator[Ground]:
             yield Ground(harbor.url, "postgresql", await keeps_its_word(harbor), partial(commit_ms, harbor))
     else:
         raise CapabilityMissing(
-            f"bench cannot make a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db), a "
+            f"bench cannot create a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db), a "
             "database (postgresql://…) or memory://"
         )
 
@@ -69,12 +69,12 @@ def _file(parts: SplitResult) -> Path:
 
 @contextmanager
 def _folder_beside(file: Path) -> Generator[Path]:
-    """A folder on the file system of the file, for SQLite keeps several files."""
+    """A folder on the file system of the file, because SQLite keeps several files."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=file.parent))
     except OSError as error:
         if not file.parent.exists():
-            raise ConfigError(f"there is no folder {file.parent}: make it first, or name another file") from None
+            raise ConfigError(f"there is no folder {file.parent}: create it first, or name another file") from None
         raise DriverUnavailable(
             f"cannot write in {file.parent} ({error.strerror}): make it writable, or name a file elsewhere"
         ) from None
@@ -85,7 +85,7 @@ def _folder_beside(file: Path) -> Generator[Path]:
 
 
 async def fsync_ms(folder: Path, seconds: float) -> float:
-    """How long the disk takes to promise 4 KiB, in milliseconds: the mean of some tries."""
+    """Measure a write and fsync of 4 KiB, in milliseconds: the mean of several tries."""
     file = folder / "fsync"
     taken: list[float] = []
     give_up = time.perf_counter() + seconds

@@ -15,7 +15,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # returns when nobody holds the other end of stdin any more
+    os.read(0, 1)  # returns when the parent's end of stdin is closed
     os._exit(0)
 
 

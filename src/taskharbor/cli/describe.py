@@ -54,7 +54,7 @@ def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
 
 
 def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
-    """Every field of a job. The lease's token stays in the store: whoever has it can finish the job."""
+    """Every field of a job except the lease's token, with which any process could finish the job."""
     return {
         **brief(job, now),
         "why": {**asdict(why), "fix": _fix(why)},
@@ -86,7 +86,7 @@ def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
 
 
 def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
-    """The arguments as stored, or None if the payload is no payload of ours."""
+    """The arguments as stored, or None if the payload is not one of TaskHarbor's."""
     try:
         msgspec.json.decode(job.payload)
         return msgspec.json.decode(job.payload, type=_Envelope).args
@@ -95,7 +95,7 @@ def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
 
 
 def result_of(job: JobRecord) -> msgspec.Raw | None:
-    """The result as stored, or None if there is none, or none in JSON: an agent's task may end with any bytes."""
+    """The result as stored, or None if there is none or it is not JSON: an agent's task may end with any bytes."""
     try:
         msgspec.json.decode(job.result or b"")
     except msgspec.DecodeError:
@@ -233,7 +233,7 @@ def _lineage(job: JobRecord) -> None:
 
 
 def show_arguments(job: JobRecord | RecurringTask) -> None:
-    """What the task is called with."""
+    """Print the arguments of the job."""
     output.heading("Arguments")
     arguments = arguments_of(job)
     if arguments is None:

@@ -1,4 +1,4 @@
-"""`taskharbor dlq`: look at dead jobs, run them again, or throw them away."""
+"""`taskharbor dlq`: look at dead jobs, run them again, or delete them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def show_dead(id: str, as_json: bool) -> None:
         describe.page(job, why, harbor.admin.now())
 
 
-@dlq.command("groups", help=f"Group dead jobs by what they died of, the most frequent first.\n{WORDS_HELP}")
+@dlq.command("groups", help=f"Group dead jobs by cause, the most frequent first.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
 @json_option
@@ -109,11 +109,11 @@ def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -
 @dlq.command("replay")
 @click.argument("ids", nargs=-1, metavar="[ID]... | --all [WORDS]...")
 @click.option("--all", "every", is_flag=True, help="Replay all dead jobs, or those that match the words.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be replayed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be replayed.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--args", "edited", metavar="JSON", help="New arguments as a JSON object (for one job).")
 @click.option("--key", metavar="KEY", help="A new idempotency key (for one job).")
-@time_option("--key-ttl", "How long the new key holds (24 h unless told).")
+@time_option("--key-ttl", "How long the new key holds (default: 24 h).")
 @limit_option(BULK_LIMIT, BULK_LIMIT)
 @json_option
 @target_options
@@ -130,11 +130,11 @@ def replay(
 ) -> None:
     """Run dead jobs again, with all their attempts ahead of them.
 
-    Name them by id, or say --all with the words of `dlq ls`; group:FINGERPRINT is a group of `dlq groups`. A cancelled
-    job can be replayed by its id, too. Tasks of a TaskManager are left out: they have a retry of their own.
+    Name them by id, or use --all with the words of `dlq ls`; group:FINGERPRINT is a group of `dlq groups`. A cancelled
+    job can be replayed by its id too. Tasks of a TaskManager are left out: they have a retry of their own.
     """
     if not every and not ids:
-        raise click.UsageError("name the jobs by id, or say --all")
+        raise click.UsageError("name the jobs by id, or use --all")
     if (edited is not None or key is not None) and (every or len(ids) != 1):
         raise click.UsageError("--args and --key are for one job: name it by its id")
     if key_ttl is not None and key is None:
@@ -173,10 +173,10 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
 
 @dlq.command("purge", help=f"Delete dead jobs for good: those that match, or all.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
-@time_option("--older-than", "Only jobs that died that long ago: 7d, 12h.", type=age)
+@time_option("--older-than", "Only jobs that died at least this long ago: 7d, 12h.", type=age)
 @click.option("--id", "named", metavar="ID", multiple=True, help="This job, instead of those that match.")
 @click.option("--all", "every", is_flag=True, help="All dead jobs, if neither words nor an age narrow them down.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @limit_option(BULK_LIMIT, BULK_LIMIT)
 @json_option
@@ -228,7 +228,7 @@ def purge(
 def _complain_of_needed(purged: Purged) -> None:
     if purged.needed:
         complain(
-            f"{output.count(len(purged.needed), 'job')} stayed, for others in their workflows wait for them: "
+            f"{output.count(len(purged.needed), 'job')} stayed, because others in their workflows wait for them: "
             f"{some(purged.needed)}; "
             "replay them, or cancel the workflows first (`taskharbor workflows cancel`)"
         )
@@ -247,21 +247,21 @@ def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool, *, by_name: b
 
 
 def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
-    """What would be affected, and that there may be more."""
+    """Show what would be affected, and whether there may be more."""
     if dry_run and ids:
         lists.job_table(first_jobs(harbor, ids, PREVIEW), harbor.admin.now(), dead=True)
     say_limit(len(ids), limit)
 
 
 class Edit(Struct, frozen=True):
-    """Arguments before and after; `checked` if the task is known here, so that they fit it."""
+    """Arguments before and after; `checked` if the task is known here and its signature was applied."""
 
     before: msgspec.Raw | None
     after: dict[str, Any]
     checked: bool
 
     def show(self) -> None:
-        """The two, and whether anybody has looked."""
+        """Show both, and whether they were checked."""
         old = "not readable" if self.before is None else bytes(self.before).decode()
         output.facts([("before", old), ("after", msgspec.json.encode(self.after).decode())])
         if not self.checked:
@@ -269,7 +269,7 @@ class Edit(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """What became of one job, or would."""
+    """Report the result for one job, or what it would be."""
 
     id: str
     outcome: str

@@ -28,13 +28,13 @@ APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 @click.command()
 @click.argument("task")
 @click.argument("words", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--queue", metavar="NAME", help="Another queue than the task's own.")
-@time_option("--delay", "Not before that much time has passed: 30, 15m, 2h.")
-@click.option("--run-at", type=moment, metavar="TIME", help="Not before that time: 2030-01-31T09:00:00Z.")
+@click.option("--queue", metavar="NAME", help="The queue, instead of the task's own.")
+@time_option("--delay", "Run after this time at the earliest: 30, 15m, 2h.")
+@click.option("--run-at", type=moment, metavar="TIME", help="Run at this time at the earliest: 2030-01-31T09:00:00Z.")
 @time_option("--expires", "Cancel it if it has not begun within this time.")
 @click.option("--priority", type=int, help="From -100 to 100; higher runs first.")
 @click.option("--key", metavar="KEY", help="Idempotency key: a second job with it is not stored.")
-@time_option("--key-ttl", "How long the key holds (24 h unless told).")
+@time_option("--key-ttl", "How long the key holds (default: 24 h).")
 @click.option("--id", metavar="ID", help="The job's id, instead of a new one.")
 @click.option("--max-attempts", type=int, help="Failures before the dead-letter queue.")
 @click.option("--max-crashes", type=int, help="Crashes in a row before the dead-letter queue.")
@@ -45,11 +45,11 @@ APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
     """Store a job for TASK with the given arguments.
 
-    A VALUE is JSON: 42, true, '["a", "b"]', '{"x": 1}'. What is no JSON is taken as text, so name=Ada will do; a text
+    A VALUE is JSON: 42, true, '["a", "b"]', '{"x": 1}'. Anything else is taken as text, so name=Ada works; a text
     that looks like a number is written '"42"'.
 
     With an application, the task must exist there, its signature checks the arguments, and its own queue and options
-    apply. Without one, the job is stored as given, for a worker elsewhere, and nobody checks the name.
+    apply. Without one, the job is stored as given, for a worker elsewhere, and the name is not checked.
     """
     values = arguments(words)
     known = here().application()
@@ -72,7 +72,7 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
 
 
 def _check_names(task: Registered, values: dict[str, Any]) -> None:
-    """Refuse an option of the job among the arguments, and name its flag."""
+    """Reject a job option among the arguments, and name its flag."""
     signature = task.signature
     for name, value in values.items():
         flag = FLAGS.get(name, name.replace("_", "-"))
@@ -86,7 +86,7 @@ def _has_option(flag: str) -> bool:
 
 
 def _quoted(error: str, words: Sequence[str]) -> str:
-    """How to write a text that was read as something else."""
+    """Explain how to write a text that was read as another type."""
     found = WANTS_TEXT.search(error)
     given = {name: value for name, _, value in (word.partition("=") for word in words)}
     if found is None or found[1] not in given:

@@ -1,4 +1,4 @@
-"""How commands end: one line on stderr that names the fix, and an exit code (CONTRACT C). Never a traceback."""
+"""The end of a command: one line on stderr that names the fix, and an exit code (CONTRACT C). Never a traceback."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FINE, BAD, USAGE, UNREACHABLE = 0, 1, 2, 3
 
 
 def exit_code(error: HarborError) -> int:
-    """Which exit code an error stands for."""
+    """The exit code for an error."""
     if isinstance(error, ConfigError | InvalidJob | CapabilityMissing):
         return USAGE
     return UNREACHABLE if isinstance(error, DriverError) else BAD
 
 
 def complain(message: str) -> None:
-    """One line on stderr, with no password in it, whoever wrote it; a terminal gets it wrapped at words."""
+    """Print one line to stderr, with passwords redacted, wrapped at words in a terminal."""
     line = f"taskharbor: {without_passwords(' '.join(message.split()))}"
     if sys.stderr.isatty():
         width = get_terminal_size().columns
@@ -33,7 +33,7 @@ def complain(message: str) -> None:
 
 
 class Commands(click.Group):
-    """A group whose commands end as above, whatever went wrong."""
+    """A group whose commands turn every error into a line and an exit code."""
 
     def main(
         self,

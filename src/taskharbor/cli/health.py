@@ -1,4 +1,4 @@
-"""`taskharbor health`: is the work being done? For people, containers and monitors."""
+"""`taskharbor health`: checks whether jobs are being processed, for people, containers and monitors."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ State = tuple[list[QueueCounts], list[WorkerRecord]]
 
 
 @click.command()
-@time_option("--max-wait", "Unhealthy, too, if a due job has waited longer than this.")
-@click.option("--store-only", is_flag=True, help="Only ask whether the store answers.")
+@time_option("--max-wait", "Also unhealthy if a due job has waited longer than this.")
+@click.option("--store-only", is_flag=True, help="Only check whether the store answers.")
 @json_option
 @target_options
 def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
-    """Say whether the work is being done.
+    """Check whether jobs are being processed.
 
     Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
-    that listens to it and is not stuck (paused queues aside). Exit 1: one of these is not so. Exit 3: the store does
+    that listens to it and is not stuck (except paused queues). Exit 1: one of these fails. Exit 3: the store does
     not answer.
 
     Dead jobs do not make it unhealthy, nor do runs past their timeout unless they hold every slot; they are counted.
-    Tasks of a TaskManager are not due: no worker has to come.
+    Tasks of a TaskManager are not counted as due: workers do not run them.
     """
     try:
         harbor = here().store()
@@ -62,7 +62,7 @@ def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
 
 
 def _without_tasks(counts: QueueCounts) -> QueueCounts:
-    """No worker has to come for a TaskManager's tasks."""
+    """Leave out a TaskManager's tasks, which workers do not run."""
     return counts if counts.queue != TASKS else replace(counts, ready=0, lapsed=0, oldest_due=None)
 
 
@@ -104,7 +104,7 @@ def _problems(
 
 
 def _stuck(queue: str, workers: Sequence[WorkerRecord], now: datetime) -> list[str]:
-    """The workers of a queue, if none of them has a slot that is free or will be: all their runs are past a timeout."""
+    """The workers of a queue if all are stuck: every slot is taken by a run past its timeout."""
     listening = [worker for worker in workers if queue in worker.queues and not silent(worker, now)]
     if all(overruns_of(worker, now) >= worker.slots for worker in listening):
         return [worker.id for worker in listening]

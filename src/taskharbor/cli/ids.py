@@ -1,4 +1,4 @@
-"""Ids as people write them: the endings that lists show stand for whole ids."""
+"""Ids as users type them: whole, or the endings that lists show."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ NAMED = 5
 
 
 async def whole_id(harbor: Harbor, id: str) -> str:
-    """The id of the job that this is the ending of; else what was given."""
+    """The id of the job with this ending; else the text as given."""
     if not id:
         raise click.UsageError("the id is empty: `taskharbor jobs ls` lists the ids of jobs")
     return (await harbor.admin.jobs.aresolve(id))[0]
 
 
 async def whole_ids(harbor: Harbor, ids: Sequence[str]) -> list[str]:
-    """The same for several, each once."""
+    """Whole ids for several endings, without duplicates."""
     return list(dict.fromkeys(await harbor.admin.jobs.aresolve(list(dict.fromkeys(ids)))))
 
 
 async def place_after(harbor: Harbor, id: str | None) -> str | None:
-    """The id of an existing job to go on after."""
+    """The id of an existing job to continue after."""
     return None if id is None else (await harbor.admin.jobs.aget(await whole_id(harbor, id))).id
 
 
 async def whole_words(harbor: Harbor, words: Sequence[str]) -> list[str]:
-    """Filter words in which `workflow:` names a whole id."""
+    """Filter words with the id after `workflow:` completed."""
     return [await _whole_word(harbor, word) for word in words]
 
 
 async def meant(harbor: Harbor, words: Sequence[str]) -> Filter:
-    """The filter of an act, the same before the question and after it; says which workflow an ending stands for."""
+    """The filter of an act, the same before and after the question; prints the workflow that an ending matched."""
     whole = await whole_words(harbor, words)
     for word, found in zip(words, whole, strict=True):
         if word != found:
@@ -47,7 +47,7 @@ async def meant(harbor: Harbor, words: Sequence[str]) -> Filter:
 
 
 def search_hint(text: str) -> str:
-    """How far an ending that was not found was searched for."""
+    """A hint on how far an unknown ending was searched for."""
     if ending(text) is None:
         return ""
     return f"; endings are searched among the newest {SEARCHED:,}: write the whole id to look further back"

@@ -24,7 +24,7 @@ def jobs() -> None:
 @jobs.command("ls", help=f"List jobs, the newest first.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
-@click.option("--after", metavar="ID", help="Go on behind this job.")
+@click.option("--after", metavar="ID", help="Continue after this job.")
 @json_option
 @wide_option
 @target_options
@@ -47,7 +47,7 @@ def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 @json_option
 @target_options
 def show_job(id: str, as_json: bool) -> None:
-    """Show everything about one job, and why it is where it is."""
+    """Show everything about one job, and why it is in its state."""
 
     async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
         job = await harbor.admin.jobs.aget(await whole_id(harbor, id))

@@ -19,7 +19,7 @@ from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import DeadGroup
 
-LONGEST = 300  # an error in a table; JSON has the whole
+LONGEST = 300  # width of an error in a table; JSON has all of it
 _MODULE = re.compile(r"\A(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*: )")
 COLUMNS = (
     Column("ID"),
@@ -78,7 +78,7 @@ def _error(job: JobRecord) -> str | None:
 
 
 def error_cell(error: str | None) -> Cell:
-    """An error; short, its type has no module."""
+    """An error; if short, without the module of its type."""
     text = shortened(one_line(error), LONGEST)
     return Cell(text, "red", _MODULE.sub("", text, count=1))
 

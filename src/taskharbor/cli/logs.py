@@ -16,7 +16,7 @@ COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL
 
 
 def configure(level: str) -> None:
-    """Log everything from `level` up to stderr: for people in a terminal, with fixed fields elsewhere."""
+    """Log everything from `level` up to stderr: readable lines in a terminal, fixed fields elsewhere."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(JobFilter())
     in_terminal = sys.stderr.isatty()
@@ -25,7 +25,7 @@ def configure(level: str) -> None:
 
 
 def _brief(record: logging.LogRecord) -> str:
-    """The message without what the fields of the line say already."""
+    """The message without the parts that the line's fields repeat."""
     return str(getattr(record, "brief", record.message))
 
 
@@ -38,12 +38,12 @@ class ForFiles(logging.Formatter):
         )
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """One line for one message, whatever is in it."""
+        """The message on one line, with control characters escaped."""
         record.message = safe(_brief(record)).replace("\n", "\\n")
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and a traceback indented below it: no text of a job can pass for a line of the log."""
+        """The line, and a traceback indented below it, so that no text of a job can look like a log line."""
         line, *below = super().format(record).split("\n")
         return "\n".join([line, *(f"    {safe(each)}" for each in below)])
 
@@ -60,7 +60,7 @@ class ForPeople(logging.Formatter):
         self._colour = colour
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """Nothing that a terminal would obey, and the job behind it."""
+        """The message without control characters, followed by the job."""
         job = getattr(record, "job_id", "-")
         if job == "-":
             return safe(_brief(record))
@@ -68,7 +68,7 @@ class ForPeople(logging.Formatter):
         return safe(_brief(record)) + self._painted(f"  [{fields}]", "2")
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """The same goes for a traceback."""
+        """The traceback without control characters."""
         return safe(super().formatException(ei))
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""`taskharbor migrate`: make the schema of a store, or bring it up to date."""
+"""`taskharbor migrate`: create the schema of a store, or bring it up to date."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from taskharbor.driver import Migration
 
 @click.command()
 @click.argument("store", required=False, metavar="[URL|MODULE:HARBOR]")
-@click.option("--plan", is_flag=True, help="Say what would be done, and change nothing.")
-@click.option("--sql", is_flag=True, help="Print it as SQL for somebody else to run, and change nothing.")
+@click.option("--plan", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--sql", is_flag=True, help="Print the steps as SQL to be run separately, and change nothing.")
 @target_options
 def migrate(store: str | None, plan: bool, sql: bool) -> None:
-    """Make the schema of a store, or bring it up to date.
+    """Create the schema of a store, or bring it up to date.
 
-    PostgreSQL wants it once before the first use and after an upgrade of TaskHarbor: first migrate, then start the new
-    programs; the old ones go on working meanwhile. However many run it at once, every step is done once. SQLite files
-    need no migrating.
+    PostgreSQL needs it before the first use and after an upgrade of TaskHarbor: first migrate, then start the new
+    programs; the old ones keep working in the meantime. Concurrent calls are safe: every step is done once. SQLite
+    files need no migration.
     """
     if plan and sql:
-        raise click.UsageError("--plan and --sql are two answers to one question: choose one")
+        raise click.UsageError("--plan and --sql cannot be combined: choose one")
     harbor = _target(store).named()
     found = asyncio.run(harbor.amigrate(dry=plan or sql, tell=lambda step: output.say(f"  {step}", "dim")))
     if found is None:
-        _say(f"{urlsplit(harbor.url).scheme}:// needs no migrating: a store is up to date whenever it is opened", sql)
+        _say(f"{urlsplit(harbor.url).scheme}:// needs no migration: a store is updated when it is opened", sql)
     elif not found.steps:
         _say(f"{found.what} is up to date (version {found.version})", sql)
     elif sql:

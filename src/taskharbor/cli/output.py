@@ -1,6 +1,6 @@
-"""What commands print: JSON, or lines and facts that rich draws in a terminal and that are plain text elsewhere.
+"""Output of commands: JSON, or lines and facts drawn by rich in a terminal and printed as plain text elsewhere.
 
-Whatever comes from the store is printed as text: no markup, and no control characters that a terminal would obey.
+Values from the store are printed as text: without markup, and with control characters escaped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATE_STYLES = {
 
 
 class Cell(NamedTuple):
-    """A text with a style, and a shorter text for where room is scarce."""
+    """A text with a style, and a shorter text for narrow columns."""
 
     text: str
     style: str = ""
@@ -69,7 +69,7 @@ def one_line(text: str | None) -> str:
 
 
 def console() -> Console | None:
-    """Where rich draws; None where plain text is due."""
+    """The rich console; None if plain text is printed."""
     if not sys.stdout.isatty():
         return None
     from rich.console import Console
@@ -78,7 +78,7 @@ def console() -> Console | None:
 
 
 def say(text: str, style: str = "", *, wrap: bool = False) -> None:
-    """A line for people. Unless `wrap`, a long one is left to the terminal, so that it can be copied as one line."""
+    """Print a line for people. Unless `wrap`, a long one is not broken, so that it can be copied as one line."""
     screen = console()
     if screen is None:
         click.echo(safe(text))
@@ -89,12 +89,12 @@ def say(text: str, style: str = "", *, wrap: bool = False) -> None:
 
 
 def heading(text: str) -> None:
-    """A title over what follows."""
+    """Print a heading."""
     say(f"\n{text}", "bold")
 
 
 def facts(pairs: Iterable[tuple[str | Cell, str | Cell | None]]) -> None:
-    """Names and values, one below the other; what is None is left out."""
+    """Print names and values, one per line; those that are None are left out."""
     known = [(as_cell(name, "dim"), as_cell(value)) for name, value in pairs if value is not None]
     if not known:
         return
@@ -120,7 +120,7 @@ def _indented(text: str, by: int) -> str:
 
 
 def json_block(raw: bytes) -> None:
-    """A stored JSON value, pretty."""
+    """A stored JSON value, indented."""
     pretty = safe(msgspec.json.format(raw, indent=2).decode())
     screen = console()
     if screen is None:

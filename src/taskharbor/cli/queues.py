@@ -51,7 +51,7 @@ def list_queues(as_json: bool, wide: bool) -> None:
 
 
 def _listeners(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> int | None:
-    """How many workers listen to the queue; None for the one of TaskManagers, which none does."""
+    """The number of workers that listen to the queue; None for the TaskManager's queue, which has none."""
     return None if counts.queue == TASKS else sum(counts.queue in worker.queues for worker in workers)
 
 
@@ -97,7 +97,7 @@ def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> Cell:
 @json_option
 @target_options
 def pause(names: tuple[str, ...], as_json: bool) -> None:
-    """Stop handing out the jobs of a queue until it is resumed. What runs goes on."""
+    """Stop starting jobs of a queue until it is resumed. Running jobs go on."""
     _set_paused(names, as_json, paused=True)
 
 
@@ -106,7 +106,7 @@ def pause(names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @target_options
 def resume(names: tuple[str, ...], as_json: bool) -> None:
-    """Hand out the jobs of a queue again."""
+    """Start jobs of a paused queue again."""
     _set_paused(names, as_json, paused=False)
 
 

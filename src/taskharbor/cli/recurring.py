@@ -1,4 +1,4 @@
-"""`taskharbor recurring`: look at recurring tasks, run one now, let one rest."""
+"""`taskharbor recurring`: look at recurring tasks, run one now, pause or resume one."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ AFTER_LAST = "after its last run"
 
 @click.group()
 def recurring() -> None:
-    """Look at recurring tasks, run one now, or let one rest.
+    """Look at recurring tasks, run one now, pause or resume one.
 
-    They are declared in code, by `@harbor.recurring`; a worker writes them down when it starts.
+    They are declared in code, by `@harbor.recurring`; a worker stores them when it starts.
     """
 
 
@@ -70,7 +70,7 @@ def list_recurring(as_json: bool, wide: bool) -> None:
         output.print_json([_brief(task, now) for task in found])
         return
     if not found and not unreadable:
-        output.say("No recurring tasks yet: a worker writes down what its code declares when it starts.", "dim")
+        output.say("No recurring tasks yet: a worker stores those that its code declares when it starts.", "dim")
         return
     if found:
         table(COLUMNS, [_row(task, now, alive) for task in found], wide=wide)
@@ -92,7 +92,7 @@ def _row(task: RecurringTask, now: datetime, alive: bool) -> Sequence[str | Cell
 
 
 def _next(task: RecurringTask, now: datetime, alive: bool = True) -> Cell:
-    """When it runs next. With a worker alive, one that is due is given some seconds before it counts as overdue."""
+    """When it runs next. With a live worker, a due task counts as overdue only after some seconds."""
     if task.paused:
         return Cell("paused", "yellow")
     if task.next_run is None:
@@ -269,7 +269,7 @@ def run_now(name: str, as_json: bool) -> None:
 @json_option
 @target_options
 def pause(name: str, as_json: bool) -> None:
-    """Let a recurring task rest until it is resumed, whatever code declares. A run that is under way goes on."""
+    """Pause a recurring task until it is resumed, even if code declares it again. A current run goes on."""
     harbor = here().store()
     task = ask(harbor, lambda harbor: harbor.admin.recurring.apause(name))
     if as_json:
@@ -283,7 +283,7 @@ def pause(name: str, as_json: bool) -> None:
 @json_option
 @target_options
 def resume(name: str, as_json: bool) -> None:
-    """Let a recurring task run again, from now on: what it missed meanwhile is not made up for."""
+    """Resume a recurring task from now on: runs missed during the pause are not caught up."""
     harbor = here().store()
     task = ask(harbor, lambda harbor: harbor.admin.recurring.aresume(name))
     now = harbor.admin.now()
@@ -299,15 +299,15 @@ def resume(name: str, as_json: bool) -> None:
 @json_option
 @target_options
 def remove(name: str, yes: bool, as_json: bool) -> None:
-    """Forget a recurring task; its jobs stay.
+    """Delete a recurring task; its jobs stay.
 
-    While code declares it, the next worker that starts writes it down again: pause it instead.
+    While code declares it, the next worker that starts stores it again: pause it instead.
     """
 
     async def look(harbor: Harbor) -> RecurringTask | None:
         try:
             return await harbor.admin.recurring.aget(name)
-        except ConfigError:  # of a newer version: it cannot be read, but forgotten
+        except ConfigError:  # stored by a newer version: it cannot be read, but it can be removed
             return None
 
     harbor = here().store()

@@ -20,7 +20,7 @@ SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 def supervise(arguments: list[str], log_level: str) -> int:
-    """Run `taskharbor` with these arguments, anew after every change; returns the last run's exit code."""
+    """Run `taskharbor` with these arguments and restart it after every change; return the last exit code."""
     logs.configure(log_level)
     watcher = Reloader([sys.executable, "-m", "taskharbor", *arguments], Path.cwd())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,13 +38,13 @@ class Reloader:
         self._stopping = False
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Give a signal to the child, which has a process group of its own: a Ctrl-C reaches it once, from here."""
+        """Forward a signal to the child, which has its own process group, so that it gets a Ctrl-C only once."""
         self._stopping = True
         if self._child is not None:
             self._child.send_signal(number)
 
     def run(self) -> int:
-        """Until a signal."""
+        """Run until a signal arrives."""
         code = 0
         while not self._stopping:
             before = times(self._folder)
@@ -59,12 +59,12 @@ class Reloader:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, process_group=0)
-        if self._stopping:  # a signal came while it was being started
+        if self._stopping:  # a signal arrived while it was starting
             self._child.terminate()
         return self._child
 
     def _changed_file(self, before: dict[Path, int], child: subprocess.Popen[bytes]) -> Path | None:
-        """Wait for a change; a child that ended by itself waits for one, too."""
+        """Wait for a change, even if the child has ended by itself."""
         told = False
         while not self._stopping:
             if child.poll() is not None and not told:
@@ -78,12 +78,12 @@ class Reloader:
 
 
 def times(folder: Path) -> dict[Path, int]:
-    """When each source file was last changed."""
+    """The modification time of each source file."""
     return {path: changed for path in sources(folder) if (changed := _time_of(path)) is not None}
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """The .py files below a folder; not hidden ones, and nobody's virtual environment."""
+    """The .py files below a folder, except hidden ones and virtual environments."""
     for here, folders, files in os.walk(folder):
         folders[:] = [
             name

@@ -43,7 +43,7 @@ ANSWERS = {
 def run_now(ids: tuple[str, ...], as_json: bool) -> None:
     """Make scheduled jobs due now: retries that wait, and jobs for a later time.
 
-    Name them by their ids (endings will do). The number of attempts stays as it is.
+    Name them by their ids (endings are enough). The number of attempts does not change.
     """
 
     async def act(harbor: Harbor) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`taskharbor stats`: the whole at a glance."""
+"""`taskharbor stats`: an overview of queues, workers and runs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DROPS = {"released": 1, "cancelled": 2, "retried": 3}
 
 
 @click.command()
-@time_option("--since", "Sum up the runs of this time.", "1h")
+@time_option("--since", "Sum up the runs of this period.", "1h")
 @json_option
 @wide_option
 @target_options
 def stats(since: float, as_json: bool, wide: bool) -> None:
-    """Queues with their jobs, live workers, and what was run lately."""
+    """Show queues with their jobs, live workers, and recent runs."""
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.astats(since))
     now = harbor.admin.now()
@@ -51,7 +51,7 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
 
 
 def _totals(tallies: Sequence[Tally], unstarted: Sequence[Tally]) -> list[dict[str, Any]]:
-    """The sums per task; `runs` counts those that started, which `seconds` is about."""
+    """The sums per task; `runs` counts those that started, and `seconds` is their duration."""
     sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(
         lambda: {**dict.fromkeys((*OUTCOMES, "runs"), 0), "seconds": 0.0}
     )

@@ -1,7 +1,7 @@
 """Tables: whole where stdout is not a terminal or `--wide` is given, else fitted to the terminal.
 
-What gives way first: soft columns are cut, the widest first and none below its `least` width; if that is not enough,
-columns are left out by their `drop` rank, the lowest first.
+To fit, soft columns are cut, the widest first and none below its `least` width; if that is not enough, columns are
+left out by their `drop` rank, the lowest first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER = 0
 
 
 class Column(NamedTuple):
-    """A column. One with a `least` width is soft: it may be cut to that, at its beginning if `keep_end`.
+    """A column. One with a `least` width is soft: it may be cut to that width, at its beginning if `keep_end`.
 
     One of weight 2 is cut only where it is more than twice as wide as the others.
     """
@@ -45,7 +45,7 @@ def short_ids(ids: Iterable[str], style: str = "bold") -> list[Cell]:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False) -> None:
-    """Rows in columns."""
+    """Print rows in columns."""
     cells = [[as_cell(cell) for cell in row] for row in rows]
     screen = console()
     if screen is None:
@@ -83,7 +83,7 @@ def _natural(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[i
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal a text takes: East Asian characters take two."""
+    """The number of terminal cells a text takes: East Asian characters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -109,7 +109,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> dict[int, int]:
-    """The places of the columns to show, each with its width."""
+    """The indexes of the columns to show, each with its width."""
     shown = dict(enumerate(widths))
     least = [
         min(width, max(column.least, len(column.title))) if column.least else width

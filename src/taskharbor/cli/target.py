@@ -1,6 +1,6 @@
-"""Where a command works: the application it imports, or just the store that a URL names.
+"""The target of a command: the application it imports, or just the store that a URL names.
 
-Commands that only read get by with a URL and import nobody's code, unless an application is the only hint to the store.
+Commands that only read need just a URL and import no user code, unless only an application names the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Target:
-    """What `-A`, `--include` and `--url` said, before or after the command's name."""
+    """The values of `-A`, `--include` and `--url`, given before or after the command's name."""
 
     def __init__(self) -> None:
         self.app: str | None = None
@@ -45,7 +45,7 @@ class Target:
         return None if spec is None else self._loaded(spec)
 
     def spec(self) -> str | None:
-        """How the application is named, if at all."""
+        """The name of the application, if one is given."""
         return self.app or config.project("app")
 
     def bare(self) -> Harbor:
@@ -53,7 +53,7 @@ class Target:
         return Harbor(self.url, store_timeout=STORE_PATIENCE)
 
     def store(self) -> Harbor:
-        """A harbor to read from, whose store must be there."""
+        """A harbor to read from, whose store must exist."""
         harbor = self.named()
         if urlsplit(harbor.url).scheme == "memory":
             raise ConfigError(f"memory:// is a store inside one process: this command cannot see its jobs. {LASTING}")
@@ -61,7 +61,7 @@ class Target:
         return harbor
 
     def named(self) -> Harbor:
-        """A harbor for its store. Imports the application only if it was asked for, or nothing else names a store."""
+        """A harbor for its store. Imports the application only if it was given, or nothing else names a store."""
         if self.app is not None:
             return self._loaded(self.app)
         if self.url is None and not os.environ.get(config.URL_VARIABLE) and config.project("url") is None:
@@ -69,7 +69,7 @@ class Target:
         return self.bare()
 
     def _loaded(self, spec: str) -> Harbor:
-        """The application with the modules that its tasks live in, on the store of `--url` if that is given."""
+        """The application with its task modules imported, on the store of `--url` if that is given."""
         harbor = load(spec)
         for module in dict.fromkeys([*self.include, *config.project_list("include")]):
             _imported(module, f"include {module!r}")
@@ -79,7 +79,7 @@ class Target:
 
 
 def target_options(command: C) -> C:
-    """Give a command `-A/--app`, `--include` and `--url`; `here()` has what they said."""
+    """Give a command `-A/--app`, `--include` and `--url`; `here()` returns their values."""
     app = click.option("-A", "--app", metavar=APPLICATION, help="The application.", **_REMEMBERED)
     url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
     include = click.option(
@@ -129,7 +129,7 @@ def ask(harbor: Harbor, question: Callable[[Harbor], Awaitable[T]]) -> T:
 
 
 def load(spec: str) -> Harbor:
-    """The harbor that `module:harbor` names. `module` alone will do if it has just one."""
+    """The harbor that `module:harbor` names. `module` alone is enough if it has just one."""
     if "://" in spec or "@" in spec:
         raise ConfigError(
             f"{redacted(spec)!r} names no application: write module:harbor, such as shop:harbor; a store goes to --url"
@@ -152,7 +152,7 @@ def load(spec: str) -> Harbor:
         found = getattr(found, part, None)
     if not isinstance(found, Harbor):
         there = ", ".join(_harbors(module)) or "none"
-        raise ConfigError(f"application {spec!r}: {attribute} is no Harbor; harbors in {name}: {there}")
+        raise ConfigError(f"application {spec!r}: {attribute} is not a Harbor; harbors in {name}: {there}")
     return found
 
 
@@ -176,13 +176,13 @@ def _imported(name: str, what: str) -> ModuleType:
                 f"{what}: no module {error.name!r} in {folder} or among the installed packages"
             ) from error
         raise _broken(error, name, what) from error
-    except (Exception, SystemExit) as error:  # also a name such as `.mail`, which import_module refuses
+    except (Exception, SystemExit) as error:  # also for a name such as `.mail`, which import_module rejects
         raise _broken(error, name, what) from error
 
 
 def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     frames = list(traceback.extract_tb(error.__traceback__))
-    if isinstance(error, HarborError):  # refused here, but written there
+    if isinstance(error, HarborError):  # a relative import raises here but is written there
         frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)] or frames
     where = f"{frames[-1].filename} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):
@@ -190,7 +190,7 @@ def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     return ConfigError(
         f"{what} cannot be imported: {where}{type(error).__name__}: {said} "
-        f'(the whole story: {Path(sys.executable).name} -c "import {name}")'
+        f'(full traceback: {Path(sys.executable).name} -c "import {name}")'
     )
 
 
@@ -207,12 +207,12 @@ def _only_harbor(module: ModuleType, spec: str) -> Harbor:
 
 
 def _check_file(url: str) -> None:
-    """A look at a store must not make one."""
+    """Check that the store exists: reading must not create one."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite" and not parts.netloc:
         file = Path(unquote(parts.path[1:]))
         if not file.exists():
             raise DriverUnavailable(
-                f"there is no store {file}: it is made by the first enqueue or worker; "
+                f"there is no store {file}: the first enqueue or worker creates it; "
                 f"name another with --url, -A or {config.URL_VARIABLE}"
             )

@@ -1,4 +1,4 @@
-"""How values are written on the command line: lengths of time, moments, `name=value`, queues."""
+"""Values on the command line: lengths of time, times, `name=value`, queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def span(text: str) -> float:
 
 
 def age(text: str) -> float:
-    """Seconds, written like 15m: a number alone is refused, for 7 may be meant as days."""
+    """Seconds, written like 15m: a bare number is rejected, because 7 might mean days."""
     try:
         return duration(text).total_seconds()
     except ConfigError as error:
@@ -63,12 +63,12 @@ def limit_option(default: int, most: int) -> Callable[[C], C]:
 
 
 def arguments(words: Sequence[str]) -> dict[str, Any]:
-    """A task's arguments from `name=value` words. A value is JSON; what is no JSON is a text."""
+    """A task's arguments from `name=value` words. A value is JSON, else text."""
     found: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"{word!r} is no argument: write name=value, such as user_id=42")
+            raise click.UsageError(f"{word!r} is not an argument: write name=value, such as user_id=42")
         if name in found:
             raise click.UsageError(f"argument {name!r} is given twice")
         found[name] = _value(name, value)

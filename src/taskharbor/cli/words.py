@@ -12,7 +12,7 @@ WORDS_HELP = """
 WORDS narrow the list; all of them must hold:
 
 \b
-  mail.*            tasks by name, * is anything (also task:mail.*)
+  mail.*            tasks by name, * matches anything (also task:mail.*)
   queue:mail        a queue
   state:dlq,ready   scheduled, ready, waiting, claimed, running, lapsed,
                     done, dlq, cancelled
@@ -26,17 +26,17 @@ WORDS narrow the list; all of them must hold:
 
 
 def is_word(text: str) -> bool:
-    """Whether this is a filter word, where ids are taken as well: it names a field, or has a star."""
+    """Whether this is a filter word and not an id: it names a field, or has a star."""
     name, colon, _ = text.partition(":")
     return "*" in text or bool(colon and name in ("state", *WORDS))
 
 
 def ids_or_words(given: Sequence[str], verb: str) -> tuple[list[str], list[str]]:
-    """What was given as ids, or as words; one of the two is empty."""
+    """Split into ids and words; one of the two is empty."""
     words = [text for text in given if is_word(text)]
     ids = [text for text in given if not is_word(text)]
     if not given or "" in given:
-        raise click.UsageError(f"say which jobs to {verb}: ids, or filter words such as queue:mail ('*' is all)")
+        raise click.UsageError(f"say which jobs to {verb}: ids, or filter words such as queue:mail ('*' matches all)")
     if words and ids:
         raise click.UsageError(
             f"{ids[0]!r} is an id and {words[0]!r} a filter word: give either; a task is written task:{ids[0]}"

@@ -1,4 +1,4 @@
-"""`taskharbor worker`: run jobs until told to stop."""
+"""`taskharbor worker`: run jobs until stopped by a signal."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CLOSE_PATIENCE = 5.0
     "-Q", "--queues", "queue_list", metavar="NAMES", help="a,b or with weights a=3,b=1. Default: the tasks' own."
 )
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Jobs at a time.")
-@time_option("--lease", "How long a job is held between heartbeats.", "30s")
-@time_option("--grace", "How long a stop waits for running jobs.", "25s")
-@click.option("--reload", "reloading", is_flag=True, help="Start anew whenever a .py file below this folder changes.")
+@time_option("--lease", "How long a job's lease lasts without a heartbeat.", "30s")
+@time_option("--grace", "How long a shutdown waits for running jobs.", "25s")
+@click.option("--reload", "reloading", is_flag=True, help="Restart whenever a .py file below this folder changes.")
 @click.option("--uvloop", is_flag=True, help='Run on uvloop (pip install "taskharbor[fast]").')
 @click.option(
     "--log-level",
@@ -67,7 +67,7 @@ def worker(
         sys.exit(reload.supervise([word for word in sys.argv[1:] if word != "--reload"], log_level))
     loop_factory = _uvloop() if uvloop else None
     logs.configure(log_level)
-    # As PID 1, a signal without a handler is ignored: have one before anything slow begins.
+    # As PID 1, a signal without a handler is ignored: install one before anything slow begins.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = FINE
     try:
@@ -90,11 +90,11 @@ async def _work(
     with suppress(HarborError, TimeoutError):
         async with asyncio.timeout(CLOSE_PATIENCE):
             await harbor.aclose()
-    _end(FINE)  # from here: closing the loop would wait for threads that ignore their cancellation
+    _end(FINE)  # exit here: closing the loop would wait for threads that ignore their cancellation
 
 
 def _end(code: int) -> NoReturn:
-    """Leave at once: what a stuck thread still does must not outlive the release of its job."""
+    """Exit at once: a stuck thread must not go on after its job was released."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

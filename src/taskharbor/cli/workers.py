@@ -1,4 +1,4 @@
-"""`taskharbor workers`: the workers that reported lately."""
+"""`taskharbor workers`: the workers that reported recently."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ COLUMNS = (
 def workers(as_json: bool, wide: bool) -> None:
     """List the workers seen within the last 40 seconds.
 
-    A worker reports every ten seconds. One that has missed two reports is silent: it may be gone, and what it last
-    said about its runs is not shown.
+    A worker reports every ten seconds. One that has missed two reports is silent: it may be gone, and its last report
+    about its runs is not shown.
     """
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.workers.alist())
@@ -58,7 +58,7 @@ def facts_of(worker: WorkerRecord, now: datetime) -> dict[str, Any]:
 
 
 def overruns_of(worker: WorkerRecord, now: datetime) -> int:
-    """How many runs of the worker are past their timeout; none if it is silent, because its leases lapse."""
+    """The number of the worker's runs past their timeout; zero if it is silent, because its leases lapse."""
     return 0 if silent(worker, now) else worker.overruns
 
 

@@ -1,4 +1,4 @@
-"""`taskharbor workflows`: look at jobs that wait for each other, stop them, or let them go on."""
+"""`taskharbor workflows`: look at workflows, cancel them, or replay what failed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def workflows() -> None:
 
 @workflows.command("ls")
 @limit_option(50, 1000)
-@click.option("--after", metavar="ID", help="Go on behind this workflow.")
+@click.option("--after", metavar="ID", help="Continue after this workflow.")
 @json_option
 @wide_option
 @target_options
@@ -77,7 +77,7 @@ def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> 
 
 
 async def _named(harbor: Harbor, id: str) -> Workflow:
-    """The workflow of this id, or of the id with this ending."""
+    """The workflow with this id, or with an id of this ending."""
     return await harbor.admin.workflows.aget(await harbor.admin.workflows.aresolve(id))
 
 
@@ -107,8 +107,8 @@ def _counts(counts: Mapping[str, int]) -> str:
 def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
     """Show the graph: each job with its state, what it comes after, and what it still waits for.
 
-    `1, 2; collect 3`: should 1 or 2 fail, it waits for their replay; should 3 fail, it is told. `cancel 4`: it would be
-    cancelled with 4.
+    `1, 2; collect 3`: if 1 or 2 fails, it waits for their replay; if 3 fails, it receives a FailedStep. `cancel 4`: if
+    4 fails, it is cancelled.
     """
 
     async def look(harbor: Harbor) -> tuple[Workflow, list[GraphNode]]:
@@ -164,7 +164,7 @@ def _show_graph(nodes: Sequence[GraphNode], limit: int, wide: bool) -> None:
 
 
 def _edges(parents: Iterable[tuple[int, str]]) -> str:
-    """`1-3; collect 5, 7`: whom a step comes after, and what their failure means unless it just waits."""
+    """`1-3; collect 5, 7`: the parents of a step, with their failure policy unless it is `hold`."""
     by_policy: dict[str, list[int]] = {"hold": []}
     for number, policy in parents:
         by_policy.setdefault(policy, []).append(number)
@@ -174,7 +174,7 @@ def _edges(parents: Iterable[tuple[int, str]]) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`1-3, 5` for 1, 2, 3 and 5: a step may come after thousands."""
+    """`1-3, 5` for 1, 2, 3 and 5: a step may have thousands of parents."""
     runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -189,7 +189,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 @json_option
 @target_options
 def cancel(id: str, as_json: bool) -> None:
-    """Cancel what has not ended of a workflow, and ask what runs to stop."""
+    """Cancel the jobs of a workflow that have not ended; running ones are asked to stop."""
 
     async def act(harbor: Harbor) -> tuple[int, Workflow]:
         whole = (await _named(harbor, id)).id
@@ -209,7 +209,7 @@ def cancel(id: str, as_json: bool) -> None:
 @json_option
 @target_options
 def replay(id: str, as_json: bool) -> None:
-    """Run the dead and cancelled jobs of a workflow again, so that it goes on."""
+    """Run the dead and cancelled jobs of a workflow again."""
 
     async def act(harbor: Harbor) -> tuple[list[str], Workflow]:
         whole = (await _named(harbor, id)).id

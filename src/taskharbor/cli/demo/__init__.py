@@ -1,1 +1,1 @@
-"""The demo: what TaskHarbor promises, watched on real processes. `tasks` is a good first read."""
+"""The demo: TaskHarbor's promises, checked on real processes. `tasks` is a good first read."""

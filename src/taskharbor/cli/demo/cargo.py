@@ -1,4 +1,4 @@
-"""The demo's jobs: what is enqueued, of which kind, and what was asked of each."""
+"""The demo's jobs, by kind, with their options."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class Kind:
 
     @property
     def ended(self) -> int:
-        """How many are done or dead."""
+        """The number of jobs that are done or dead."""
         return sum(job.state in TERMINAL for job in self.seen)
 
     @property
     def running(self) -> int:
-        """How many are held by a worker."""
+        """The number of jobs held by a worker."""
         return sum(job.state is State.INFLIGHT for job in self.seen)
 
     @property
     def failures(self) -> int:
-        """How many failed runs were recorded."""
+        """The number of recorded failures."""
         return sum(len(job.failures) for job in self.seen)
 
     def add(self, jobs: Sequence[Job[object]]) -> None:
-        """Note jobs that were stored."""
+        """Record stored jobs."""
         self.ids += [job.id for job in jobs]
 
 
@@ -62,7 +62,7 @@ class Cargo:
         self.keyed = Kind("one key, twice", 1)
         self.voyage = Kind("long voyage", 1)
         self.chord = Kind("a chord", CRATES + 1)
-        self.bell = Kind("every second", 0)  # as many as it has rung
+        self.bell = Kind("every second", 0)  # one per ring
         self.kinds = [value for value in vars(self).values() if isinstance(value, Kind)]
         self.urgent: set[str] = set()
         self.failures_asked: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Cargo:
         self.all_stored = False
 
     async def load(self, at_work: asyncio.Event) -> None:
-        """Enqueue some jobs at once, the long voyage and waves of others when the workers are at work."""
+        """Enqueue some jobs at once, the long voyage and waves of others once the workers run."""
         many = tasks.harbor.aenqueue_many
         self.scheduled.add(
             await many(tasks.remind.using(delay=DELAY).step(f"guest {number}") for number in range(SCHEDULED))
@@ -93,7 +93,7 @@ class Cargo:
         self.all_stored = True
 
     async def _load_express(self) -> None:
-        """In one commit, the urgent ones last: they must overtake."""
+        """Enqueue in one commit, the urgent ones last: they must overtake."""
         standard = [tasks.deliver.step(f"standard {number}") for number in range(STANDARD)]
         urgent = [tasks.deliver.using(priority=10).step(f"urgent {number}") for number in range(URGENT)]
         jobs = await tasks.harbor.aenqueue_many([*standard, *urgent])
@@ -112,14 +112,14 @@ class Cargo:
         self.chord.ids += [node.id for node in await tasks.harbor.admin.workflows.agraph(self.run.id)]
 
     async def silence(self) -> bool:
-        """Whether the bell rests for good. It is asked to, once all the rest has ended."""
+        """Whether the bell has stopped. It is paused once all other jobs have ended."""
         if self.rung is not None:
             return True
         self.rung = await tasks.harbor.admin.recurring.apause(tasks.bell.name)
         return False
 
     async def look(self) -> list[JobRecord]:
-        """See every job as it is in the store now."""
+        """Read every job from the store again."""
         total = sum(kind.expected for kind in self.kinds)
         records = await tasks.harbor.admin.jobs.alist(limit=2 * total)
         by_id = {record.id: record for record in records}
@@ -131,10 +131,10 @@ class Cargo:
 
     @property
     def expected(self) -> int:
-        """How many jobs there will be."""
+        """The number of jobs expected in total."""
         return sum(kind.expected for kind in self.kinds)
 
     @property
     def ended(self) -> int:
-        """How many are done or dead."""
+        """The number of jobs that are done or dead."""
         return sum(kind.ended for kind in self.kinds)

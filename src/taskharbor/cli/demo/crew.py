@@ -1,4 +1,4 @@
-"""The demo's workers: real processes, started as anybody would start them, and listened to through their logs."""
+"""The demo's workers: real processes, started by the usual command and followed through their logs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Ship:
                 self._told.put(Told(self, "worker.failed", line.strip()))
 
     def kill(self) -> None:
-        """kill -9: no chance to say goodbye."""
+        """kill -9: no chance to shut down."""
         self._process.kill()
         self._process.wait()
         self.state = "killed"
@@ -96,7 +96,7 @@ class Ship:
         return code
 
     def sink(self) -> None:
-        """End the process whatever it does, and the thread that listens to it."""
+        """Kill the process if needed, and end the thread that reads its log."""
         if self.alive:
             self._process.kill()
         self._process.wait()
@@ -119,7 +119,7 @@ class Crew:
             self.ships.append(Ship(name, queues, self._url, self._told))
 
     def heard(self) -> list[Told]:
-        """What they said since the last time."""
+        """The log lines since the last call."""
         return [self._told.get() for _ in range(self._told.qsize())]
 
     def by_worker(self, worker: str) -> Ship | None:
@@ -132,6 +132,6 @@ class Crew:
         return next((ship for ship in self.ships if ship.pid == pid), None)
 
     def sink(self) -> None:
-        """End all, whatever they do."""
+        """End all processes."""
         for ship in self.ships:
             ship.sink()

@@ -1,4 +1,4 @@
-"""Running the demo: a temporary store, the story, the verdict, and no trace afterwards."""
+"""Runs the demo: a temporary store, the story, the verdict, and the cleanup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskharbor.worker.signals import on_end_signals
 
 
 def run_demo(*, keep: bool) -> int:
-    """The whole demo; returns the exit code."""
+    """Run the whole demo and return the exit code."""
     with _folder(keep) as folder:
         url = f"sqlite:///{quote(str(folder / 'demo.db'))}"
         try:
@@ -65,7 +65,7 @@ async def _play(url: str) -> tuple[Story, list[Promise]]:
 
 
 def _cancel_on_signals() -> None:
-    """Ctrl-C, a kill or a closed terminal end the demo by way of its `finally`s."""
+    """Make Ctrl-C, SIGTERM and a closed terminal end the demo through its `finally` blocks."""
     main = asyncio.current_task()
     assert main is not None
     on_end_signals(main.cancel)
@@ -98,7 +98,7 @@ def _show_next(url: str | None) -> None:
 
 
 def activation() -> str:
-    """The line that puts `taskharbor` on the PATH, where it is not (as after `make demo`)."""
+    """The line that puts `taskharbor` on the PATH, if it is not there (as after `make demo`)."""
     script = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("taskharbor") is not None or not script.exists():
         return ""

@@ -1,4 +1,4 @@
-"""The demo's verdict: every promise, held against what the store says at the end."""
+"""The demo's verdict: every promise, checked against the store at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = timedelta(seconds=1)
 
 
 class Promise(NamedTuple):
-    """A promise, whether it was kept, and how one can tell."""
+    """A promise, whether it was kept, and the evidence."""
 
     text: str
     kept: bool
@@ -64,7 +64,7 @@ def _killed(story: Story, found: dict[str, JobRecord]) -> Iterator[Promise]:
     yield Promise(
         "A killed worker's job runs elsewhere",
         voyage.state is State.DONE and finisher is not story.victim and voyage.version >= 2,
-        f"begun by {story.victim.name}, finished by {finisher.name if finisher else 'nobody'} "
+        f"begun by {story.victim.name}, finished by {finisher.name if finisher else 'no worker'} "
         f"under lease version {voyage.version}",
     )
     rescued = [id for id in story.adrift if id in found and found[id].state is State.DONE]
@@ -151,7 +151,7 @@ def _chord(cargo: Cargo) -> Promise:
 
 
 def _ticks(story: Story) -> Promise:
-    """One job for each second, from the first tick that a worker told to the last that the schedule has noted."""
+    """One job for each second, from the first tick that a worker logged to the last that the schedule recorded."""
     text, jobs, schedule = "Every tick is enqueued exactly once", story.cargo.bell.seen, story.cargo.rung
     if story.first_tick is None or story.killed_at is None or schedule is None or schedule.last_run is None:
         return Promise(text, False, "the bell did not ring to the end")

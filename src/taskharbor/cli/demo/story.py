@@ -20,7 +20,7 @@ KILL_FROM, KILL_BY = 0.25, 0.6
 
 
 class Event(NamedTuple):
-    """Something worth telling; minor ones only where there is room."""
+    """An event to show; minor ones only if there is room."""
 
     at: float
     text: str
@@ -33,7 +33,7 @@ class DemoFailed(Exception):
 
 
 class Story:
-    """What has happened so far. `frame` is called for every picture, `tell` for every event."""
+    """The events so far. `frame` is called for every screen update, `tell` for every event."""
 
     def __init__(self, url: str, frame: Callable[[Story], None], tell: Callable[[Event], None]) -> None:
         self.crew = Crew(url)
@@ -59,7 +59,7 @@ class Story:
         self._tell(Event(self.elapsed, text, style, minor))
 
     async def run(self) -> None:
-        """From the first process to the last."""
+        """Run from the first process to the last."""
         self.tell("starting three worker processes on one SQLite file")
         self.crew.start()
         loading = asyncio.create_task(self.cargo.load(self._at_work))
@@ -94,7 +94,7 @@ class Story:
             _REACTIONS.get(told.event, _ignore)(self, told)
 
     def _follow(self, voyage: JobRecord, records: list[JobRecord]) -> None:
-        """The one job that matters: kill its worker half-way, then watch who takes over."""
+        """The long voyage: kill its worker half-way, then watch another take over."""
         ship = self.crew.by_worker(voyage.lease.worker) if voyage.lease else None
         if self.victim is None:
             progress = voyage.progress.fraction if voyage.progress else 0.0
@@ -114,7 +114,7 @@ class Story:
         self.tell(f"kill -9 {ship.pid}: {ship.name} dies in the middle of the voyage{beside}", "bold red")
 
     async def _go_home(self) -> None:
-        """SIGTERM to all that are left, and their exit codes."""
+        """Send SIGTERM to the remaining workers and collect their exit codes."""
         afloat = [ship for ship in self.crew.ships if ship is not self.victim]
         for ship in afloat:
             ship.ask_to_stop()
@@ -164,7 +164,7 @@ def _stopped(story: Story, told: Told) -> None:
 
 
 def _declared(story: Story, told: Told) -> None:
-    """The one worker that wrote the bell down says from when on it rings."""
+    """Record the first tick, from the worker that stored the schedule of the bell."""
     story.first_tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
     story.tell(f"{told.ship.name} writes down the bell: it rings every second from {story.first_tick:%H:%M:%S} on")
 

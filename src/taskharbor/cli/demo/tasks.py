@@ -14,7 +14,7 @@ from typing import Any
 
 from taskharbor import Harbor, Retry, current
 
-harbor = Harbor()  # the store comes from TASKHARBOR_URL here; ./taskharbor.db if nothing is said
+harbor = Harbor()  # the store comes from TASKHARBOR_URL here; the default is ./taskharbor.db
 
 
 @harbor.task
@@ -26,7 +26,7 @@ async def greet(name: str) -> str:
 
 @harbor.task(timeout=30)
 def render(page: int) -> int:
-    """A slow one, in blocking code: a `def` runs in a thread, and its heartbeats go on beside it."""
+    """A slow one, in blocking code: a `def` runs in a thread, and its heartbeats continue."""
     for step in range(1, 9):
         time.sleep(0.1)
         current().progress(step / 8, f"page {page}")
@@ -35,7 +35,7 @@ def render(page: int) -> int:
 
 @harbor.task(max_attempts=5, retry=Retry(base=0.4, cap=1))
 async def fetch(url: str, failures: int) -> str:
-    """A flaky one: fails as often as told, then works. Retries wait for a random time below a growing ceiling."""
+    """A flaky one: fails as often as requested, then works. Retries wait for a random time below a growing limit."""
     await asyncio.sleep(0.02)
     if current().attempt <= failures:
         raise ConnectionError(f"{url} does not answer")
@@ -44,19 +44,19 @@ async def fetch(url: str, failures: int) -> str:
 
 @harbor.task(max_attempts=3, retry=Retry.fixed(0.2))
 async def parse(document: str) -> Any:
-    """Poison, if the document is none: fails every time and ends in the dead-letter queue."""
+    """Poison, if the document is not JSON: fails every time and ends in the dead-letter queue."""
     return json.loads(document)
 
 
 @harbor.task
 async def remind(who: str) -> datetime:
-    """Scheduled, by `remind.using(delay=3)`; tells when it ran."""
+    """Scheduled, by `remind.using(delay=3)`; returns when it ran."""
     return datetime.now(UTC)
 
 
 @harbor.task(queue="express")
 async def deliver(parcel: str) -> int:
-    """Prioritised, by `deliver.using(priority=10)`; tells when it began."""
+    """Prioritised, by `deliver.using(priority=10)`; returns when it began."""
     began = time.monotonic_ns()
     await asyncio.sleep(0.02)
     return began
@@ -78,19 +78,19 @@ async def weigh(crate: int) -> int:
 
 @harbor.task
 async def total(weights: list[int]) -> int:
-    """Its last step: runs once, when every crate is weighed, and is handed all the results in order."""
+    """Its last step: runs once, when every crate is weighed, and receives all results in order."""
     return sum(weights)
 
 
 @harbor.recurring(every=1, catch_up="all", overlap="allow")
 async def bell() -> int:
-    """Rings every second, whoever lives: each worker looks what is due, and one of them stores the job. No leader."""
+    """Rings every second while any worker lives: each checks what is due, and one stores the job. No leader."""
     return os.getpid()
 
 
 @harbor.task(queue="voyages")
 async def sail(to: str, legs: int) -> dict[str, int]:
-    """The long one, whose worker is killed under it. The lease version tells outside systems who came later."""
+    """The long one, whose worker is killed. The lease version lets outside systems reject an older run."""
     job = current()
     for leg in range(1, legs + 1):
         await asyncio.sleep(0.25)

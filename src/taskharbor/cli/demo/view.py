@@ -24,23 +24,23 @@ OTHER_LINES = 18
 
 
 class View(Protocol):
-    """Where the demo shows itself."""
+    """The display of the demo."""
 
     def on_screen(self) -> AbstractContextManager[object]:
-        """While the story runs."""
+        """Show the display while the story runs."""
         ...
 
     def frame(self, story: Story) -> None:
-        """Show how things stand."""
+        """Show the current numbers."""
         ...
 
     def tell(self, event: Event) -> None:
-        """Show that something happened."""
+        """Show an event."""
         ...
 
 
 def view() -> View:
-    """The view that fits stdout."""
+    """The view for stdout: live in a terminal, else lines."""
     return LiveView() if sys.stdout.isatty() else PlainView()
 
 

@@ -1,7 +1,7 @@
 """The conformance kit: what a driver must do, clause by clause (D14).
 
-A driver binds it in one file: subclass `DriverKit` and give it a `new_store` fixture, whose every call names a new,
-empty store.
+A driver binds it in one file: subclass `DriverKit` and give it a `new_store` fixture, which returns a new, empty store
+at every call.
 
     class TestMine(DriverKit):
         @pytest.fixture
@@ -9,7 +9,7 @@ empty store.
             numbers = count()
             return lambda: Harness(url=f"mine:///{tmp_path}/{next(numbers)}")
 
-A driver with `Within` binds `WithinKit` beside it, and `OwnTransactionKit` if it begins transactions for handlers. Its
+A driver with `Within` also binds `WithinKit`, and `OwnTransactionKit` if it begins transactions for handlers. Its
 harness then has an `application`.
 """
 
@@ -27,7 +27,7 @@ _MODULES = (
     "beside deaths flows groups keys leases looking order overview parallel records recurring replay reserve results "
     "scene settle states totals traces upkeep within"
 )
-# Failing asserts of the kit shall show their values, as those in a test module do.
+# Failing asserts of the kit show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
 from taskharbor.testing.kit.beside import Closing, Hints, Workers  # noqa: E402
@@ -90,7 +90,7 @@ class EphemeralKit(
     Closing,
     Parallel,
 ):
-    """The cases for a store that lives and dies with its process. `histories` is how many the state machine plays."""
+    """The cases for a store that lives as long as its process. `histories` is how many the state machine runs."""
 
     histories: ClassVar[int] = 70
 
@@ -100,7 +100,7 @@ class EphemeralKit(
         return new_store()
 
     def test_T1_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802
-        """T1, D14: the driver and the memory driver in lockstep; after every step all they show is equal."""
+        """T1, D14: the driver and the memory driver in lockstep; after every step, everything visible is equal."""
         from taskharbor.testing.kit.machine import bounded, run_lockstep
 
         run_lockstep(new_store, bounded(self.histories))
@@ -110,14 +110,14 @@ class DriverKit(EphemeralKit, Apart):
     """Every case of the kit. The subclass gives the fixture `new_store`."""
 
     async def test_D14_transactions_are_proven_where_there_are_any(self, s: Scene) -> None:  # noqa: N802
-        """D14, D13: by the cases for them; a driver that begins none says so."""
+        """D14, D13: a driver with transactions binds their cases; one without says so."""
         within = offered(s.driver, Within)
         assert isinstance(self, WithinKit) == (within is not None)
         assert isinstance(self, OwnTransactionKit) == (within is not None and _begins(within))
 
 
 def _begins(within: Within) -> bool:
-    """Whether there are transactions for handlers."""
+    """Whether the driver begins transactions for handlers."""
     try:
         within.transaction()
     except CapabilityMissing:

@@ -1,4 +1,4 @@
-"""D13 and D10: workers, hints, and the end of a driver."""
+"""D13 and D10: workers, wake-up hints, and closing a driver."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Closing(Cases):
 
     @pytest.mark.parametrize("verb", list(CLOSED))
     async def test_D10_after_close_every_verb_is_DriverClosed(self, s: Scene, verb: str) -> None:
-        """D10: loudly, at once, whichever it is."""
+        """D10: at once, whichever verb is called."""
         await s.driver.close()
         with pytest.raises(DriverClosed):
             await CLOSED[verb](s)
@@ -78,11 +78,11 @@ class Closing(Cases):
 
     @pytest.mark.parametrize("name", list(PROTOCOLS))
     async def test_D13_the_driver_has_what_it_does_not_declare_to_lack(self, s: Scene, name: str) -> None:
-        """D13: absent means loudly absent."""
+        """D13: a missing protocol raises."""
         assert isinstance(s.driver, PROTOCOLS[name]) != (PROTOCOLS[name] in s.harness.lacks)
 
     async def test_D13_the_driver_says_what_it_is(self, s: Scene) -> None:
-        """D13: a name, whether it forgets, and its own limit if it has one."""
+        """D13: a name, whether it is ephemeral, and its own limit if it has one."""
         assert s.driver.name
         assert isinstance(s.driver.ephemeral, bool)
         assert s.driver.max_payload is None or s.driver.max_payload >= 512 * 1024
@@ -92,7 +92,7 @@ class Workers(Cases):
     """D13: Registry."""
 
     async def test_D13_workers_are_listed_as_they_last_reported(self, s: Scene) -> None:
-        """D13: by id; the last report replaces the one before."""
+        """D13: by id; a report replaces the last one."""
         await s.registry.beat(WORKER)
         await s.registry.beat(replace(WORKER, id="a0", queues=()))
         await s.registry.beat(replace(WORKER, busy=9, seen_at=at(20)))
@@ -102,13 +102,13 @@ class Workers(Cases):
         ]
 
     async def test_D13_workers_not_seen_since_are_left_out(self, s: Scene) -> None:
-        """D13: seen at that very time is seen."""
+        """D13: the boundary is inclusive."""
         await s.registry.beat(WORKER)
         assert await s.registry.workers(at(10)) == [WORKER]
         assert await s.registry.workers(at(10.000001)) == []
 
     async def test_D13_a_worker_that_stopped_is_forgotten(self, s: Scene) -> None:
-        """D13: a second time as well."""
+        """D13: also when repeated."""
         await s.registry.beat(WORKER)
         for _ in range(2):
             await s.registry.forget_worker("w1")
@@ -116,15 +116,15 @@ class Workers(Cases):
 
 
 class Hints(Cases):
-    """D13: WaitForWork. Hints may be late or missing; these are the ones that workers live on."""
+    """D13: WaitForWork. Hints may be late or missing; these are the ones that workers rely on."""
 
     async def test_D13_a_waiter_is_woken_by_an_enqueue(self, s: Scene) -> None:
-        """D13: from another handle as well."""
+        """D13: also from another handle."""
         other = await s.another()
         await woken(lambda: s.waits.wait_for_work(["q"], 600), lambda n: other.add(job(f"j{n}")))
 
     async def test_D13_a_waiter_is_woken_by_the_job_of_a_schedule(self, s: Scene) -> None:
-        """D13, N3: likewise."""
+        """D13, N3: as an enqueue does."""
         other = await s.another()
 
         async def swap(n: int) -> None:
@@ -147,7 +147,7 @@ class Hints(Cases):
             await s.waits.wait_for_end("nobody", 0.01)
 
     async def test_D13_a_cancelled_waiter_harms_nobody(self, s: Scene) -> None:
-        """D13: the driver works on."""
+        """D13: the driver keeps working."""
         waiter = asyncio.create_task(s.waits.wait_for_work(["q"], 600))
         await asyncio.sleep(0)
         waiter.cancel()
@@ -179,9 +179,9 @@ class Hints(Cases):
 
 
 async def woken(wait: Callable[[], Awaitable[None]], act: Callable[[int], Awaitable[object]]) -> None:
-    """Whoever waits must be woken by what is done meanwhile; a hint that came too early may be missed.
+    """A waiter must be woken by what happens while it waits; a hint that comes too early may be missed.
 
-    Twice, because the first hint may only say that the driver has begun to listen.
+    Twice, because the first hint may only mean that the driver has begun to listen.
     """
     numbers = iter(range(100))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Q4: jobs dead-lettered by hand, at once in line and through the holder under a lease (T1, T3)."""
+"""Q4: jobs dead-lettered by hand, at once in line and by a stop request under a lease (T1, T3)."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Deaths(Cases):
 
     @pytest.mark.parametrize("state", ["ready", "scheduled", "put back"])
     async def test_Q4_a_job_in_line_is_dead_at_once(self, s: Scene, state: str) -> None:
-        """Q4, I2: with the reason given; payload, history and key are kept, and nobody is handed it any more."""
+        """Q4, I2: with the reason given; payload, history and key are kept, and it is not claimed again."""
         run_at = at(3600) if state == "scheduled" else None
         await s.add(job("a", payload=b"p", idempotency_key="k", run_at=run_at))
         if state == "put back":
@@ -53,7 +53,7 @@ class Deaths(Cases):
         assert (group.fingerprint, group.count) == ("f0", 1)
 
     async def test_Q4_several_are_answered_one_by_one(self, s: Scene) -> None:
-        """Q4: one call, one answer per id, in order; what was named twice is dead by then."""
+        """Q4: one call, one answer per id, in order; a job named twice is already dead the second time."""
         await s.end(ack(await s.held("done")))
         await s.held("held")
         await s.add(job("ready"))
@@ -61,7 +61,7 @@ class Deaths(Cases):
         assert answers == ["dead", "missing", "requested", "finished", "finished"]
 
     async def test_Q4_under_a_lease_only_the_request_is_recorded(self, s: Scene) -> None:
-        """Q4, T3: state and lease stay; the first request counts, and the holder hears of it with the heartbeat."""
+        """Q4, T3: state and lease stay; the first request counts, and the next heartbeat returns it."""
         held = await s.held()
         s.tick(1)
         assert await s.dead_letter("a", reason="first", keep_until=LATER) == ["requested"]
@@ -112,7 +112,7 @@ class Deaths(Cases):
         assert await s.sweep() == 0
 
     async def test_Q4_a_lapsed_job_dies_by_the_next_sweep(self, s: Scene) -> None:
-        """Q4, T1: whoever held it is gone, but may not know that."""
+        """Q4, T1: the old holder has lost it, but may not know."""
         await s.held(lease=5, expires_at=at(6))
         s.tick(7)
         assert await s.dead_letter("a") == ["requested"]
@@ -122,7 +122,7 @@ class Deaths(Cases):
     @pytest.mark.parametrize("first", ["cancel", "dead_letter"])
     @pytest.mark.parametrize("end", ["put_back", "left behind"])
     async def test_T3_if_both_were_asked_for_cancelled_wins(self, s: Scene, first: str, end: str) -> None:
-        """T3: in whichever order, and the holder hears of the cancel."""
+        """T3: in either order, and the heartbeat returns the cancel."""
         held = await s.held(lease=5)
         await (s.withdraw("a") if first == "cancel" else s.dead_letter("a"))
         s.tick(1)
@@ -141,7 +141,7 @@ class Deaths(Cases):
         assert (record.state, record.dlq_reason, record.keep_until) == ("cancelled", None, KEEP)
 
     async def test_Q4_a_waiting_job_dies_with_what_it_lacks(self, s: Scene) -> None:
-        """Q4, Q3: parents that end meanwhile count; replayed, it waits for the others only."""
+        """Q4, Q3: parents that end in the meantime count; when replayed, it waits only for the others."""
         await s.add(job("p"), job("q"), child("a", "p", "q"))
         assert await s.dead_letter("a") == ["dead"]
         assert ((await s.get()).state, (await s.get()).unmet) == ("dlq", 2)
@@ -153,7 +153,7 @@ class Deaths(Cases):
         assert await s.order() == ["a"]
 
     async def test_Q4_dependants_hear_of_it_as_of_any_failure(self, s: Scene) -> None:
-        """Q4, K2, K4: hold waits, cancel is cancelled with all behind it, collect runs."""
+        """Q4, K2, K4: hold waits, cancel is cancelled with its dependants, collect runs."""
         flow = [child(policy, "a", policy=policy) for policy in ("hold", "cancel", "collect")]
         await s.add(job("a"), *flow, child("last", "cancel", policy="cancel"))
         assert await s.dead_letter("a", keep_until=LATER) == ["dead"]
@@ -179,13 +179,13 @@ class Deaths(Cases):
         assert (await s.get("b")).keep_until == LATER
 
     async def test_Q4_parent_and_child_in_one_call(self, s: Scene) -> None:
-        """Q4: dependants hear of it once all of these are dead."""
+        """Q4: dependants are affected once all of these are dead."""
         await s.add(job("a"), child("b", "a", policy="collect"), child("c", "b", policy="collect"))
         assert await s.dead_letter("a", "b") == ["dead", "dead"]
         assert await s.states("a", "b", "c") == ["dlq", "dlq", "ready"]
 
     async def test_Q4_a_dead_letter_by_hand_can_be_replayed_and_deleted(self, s: Scene) -> None:
-        """Q2, Q4: as any other."""
+        """Q2, Q4: like any other."""
         await s.add(job("a"), job("b"))
         await s.dead_letter("a", "b")
         assert await s.replay("a") == "replayed"
@@ -201,7 +201,7 @@ class Deaths(Cases):
         assert [(await s.get(id)).keep_until for id in "ab"] == [LAST_MOMENT] * 2
 
     async def test_Q4_a_replay_forgets_the_request(self, s: Scene) -> None:
-        """Q2, Q4: of a job that died otherwise meanwhile."""
+        """Q2, Q4: of a job that died for another reason in the meantime."""
         held = await s.held()
         await s.dead_letter("a")
         await s.end(fail(held))

@@ -1,4 +1,4 @@
-"""K: dependencies, as far as drivers carry them: each edge is satisfied at most once, and nothing is lost between."""
+"""K: dependencies in drivers: each edge is satisfied at most once, and none is lost."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Flows(Cases):
             await s.end(ack(record))
 
     async def test_K1_a_waiting_job_counts_its_unmet_dependencies(self, s: Scene) -> None:
-        """K1, R1: one less for each parent that is done."""
+        """K1, R1: one fewer for each parent that is done."""
         await s.add(job("a"), job("b"), child("c", "a", "b"))
         assert (await s.get("c")).unmet == 2
         await s.end(ack(await s.claim("b")))
@@ -80,7 +80,7 @@ class Flows(Cases):
 
     @pytest.mark.parametrize("kind", ["put_back", "ack"])
     async def test_K2_only_a_terminal_move_releases(self, s: Scene, kind: str) -> None:
-        """K2: a retry of the parent moves nobody."""
+        """K2: a retry of the parent releases nothing."""
         await s.add(job("p"), child("c", "p"))
         await s.end(SETTLES[kind](await s.claim("p")))
         assert await s.states("c") == ["ready" if kind == "ack" else "waiting"]
@@ -95,7 +95,7 @@ class Flows(Cases):
         assert await s.reserve(9) == []
 
     async def test_K2_a_repeated_settle_satisfies_no_edge_twice(self, s: Scene) -> None:
-        """K2, D8: a replayed Ack counts nothing down."""
+        """K2, D8: a repeated Ack does not count again."""
         await s.add(job("a"), job("b"), child("z", "a", "b"))
         first = ack(await s.claim("a"))
         await s.end(first)
@@ -137,7 +137,7 @@ class Flows(Cases):
         ]
 
     async def test_K3_parents_tell_what_is_still_open(self, s: Scene) -> None:
-        """K3, K5: the graph with states can be seen at any time; jobs without edges have no parents."""
+        """K3, K5: the graph with states can be read at any time; jobs without edges have no parents."""
         await s.add(job("a"), job("b"), child("c", "a", "b"))
         await s.end(ack(await s.claim("a"), result=b"1"))
         open_now = [(p.id, p.satisfied, str(p.state), p.policy) for p in await s.parents("c")]
@@ -182,7 +182,7 @@ class Flows(Cases):
 
     @pytest.mark.parametrize("how", ["fail", "cancel"])
     async def test_K3_a_parent_of_a_dead_child_goes_after_it(self, s: Scene, how: str) -> None:
-        """K3, Q3: by hand too, for a replay of the child takes its result."""
+        """K3, Q3: by hand too, because a replay of the child needs its result."""
         await s.add(job("p"), child("c", "p"))
         await s.end(ack(await s.claim("p"), result=b"needed"))
         await s.end(DEAD_ENDS[how](await s.claim("c")))
@@ -229,7 +229,7 @@ class Flows(Cases):
         assert {(record.completed_at, record.keep_until) for record in records} == {(s.now, KEEP)}
 
     async def test_K4_cancel_takes_a_very_long_line_along(self, s: Scene) -> None:
-        """K4: longer than calls can be deep."""
+        """K4: longer than the recursion limit."""
         ids = [f"n{number:04}" for number in range(1200)]
         line = [child(id, before, policy="cancel") for before, id in pairwise(ids)]
         await s.add(job(ids[0]), *line)
@@ -277,7 +277,7 @@ class Flows(Cases):
         assert await s.states("p", "x", "y") == ["cancelled", "cancelled", "ready"]
 
     async def test_K4_a_job_left_behind_tells_the_children(self, s: Scene) -> None:
-        """K2, K4, T1: so does upkeep that cancels a lapsed job."""
+        """K2, K4, T1: also upkeep that cancels a lapsed job."""
         await s.add(job("p"), child("x", "p", policy="cancel"), child("y", "p", policy="collect"))
         await s.claim("p", lease=5)
         await s.withdraw("p")
@@ -299,7 +299,7 @@ class Flows(Cases):
 
     @pytest.mark.parametrize("state", ["ready", "inflight", "done"])
     async def test_K2_a_child_that_went_on_is_left_alone(self, s: Scene, state: str) -> None:
-        """K2: whatever becomes of a collected parent later, the child's record stays as it is."""
+        """K2: whatever happens to a collected parent later, the child's record does not change."""
         await s.add(job("p"), child("z", "p", policy="collect"))
         await s.end(fail(await s.claim("p")))
         if state != "ready":
@@ -311,7 +311,7 @@ class Flows(Cases):
         assert await s.get("z") == before
 
     async def test_K2_a_second_end_counts_only_where_the_first_did_not(self, s: Scene) -> None:
-        """K2, K4: of one parent's children, those that collected its failure are left alone, those that held go on."""
+        """K2, K4: of one parent's children, those that collected its failure stay, those that held are released."""
         await s.add(
             job("p"), job("other"), child("collects", "p", "other", policy="collect"), child("holds", "p", "other")
         )
@@ -353,14 +353,14 @@ class Flows(Cases):
         assert await s.states("c") == ["ready"]
 
     async def test_K5_a_whole_workflow_can_be_cancelled(self, s: Scene) -> None:
-        """K5: job by job in one call; held members are asked."""
+        """K5: job by job in one call; inflight ones get a stop request."""
         await s.add(job("a"), job("b"), child("c", "a", "b"), child("d", "c"))
         await s.claim("a")
         assert await s.withdraw("a", "b", "c", "d") == ["requested", "cancelled", "cancelled", "cancelled"]
 
     @every_policy
     async def test_K5_a_cancel_of_several_is_one_step(self, s: Scene, policy: str) -> None:
-        """K2, K5: whichever is named first, each is cancelled by name; and whoever was not named hears of it."""
+        """K2, K5: in any order, each is cancelled by name; and those not named are cancelled by the cascade."""
         for names in (("a", "z"), ("y", "b")):
             first, last = sorted(names)
             await s.add(job(first), child(last, first, policy=policy), child(f"{last}-next", last, policy="collect"))

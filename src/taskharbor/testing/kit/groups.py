@@ -1,4 +1,4 @@
-"""D1: groups are stored all or none, and stand alone."""
+"""D1: groups are stored all or none, independently of each other."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Groups(Cases):
         assert await s.all() == []
 
     async def test_D1_each_group_answers_in_its_place(self, s: Scene) -> None:
-        """D1: results stand in the order of groups and jobs."""
+        """D1: results are in the order of groups and jobs."""
         results = await s.enqueue(group(job("a"), job("b")), group(job("c")))
         assert results == [(Enqueued("a", True), Enqueued("b", True)), (Enqueued("c", True),)]
 
     async def test_D1_a_refused_group_leaves_its_neighbours_alone(self, s: Scene) -> None:
-        """D1: groups are independent, so that strangers can share a commit."""
+        """D1: groups are independent, so that unrelated callers can share a commit."""
         await s.add(job("old"))
         first, second, third = await s.enqueue(group(job("a")), group(job("b"), job("old")), group(job("c")))
         assert first == (Enqueued("a", True),)
@@ -52,7 +52,7 @@ class Groups(Cases):
         assert await s.add(*members) == tuple(Enqueued(new.id, True) for new in members)
 
     async def test_D1_a_dependency_that_is_not_in_the_group_is_refused_whole(self, s: Scene) -> None:
-        """D1, K1: an edge to nowhere stores nothing."""
+        """D1, K1: an edge to an unknown job stores nothing."""
         async with s.nothing_changes():
             [refused] = await s.enqueue(group(job("a"), child("b", "a", "nobody")))
         assert isinstance(refused, UnknownDependency)
@@ -66,7 +66,7 @@ class Groups(Cases):
     async def test_D1_a_child_comes_behind_its_parents(
         self, s: Scene, members: tuple[NewJob, ...], key: str | None
     ) -> None:
-        """D1, K1: so no circle can be spelled, and the first to be forgotten is nobody's parent."""
+        """D1, K1: so cycles are impossible, and the last job is never a parent."""
         async with s.nothing_changes():
             [refused] = await s.enqueue(Group(jobs=members, key=key, workflow_id=key))
         assert isinstance(refused, UnknownDependency)
@@ -115,7 +115,7 @@ class Groups(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_D1_known_job_keys_resolve_and_the_rest_is_stored(self, s: Scene) -> None:
-        """D1, I1: one known key in a group keeps nobody else out."""
+        """D1, I1: one known key in a group does not exclude the others."""
         await s.add(job("old", idempotency_key="k"))
         answers = await s.add(job("a"), job("b", idempotency_key="k"), job("c", idempotency_key="fresh"))
         assert answers == (Enqueued("a", True), Enqueued("old", False, True), Enqueued("c", True))

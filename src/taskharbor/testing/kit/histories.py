@@ -1,4 +1,4 @@
-"""What the state machine draws: small pools, so that histories meet themselves again and again."""
+"""The strategies of the state machine: small pools, so that ids and keys repeat often."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FAILURE = Failure(1, "E", "message", "trace", at(1))
 
 
 class Pick(NamedTuple):
-    """A claim by its age: one that still holds, or (`any`) one that may be long over."""
+    """A claim by its age: one that still holds, or (`any`) one that may have ended long ago."""
 
     age: int
     any: bool
@@ -48,12 +48,12 @@ class Pick(NamedTuple):
 
 PICK = st.builds(Pick, age=st.integers(0, 9), any=RARELY)
 PICKS = st.lists(PICK, min_size=1, max_size=3)
-# Jobs by their age; what is older than the store's first job is a job that is not there.
+# Jobs by their age; an age beyond the first job means a job that does not exist.
 AGES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
 
 class Hand(NamedTuple):
-    """What an operator gives along."""
+    """The arguments of an operator's action."""
 
     key: str | None
     payload: bytes | None
@@ -67,7 +67,7 @@ MAYBE_AGE = st.sampled_from([None, None, None, 0])
 
 
 class SwapPlan(NamedTuple):
-    """What happens to a schedule; `stale` is what was seen wrongly."""
+    """A change of a schedule; `stale` means a wrong expectation."""
 
     name: str
     kind: str
@@ -189,7 +189,7 @@ def group_of(plan: GroupPlan, now: datetime, name: Callable[[int | None], str]) 
 
 
 def jobs_of(plans: list[JobPlan], now: datetime, name: Callable[[int | None], str]) -> tuple[NewJob, ...]:
-    """The jobs at `now`; edges only lead to earlier members, and whoever has edges has no key (D1)."""
+    """The jobs at `now`; edges only lead to earlier members, and a job with edges has no key (D1)."""
     ids = [name(plan.again) for plan in plans]
     edges = [_edges(plan, ids[place], ids[:place]) for place, plan in enumerate(plans)]
     parents = {edge.parent for mine in edges for edge in mine}
@@ -213,7 +213,7 @@ def jobs_of(plans: list[JobPlan], now: datetime, name: Callable[[int | None], st
 
 
 def _edges(plan: JobPlan, id: str, earlier: list[str]) -> tuple[Dependency, ...]:
-    """Edges to earlier members; two of them may lead to the same one."""
+    """Edges to earlier members; two may lead to the same one."""
     known = [(earlier[back], policy) for back, policy in plan.edges if back < len(earlier) and earlier[back] != id]
     return tuple(Dependency(parent, policy) for parent, policy in known)
 
@@ -240,7 +240,7 @@ def transition_of(plan: SettlePlan, id: str, token: str, now: datetime, new_jobs
 
 
 def swap_of(plan: SwapPlan, stored: Schedule | None, new: NewJob) -> Swap:
-    """The swap of a schedule that is `stored`, by one who saw it or something else."""
+    """The swap of a schedule that is `stored`, with a right or a wrong expectation."""
     known = stored or Schedule(name=plan.name, definition=b"d", slot=None)
     seen, then = stored, _then(plan, known, new)
     if plan.stale == "existence":

@@ -32,7 +32,7 @@ class Keys(Cases):
         assert len(await s.all()) == 1
 
     async def test_I1_other_keys_and_no_keys_do_not_collide(self, s: Scene) -> None:
-        """I1: only equal keys are equal; no key matches nothing."""
+        """I1: similar keys are different, and a job without a key matches none."""
         keys = ["k", "K", "k ", None, None, "ķ"]
         answers = await s.add(*(job(f"j{n}", idempotency_key=key) for n, key in enumerate(keys)))
         assert all(answer.created for answer in answers)
@@ -45,7 +45,7 @@ class Keys(Cases):
 
     @pytest.mark.parametrize("kind", ["ack", "fail", "put_back"])
     async def test_I2_the_key_survives_ack_dlq_and_retry(self, s: Scene, kind: str) -> None:
-        """I2: a finished job still answers for its key."""
+        """I2: a finished job still holds its key."""
         held = await s.held(idempotency_key="k", key_expires_at=at(3600))
         await s.end(SETTLES[kind](held))
         s.tick(3599.999999)
@@ -86,7 +86,7 @@ class Keys(Cases):
 
     @pytest.mark.parametrize("kind", ["ack", "fail"])
     async def test_I2_with_the_end_of_its_job_a_key_past_its_ttl_is_free(self, s: Scene, kind: str) -> None:
-        """I2: in the same step as the end, and not before."""
+        """I2: in the same step as the end, not before."""
         held = await s.held(idempotency_key="k", key_expires_at=at(60), lease=9999)
         s.tick(3600)
         assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
@@ -118,7 +118,7 @@ class Keys(Cases):
         assert await s.look.find_key("k", s.now) == "old"
 
     async def test_I2_a_key_without_end_lives_as_long_as_the_record(self, s: Scene) -> None:
-        """I2: `None` holds until the record is gone."""
+        """I2: `None` holds until the record is deleted."""
         await s.end(ack(await s.held(idempotency_key="k")))
         s.tick(10 * 365 * 86400)
         assert await s.look.find_key("k", s.now) == "a"
@@ -128,7 +128,7 @@ class Keys(Cases):
 
     @pytest.mark.parametrize("state", ["unfinished", "done"])
     async def test_I2_a_key_without_end_still_counts_after_years(self, s: Scene, state: str) -> None:
-        """I2: not only for whoever looks it up: a second job of it is not created either."""
+        """I2: not only for look-ups: no second job is created either."""
         held = await s.held(idempotency_key="k", lease=5)
         await s.end(*([ack(held)] if state == "done" else []))
         s.tick(10 * 365 * 86400)
@@ -159,7 +159,7 @@ class Keys(Cases):
         assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
 
     async def test_I2_a_request_to_cancel_frees_nothing_yet(self, s: Scene) -> None:
-        """I2, T3: the job may still be acked, so its key still stands."""
+        """I2, T3: the job may still be acked, so its key still holds."""
         held = await s.held(idempotency_key="k")
         await s.withdraw("a")
         assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
@@ -167,7 +167,7 @@ class Keys(Cases):
         assert await s.look.find_key("k", s.now) == "a"
 
     async def test_I2_an_old_owner_cannot_free_the_key_of_a_new_one(self, s: Scene) -> None:
-        """I2: cancelling or deleting a job whose key ran out leaves the key to whoever has it now."""
+        """I2: cancelling or deleting a job whose key ran out leaves the key to its new owner."""
         for number, kind in enumerate(("ack", "fail", "replayed")):
             key = f"k{number}"
             old = job(f"old{number}", idempotency_key=key, key_expires_at=s.now)
@@ -183,7 +183,7 @@ class Keys(Cases):
 
     @pytest.mark.parametrize("how", ["ready", "put_back", "cancel", "left behind"])
     async def test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled(self, s: Scene, how: str) -> None:
-        """T3, I2, M1: a TaskManager's task stays to be read by its key until it is deleted."""
+        """T3, I2, M1: a TaskManager's task can be read by its key until it is deleted."""
         await s.add(job("a", idempotency_key="k", kept=True))
         if how == "ready":
             await s.withdraw("a")
@@ -208,7 +208,7 @@ class Keys(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_I3_look_up_by_key_finds_the_job_and_its_result(self, s: Scene) -> None:
-        """I3: as long as the key lives."""
+        """I3: as long as the key is in force."""
         await s.end(ack(await s.held(idempotency_key="k", key_expires_at=at(60)), result=b"42"))
         found = await s.look.find_key("k", s.now)
         assert found == "a"
@@ -233,7 +233,7 @@ class Keys(Cases):
         assert (await s.claim("a")).version == 2
 
     async def test_I2_the_key_of_a_workflow_can_be_freed(self, s: Scene) -> None:
-        """I2: its jobs stay, others' keys too, and whoever comes next has it."""
+        """I2: its jobs and other keys stay, and the next flow gets the key."""
         both = [job(id, workflow_id="w") for id in "ab"]
         await s.add(*both, key="k", key_expires_at=at(60), workflow_id="w")
         await s.add(job("c", idempotency_key="other"), job("d", workflow_id="x"), workflow_id="x")

@@ -1,4 +1,4 @@
-"""D6, D8 and L as far as a driver can break them: who may renew a lease, and what a renewal writes."""
+"""D6, D8 and L in drivers: which token may renew a lease, and what a renewal writes."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taskharbor.testing.kit.scene import (
     token_of,
 )
 
-# What the job is, whose token is shown, whether the lease has run out: the refusal, and for a settle its repeat.
+# The job's state, the token shown, whether the lease has run out: the refusal, and for a settle its repeat.
 MATRIX: dict[str, str] = {
     "unknown job": "JobNotInflight",
     "ready, never claimed": "JobNotInflight",
@@ -40,7 +40,7 @@ MATRIX: dict[str, str] = {
 
 
 async def arrange(s: Scene, situation: str) -> tuple[str, str]:
-    """Bring about a situation of the matrix: the id and the token to show."""
+    """Create a situation of the matrix; return the id and the token to show."""
     what, _, whose = situation.partition(", ")
     if what == "unknown job":
         return "nobody", "x"
@@ -66,7 +66,7 @@ class Leases(Cases):
     """D6, D8, L5, L7."""
 
     async def test_D6_an_extension_is_stored_and_keeps_the_token(self, s: Scene) -> None:
-        """D6: the new expiry is the store's, not only the answer's; nothing else changes."""
+        """D6: the new expiry is stored, not only returned; nothing else changes."""
         held = await s.held(lease=10)
         s.tick(5)
         assert await s.extend(Report("a", token_of(held)), lease=10) == [Extended(at(15), False)]
@@ -81,7 +81,7 @@ class Leases(Cases):
         assert expiry_of(await s.get()) == at(100)
 
     async def test_D6_a_lease_can_be_extended_again_and_again(self, s: Scene) -> None:
-        """D6, L2: heartbeats keep a job for as long as they come."""
+        """D6, L2: a job is held as long as heartbeats come."""
         held = await s.held(lease=30)
         for _ in range(20):
             s.tick(10)
@@ -90,7 +90,7 @@ class Leases(Cases):
         await s.end(ack(held))
 
     async def test_D6_an_expired_lease_is_not_revived(self, s: Scene) -> None:
-        """D6: at its expiry it is over, even if nobody took the job meanwhile."""
+        """D6: the lease ends at its expiry, even if the job was not taken over."""
         held = await s.held(lease=10)
         s.tick(10)
         async with s.nothing_changes():
@@ -113,7 +113,7 @@ class Leases(Cases):
         assert (record.started_at, record.progress) == (at(0.5), Progress(0.25, "quarter"))
 
     async def test_D6_a_report_without_news_forgets_nothing(self, s: Scene) -> None:
-        """D6: what was reported stays until something newer comes."""
+        """D6: reported values stay until newer ones come."""
         held = await s.held()
         await s.extend(Report("a", token_of(held), at(0.5), Progress(0.25)))
         await s.extend(Report("a", token_of(held)))
@@ -124,14 +124,14 @@ class Leases(Cases):
         assert (record.started_at, record.progress) == (at(0.5), Progress(0.5))
 
     async def test_D6_the_answer_tells_that_cancel_was_asked_for(self, s: Scene) -> None:
-        """D6, T3: and the lease is still renewed, for the handler may need time to stop."""
+        """D6, T3: and the lease is still renewed, because the handler may need time to stop."""
         held = await s.held(lease=10)
         await s.withdraw("a")
         s.tick(5)
         assert await s.extend(Report("a", token_of(held)), lease=10) == [Extended(at(15), True)]
 
     async def test_D6_reports_are_answered_one_by_one(self, s: Scene) -> None:
-        """D6: each stands alone, in order."""
+        """D6: each is judged alone, in order."""
         first, second = await s.held("a", lease=10), await s.held("b", lease=10)
         await s.held("c", lease=10)
         answers = await s.extend(
@@ -183,7 +183,7 @@ class Leases(Cases):
         assert type(refused).__name__ == "LeaseMismatch"
 
     async def test_L5_a_late_settle_never_overwrites_a_newer_claim(self, s: Scene) -> None:
-        """L5, X7: whatever the old holder brings, cut off or paused, the new lease and record stay."""
+        """L5, X7: whatever a disconnected or paused holder sends, the new lease and record stay."""
         old = await s.held(lease=5)
         s.tick(5)
         new = await s.claim("a")
@@ -203,7 +203,7 @@ class Leases(Cases):
         assert type(refused).__name__ == "JobNotInflight"
 
     async def test_L5_versions_fence_across_retries(self, s: Scene) -> None:
-        """L5: they grow by one per claim, over put-backs, crashes and replays."""
+        """L5: they grow by one per claim, across put-backs, crashes and replays."""
         seen: list[int] = []
         await s.add(job("a"))
         for step in ("put_back", "crash", "fail", "put_back"):
@@ -218,7 +218,7 @@ class Leases(Cases):
         assert [*seen, (await s.claim("a")).version] == [1, 2, 3, 4, 5]
 
     async def test_L5_an_expired_token_stays_dead_when_time_goes_back(self, s: Scene) -> None:
-        """L5, X4: a skewed `now` does not bring back a lease that was taken over."""
+        """L5, X4: a skewed `now` does not revive a lease that was taken over."""
         old = await s.held(lease=5)
         s.tick(5)
         await s.claim("a")
@@ -229,7 +229,7 @@ class Leases(Cases):
         assert [type(settled).__name__, type(extended).__name__] == ["LeaseMismatch"] * 2
 
     async def test_L7_the_timeout_does_not_touch_the_lease(self, s: Scene) -> None:
-        """L7: a job's execution timeout is data to the driver."""
+        """L7: a job's execution timeout is only data to the driver."""
         held = await s.held(timeout=1, lease=30)
         s.tick(20)
         assert expiry_of(held) == at(30)
@@ -247,6 +247,6 @@ class Leases(Cases):
 
 
 async def _template(s: Scene) -> Any:
-    """A record with some lease, to build transitions from; its own job is in nobody's way."""
+    """A record with a lease, to build transitions from; its own job affects no other."""
     await s.add(job("template", queue="elsewhere"))
     return await s.claim("template", lease=9999)

@@ -49,7 +49,7 @@ class Looking(Cases):
     """D13: Inspect and Manage."""
 
     async def test_D13_get_answers_each_id_in_its_place(self, s: Scene) -> None:
-        """D13: None for what is not there; nothing for nothing; twice for twice."""
+        """D13: None for an unknown id; an empty answer for no ids; duplicates for duplicates."""
         await s.add(job("a"), job("b"))
         found = await s.look.get(["b", "nobody", "a", "b"])
         assert [None if each is None else each.id for each in found] == ["b", None, "a", "b"]
@@ -72,7 +72,7 @@ class Looking(Cases):
         assert records == await s.look.get([record.id for record in records])
 
     async def test_D13_query_can_be_read_in_pages(self, s: Scene) -> None:
-        """D13: beginning behind `after`, with and without a filter."""
+        """D13: starting after `after`, with and without a filter."""
         await s.add(*(job(f"j{n}", tags=("odd",) if n % 2 else ()) for n in range(9)))
         for where, wanted in ((Filter(), 9), (Filter(tag="odd"), 4)):
             await _read_in_pages(s, where, wanted)
@@ -105,7 +105,7 @@ class Looking(Cases):
         ]
 
     async def test_D13_counts_of_an_empty_store_are_empty(self, s: Scene) -> None:
-        """D13: a queue exists by its jobs or its pause."""
+        """D13: a queue exists if it has jobs or is paused."""
         assert await s.look.counts(s.now) == []
         await s.manage.pause("q", True)
         await s.manage.pause("q", False)
@@ -134,7 +134,7 @@ class Looking(Cases):
         assert await s.order() == ["a"]
 
     async def test_D13_reschedule_changes_only_what_it_is_given(self, s: Scene) -> None:
-        """D13: None leaves time or rank as it was."""
+        """D13: None leaves the time or priority unchanged."""
         await s.add(job("a", run_at=at(50), priority=2), job("b"))
         changes = [Reschedule(id="a", priority=9), Reschedule(id="b", run_at=at(70)), Reschedule(id="nobody")]
         assert await s.manage.reschedule(changes, s.now) == [True, True, False]
@@ -143,7 +143,7 @@ class Looking(Cases):
         assert (second.run_at, second.due_at, second.priority) == (at(70), at(70), 0)
 
     async def test_D13_reading_changes_nothing(self, s: Scene) -> None:
-        """D13: however one looks."""
+        """D13: by every way to read."""
         await _shop(s)
         async with s.nothing_changes():
             await s.look.get(["a"])

@@ -1,7 +1,7 @@
 """T1, D14: any driver in lockstep with the memory driver through random histories, by Hypothesis.
 
 Both get the same calls; tokens differ, so they are compared by the claim that made them. Where the contract leaves a
-choice (D11: who shares a limit how, a declared coarser due resolution), the driver's choice is checked by a plain
+choice (D11: how queues share a limit, a declared coarser due resolution), the driver's choice is checked by a plain
 sort and then followed by the model. After every step all records, edges, keys and counts must be equal.
 """
 
@@ -57,7 +57,7 @@ KEYS = (*draw.KEYS, *draw.GROUP_KEYS)
 
 
 def bounded(histories: int) -> settings:
-    """So many histories, the same ones every time."""
+    """Settings for this many histories, the same every time."""
     return settings(
         max_examples=histories,
         stateful_step_count=40,
@@ -69,7 +69,7 @@ def bounded(histories: int) -> settings:
 
 
 class Claim(NamedTuple):
-    """One lease ever granted, under the token of either side."""
+    """One lease granted, with the tokens of both sides."""
 
     id: str
     token: str
@@ -78,7 +78,7 @@ class Claim(NamedTuple):
 
 @runtime_checkable
 class Whole(Inspect, Manage, Maintain, WorkflowStore, Driver, Schedules, WaitForWork, Protocol):
-    """What the machine needs a driver to be."""
+    """The protocols that the machine needs of a driver."""
 
 
 class Lockstep(RuleBasedStateMachine):
@@ -103,7 +103,7 @@ class Lockstep(RuleBasedStateMachine):
         return self.loop.run_until_complete(call)
 
     def teardown(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         self.do(self.driver.close())
         self.loop.close()
 
@@ -117,7 +117,7 @@ class Lockstep(RuleBasedStateMachine):
         assert _answers(ours) == _answers(theirs), f"the driver says {ours!r}, the model {theirs!r}"
 
     def records(self) -> list[JobRecord]:
-        """What the model holds, the newest first."""
+        """The model's records, newest first."""
         return self.do(self.model.query(Filter(), self.now, ALL))
 
     def name(self, again: int | None) -> str:
@@ -133,7 +133,7 @@ class Lockstep(RuleBasedStateMachine):
         return [ids[age % len(ids)] for age in ages]
 
     def chosen(self, picks: Sequence[draw.Pick]) -> list[Claim]:
-        """Claims by their age, the latest first: holders mostly, else strangers at a held job, or what is over."""
+        """Claims by their age, latest first: mostly current ones, else old claims of a held job, or ended ones."""
         leases = [(record.id, record.lease) for record in self.records() if record.lease is not None]
         held = {lease.token: id for id, lease in leases if lease.expires_at > self.now}
         holding = [claim for claim in self.claims if claim.model_token in held] or self.claims
@@ -148,12 +148,12 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(seconds=draw.STEPS)
     def time_passes(self, seconds: float) -> None:
-        """Mostly forwards, at times a little back."""
+        """Move the clock, mostly forwards, sometimes a little back."""
         self.now += timedelta(seconds=seconds)
 
     @initialize(groups=draw.groups(most=4))
     def begin(self, groups: list[draw.GroupPlan]) -> None:
-        """Every history has something to tell."""
+        """Start every history with some jobs."""
         self.enqueue_all(groups)
 
     @rule(groups=draw.groups())
@@ -215,7 +215,7 @@ class Lockstep(RuleBasedStateMachine):
                 assert mine == [record.id for record in line[: len(mine)]]
 
     def _check_coarsely(self, line: list[JobRecord], mine: list[str]) -> None:
-        """Nobody may be passed over by more than the declared resolution."""
+        """No job may be passed over by more than the declared resolution."""
         left = [record for record in line if record.id not in mine]
         for taken in (record for record in line if record.id in mine):
             for other in left:
@@ -294,7 +294,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(keep=draw.KEEPS)
     def upkeep(self, keep: float) -> None:
-        """N1, T1, X8. How many moves a cascade counts for is not said, so only the records are compared."""
+        """N1, T1, X8. The count of moves in a cascade is not specified, so only the records are compared."""
         until = self.now + timedelta(seconds=keep)
         ours = self.do(self.driver.sweep(self.now, until, ALL))
         assert bool(ours) == bool(self.do(self.model.sweep(self.now, until, ALL)))
@@ -302,7 +302,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @rule(plans=draw.SWAPS)
     def swap(self, plans: list[draw.SwapPlan]) -> None:
-        """N3, N5: a few schedules; swaps of a call build on each other, and some on what is not so."""
+        """N3, N5: a few schedules; swaps of a call build on each other, and some expect a wrong record."""
         stored = {it.name: it for it in self.do(self.model.schedules())}
         swaps: list[Swap] = []
         for plan in plans:
@@ -324,7 +324,7 @@ class Lockstep(RuleBasedStateMachine):
         self._check_next_due(theirs[0])
 
     def _check_next_due(self, records: list[JobRecord]) -> None:
-        """A hint may come early, never late: a worker that trusts it oversleeps nothing."""
+        """A hint may come early, never late: a worker that trusts it misses no job."""
         for queue in draw.QUEUES:
             due = [_wakes(record) for record in records if record.queue == queue and queue not in self.paused]
             first = min((each for each in due if each is not None), default=None)
@@ -355,7 +355,7 @@ def _wakes(record: JobRecord) -> datetime | None:
 
 
 async def _seen(side: Whole, now: datetime) -> tuple[list[JobRecord], Any, Any, Any, Any]:
-    """All that a side shows: records, edges, keys, counts, schedules."""
+    """Everything visible on one side: records, edges, keys, counts, schedules."""
     records = await side.query(Filter(), now, ALL)
     edges = [await side.parents([record.id for record in records], most) for most in (MUCH, 1)]
     keys = await asyncio.gather(*(side.find_key(key, now) for key in KEYS))

@@ -1,4 +1,4 @@
-"""D11: who comes first, exactly, in a quiet store."""
+"""D11: the exact order of jobs, without concurrency."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Order(Cases):
         assert got == ["j3", "j4", "j2", "j6", "j0", "j5", "j1"]
 
     async def test_D11_earlier_due_first(self, s: Scene) -> None:
-        """D11: within a priority, whoever has been due longest."""
+        """D11: within a priority, the job that has been due longest."""
         await s.add(job("now"), job("long", run_at=at(-100)), job("short", run_at=at(-50)))
         assert await s.order() == ["long", "short", "now"]
 
     async def test_D11_without_run_at_the_enqueues_now_counts(self, s: Scene) -> None:
-        """D11: a job that became due between two enqueues stands between them."""
+        """D11: a job that became due between two enqueues comes between them."""
         await s.add(job("first"), job("third", run_at=at(20)))
         s.tick(10)
         await s.add(job("second"))
@@ -47,7 +47,7 @@ class Order(Cases):
         assert await s.order() == ["first", "second", "third", "fourth"]
 
     async def test_D11_scheduled_jobs_do_not_starve_behind_immediate_ones(self, s: Scene) -> None:
-        """D11: a due schedule goes before what was enqueued after its time."""
+        """D11: a due job goes before jobs enqueued after its time."""
         await s.add(job("planned", run_at=at(5)))
         s.tick(10)
         await s.add(*(job(f"j{n}") for n in range(20)))
@@ -75,7 +75,7 @@ class Order(Cases):
         assert await s.order() == ["a", "b", "c"]
 
     async def test_D11_a_first_reclaim_goes_to_the_front(self, s: Scene) -> None:
-        """D11: a job that crashed once counts as due since ever."""
+        """D11: a job that crashed once counts as due since the beginning of time."""
         await s.add(job("old", run_at=at(-9999)), job("crashed"))
         await s.claim("crashed", lease=5)
         s.tick(5)
@@ -89,7 +89,7 @@ class Order(Cases):
         assert await s.order() == ["high", "crashed"]
 
     async def test_D11_a_second_reclaim_queues_by_its_last_expiry(self, s: Scene) -> None:
-        """D11: so that a poison job does not keep the front of the line for itself."""
+        """D11: so that a poison job does not stay at the front of the line."""
         await s.add(job("poison"))
         await s.claim("poison", lease=10)
         s.tick(10)
@@ -103,7 +103,7 @@ class Order(Cases):
         assert await s.order() == ["before", "poison", "tie", "after"]
 
     async def test_D11_several_first_reclaims_keep_their_enqueue_order(self, s: Scene) -> None:
-        """D11: all are due since ever; whoever was enqueued first goes first."""
+        """D11: all count as due since the beginning of time, so enqueue order decides."""
         await s.add(job("a"), job("b"), job("c"))
         await s.claim("c", lease=1)
         await s.claim("a", lease=3)
@@ -112,7 +112,7 @@ class Order(Cases):
         assert await s.order() == ["a", "b", "c"]
 
     async def test_D11_rescheduling_moves_a_job_in_line(self, s: Scene) -> None:
-        """D11: rank and time may change while a job is ready."""
+        """D11: priority and time may change while a job is ready."""
         await s.add(job("a"), job("b"), job("c"))
         changes = [Reschedule(id="c", priority=1), Reschedule(id="a", run_at=at(5))]
         assert await s.manage.reschedule(changes, s.now) == [True, True]
@@ -138,7 +138,7 @@ class Order(Cases):
         assert await s.order(1) == ["a"]
 
     async def test_D11_a_long_random_line_is_handed_out_in_order(self, s: Scene) -> None:
-        """D11: priority, due time, enqueue order, over 300 jobs in bites."""
+        """D11: priority, due time, enqueue order, over 300 jobs in batches."""
         chance = Random(11)
         places: list[tuple[int, int, int]] = []
         jobs: list[NewJob] = []
@@ -173,14 +173,14 @@ class Order(Cases):
         assert len(set(got)) == 8
 
     async def test_D11_order_holds_within_each_of_several_queues(self, s: Scene) -> None:
-        """D11: none is promised across queues, all of it within one."""
+        """D11: no order is promised across queues, a strict one within each."""
         await s.add(*(job(f"{queue}{n}", queue=queue, priority=n) for n in range(4) for queue in "ab"))
         got = await s.order(99, queues=["a", "b"])
         for queue in "ab":
             assert [id for id in got if id.startswith(queue)] == [f"{queue}{n}" for n in (3, 2, 1, 0)]
 
     async def test_D11_finished_jobs_leave_no_gap(self, s: Scene) -> None:
-        """D11: the line closes up behind what was done, cancelled or deleted."""
+        """D11: jobs that were done, cancelled or deleted leave no gaps in the line."""
         await s.add(*(job(f"j{n}") for n in range(6)))
         first, second = await s.reserve(2)
         await s.end(ack(first), ack(second))

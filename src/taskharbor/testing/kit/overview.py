@@ -1,4 +1,4 @@
-"""K5 and Q1: many jobs at a glance, workflows by their states and dead letters by what they died of."""
+"""K5 and Q1: summaries of many jobs, workflows by state and dead letters by cause."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEAD_FILTERS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "until": ({"until": at(1)}, {"aa": 1}),
     "fingerprint": ({"fingerprint": "aa"}, {"aa": 3}),
     "a fingerprint that nobody has": ({"fingerprint": "cc"}, {}),
-    "no fingerprint is no empty one": ({"fingerprint": ""}, {}),
+    "no fingerprint is not an empty one": ({"fingerprint": ""}, {}),
     "part of a fingerprint is none": ({"fingerprint": "a"}, {}),
     "a fingerprint has no wildcard": ({"fingerprint": "a*"}, {}),
     "dead ones": ({"states": DEAD}, {"aa": 3, "bb": 2, "": 1}),
@@ -43,8 +43,8 @@ def member(id: str, workflow: str, *parents: str, **options: Any) -> Any:
     return child(id, *parents, workflow_id=workflow, **options)
 
 
-async def bury(s: Scene, id: str, fingerprint: str | None, **options: Any) -> JobRecord:
-    """A job that died, of something or other."""
+async def dead_letter(s: Scene, id: str, fingerprint: str | None, **options: Any) -> JobRecord:
+    """A dead job with a given cause."""
     fields = {name: options.pop(name) for name in ("last_error", "reason") if name in options}
     await s.add(job(id, **options))
     await s.end(fail(await s.claim(id), fingerprint=fingerprint, **fields))
@@ -68,7 +68,7 @@ class Overview(Cases):
         assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=at(0), states=states)]
 
     async def test_K5_workflows_come_with_the_greatest_id_first(self, s: Scene) -> None:
-        """K5: ids are by time; since when there are any jobs is told."""
+        """K5: ids are ordered by time; the time of the first job is returned."""
         for number, id in enumerate(["w2", "w10", "w1"]):
             await s.add(member(f"{id}.p", id), member(f"{id}.c", id, f"{id}.p"))
             assert s.now == at(number)
@@ -81,7 +81,7 @@ class Overview(Cases):
         ]
 
     async def test_K5_a_workflow_is_as_old_as_its_oldest_job(self, s: Scene) -> None:
-        """K5: of those that are there."""
+        """K5: of the existing ones."""
         await s.add(member("a", "w"))
         s.tick(5)
         await s.add(member("b", "w"))
@@ -91,7 +91,7 @@ class Overview(Cases):
         assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=at(5), states={READY: 1})]
 
     async def test_K5_workflows_can_be_read_in_pages(self, s: Scene) -> None:
-        """K5: beginning behind `after`, whether or not that one is still there."""
+        """K5: starting after `after`, whether or not that one still exists."""
         for number in range(7):
             await s.add(member(f"a{number}", f"w{number}"), member(f"b{number}", f"w{number}"))
         seen: list[str] = []
@@ -104,7 +104,7 @@ class Overview(Cases):
         assert await s.flows.workflows(0) == []
 
     async def test_K5_workflows_are_found_by_their_ids(self, s: Scene) -> None:
-        """K5: those that exist, the greatest id first, within the limit; none for none."""
+        """K5: those that exist, greatest id first, within the limit; none for no ids."""
         await s.add(*(member(f"j{number}", f"w{number}") for number in range(5)))
 
         async def found(ids: list[str], limit: int = 9, after: str | None = None) -> list[str]:
@@ -117,7 +117,7 @@ class Overview(Cases):
         assert await found(["w0", "w1", "w4"], after="w4") == ["w1", "w0"]
 
     async def test_K5_jobs_without_a_workflow_are_not_counted(self, s: Scene) -> None:
-        """K5: a job may even wait for others without being of a workflow."""
+        """K5: a job may wait for others without belonging to a workflow."""
         await s.add(job("a"), child("b", "a"), member("c", "w"))
         assert await s.flows.workflows(9) == [WorkflowCounts(id="w", created_at=s.now, states={READY: 1})]
 
@@ -129,7 +129,7 @@ class Overview(Cases):
         assert [counts.states for counts in await s.flows.workflows(9)] == [{DONE: 300, READY: 700, WAITING: 1}]
 
     async def test_K5_a_pruned_workflow_is_gone(self, s: Scene) -> None:
-        """K5, X8: with its last record; another one stays."""
+        """K5, X8: with its last record; other workflows stay."""
         await s.add(member("a", "old"), member("b", "old", "a"))
         await s.add(member("c", "new"))
         for id in "ab":
@@ -153,14 +153,14 @@ class Overview(Cases):
 
     async def test_Q1_a_dead_job_keeps_its_fingerprint(self, s: Scene) -> None:
         """Q1, D9: as given with the Fail, None if none was; in every record that is read."""
-        known, unknown = await bury(s, "a", "0123456789ab"), await bury(s, "b", None)
+        known, unknown = await dead_letter(s, "a", "0123456789ab"), await dead_letter(s, "b", None)
         assert (known.fingerprint, unknown.fingerprint) == ("0123456789ab", None)
         found = await s.look.query(Filter(states=DEAD), s.now, 9)
         assert [(record.id, record.fingerprint) for record in found] == [("b", None), ("a", "0123456789ab")]
 
     async def test_Q1_only_the_dead_have_a_fingerprint(self, s: Scene) -> None:
-        """Q1, Q2: a replay clears it; the next death brings its own."""
-        await bury(s, "a", "aa")
+        """Q1, Q2: a replay clears it; the next failure sets its own."""
+        await dead_letter(s, "a", "aa")
         assert await s.replay("a") == "replayed"
         assert (await s.get("a")).fingerprint is None
         assert await s.look.query(Filter(fingerprint="aa"), s.now, 9) == []
@@ -246,7 +246,7 @@ class Overview(Cases):
         deaths = {"c": 1, "b": 3, "a": 1, None: 1, "d": 3}
         for fingerprint, count in deaths.items():
             for number in range(count):
-                await bury(s, f"{fingerprint}{number}", fingerprint)
+                await dead_letter(s, f"{fingerprint}{number}", fingerprint)
         groups = await s.look.dead_groups(Filter(), s.now, 9)
         assert [(group.fingerprint, group.count) for group in groups] == [
             ("b", 3),
@@ -259,13 +259,13 @@ class Overview(Cases):
         assert await s.look.dead_groups(Filter(), s.now, 0) == []
 
     async def test_Q1_who_is_not_dead_is_in_no_group(self, s: Scene) -> None:
-        """Q1: nor who was replayed or is gone."""
+        """Q1: nor replayed or deleted ones."""
         await s.add(job("ready"), job("gone"), job("done"))
         await s.withdraw("gone")
         await s.end(ack(await s.claim("done"), last_error="an earlier one"))
         assert await s.look.dead_groups(Filter(), s.now, 9) == []
-        await bury(s, "a", "f")
-        await bury(s, "b", "f")
+        await dead_letter(s, "a", "f")
+        await dead_letter(s, "b", "f")
         await s.replay("a")
         assert [(group.count, group.last_id) for group in await s.look.dead_groups(Filter(), s.now, 9)] == [(1, "b")]
         await s.manage.delete(["b"])
@@ -274,16 +274,16 @@ class Overview(Cases):
 
 async def _graveyard(s: Scene) -> None:
     """Six dead jobs, one per second, and some that are alive."""
-    await bury(s, "a1", "aa", type="mail.send", last_error="refused 1")
+    await dead_letter(s, "a1", "aa", type="mail.send", last_error="refused 1")
     s.tick(1)
-    await bury(s, "b1", "bb", type="mail.read", last_error="timed out", reason="gave_up")
+    await dead_letter(s, "b1", "bb", type="mail.read", last_error="timed out", reason="gave_up")
     s.tick(1)
-    await bury(s, "a2", "aa", type="mail.send", queue="x", last_error="host away", workflow_id="w")
+    await dead_letter(s, "a2", "aa", type="mail.send", queue="x", last_error="host away", workflow_id="w")
     s.tick(1)
-    await bury(s, "none", None, queue="x", last_error="who knows")
+    await dead_letter(s, "none", None, queue="x", last_error="who knows")
     s.tick(1)
-    await bury(s, "a3", "aa", type="shop.pay", last_error="card 4 refused")
+    await dead_letter(s, "a3", "aa", type="shop.pay", last_error="card 4 refused")
     s.tick(1)
-    await bury(s, "b2", "bb", type="shop.bill", tags=("vip",))
+    await dead_letter(s, "b2", "bb", type="shop.bill", tags=("vip",))
     await s.add(job("alive", type="mail.send", tags=("vip",)), job("done", queue="x"))
     await s.end(ack(await s.claim("done")))

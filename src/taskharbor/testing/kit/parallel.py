@@ -32,7 +32,7 @@ async def _nothing(s: Scene) -> None: ...
 
 
 def together(harness: Harness, play: Play, before: Act = _nothing, after: Act = _nothing) -> list[Any]:
-    """Play on one driver from several threads at once, each with an event loop of its own."""
+    """Use one driver from several threads at once, each with an event loop of its own."""
     driver = asyncio.run(harness.opened())
     barrier = Barrier(THREADS)
 
@@ -51,7 +51,7 @@ def together(harness: Harness, play: Play, before: Act = _nothing, after: Act = 
 
 
 def apart(harness: Harness, role: str, asked: Sequence[dict[str, Any]]) -> list[list[Any]]:
-    """Play a role of `testing.process` in several processes at once; what each of them got."""
+    """Play a role of `testing.process` in several processes at once; return the result of each."""
     assert harness.url is not None
     command = [sys.executable, "-m", "taskharbor.testing.process", harness.url, role, *map(json.dumps, asked)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as players:
@@ -66,7 +66,7 @@ def apart(harness: Harness, role: str, asked: Sequence[dict[str, Any]]) -> list[
 
 
 def in_store(harness: Harness, act: Act) -> Any:
-    """Act alone, before or after the others."""
+    """Run alone, before or after the parallel part."""
 
     async def perform() -> Any:
         assert harness.url is not None
@@ -127,14 +127,14 @@ class Parallel(Cases):
         assert set(verdicts) <= {"ok", "replayed", "late"}
 
     async def test_D12_concurrent_claims_of_one_loop_never_meet(self, s: Scene) -> None:
-        """D12: calls that wait for each other on one loop choose and claim in one step; every time, not by chance."""
+        """D12: interleaved calls on one loop choose and claim in one step, deterministically."""
         await s.add(*(job(f"j{n:02}") for n in range(20)))
         got = await asyncio.gather(*(s.reserve(3, worker=f"w{number}") for number in range(8)))
         assert sorted(each.id for held in got for each in held) == [f"j{n:02}" for n in range(20)]
         assert {record.version for record in await s.all()} == {1}
 
     async def test_D7_concurrent_settles_of_one_loop_count_once(self, s: Scene) -> None:
-        """D7, D8: the look at the lease and the write are one step, whoever else is at it."""
+        """D7, D8: checking the lease and writing are one atomic step."""
         held = await s.held()
         calls = [s.settle(ack(held, new_jobs=(job(f"n{number}"),))) for number in range(8)]
         verdicts = Counter([verdict for each in await asyncio.gather(*calls) for verdict in each])
@@ -142,7 +142,7 @@ class Parallel(Cases):
         assert len(await s.all()) == 2
 
     async def test_I1_concurrent_enqueues_of_one_loop_create_one_job(self, s: Scene) -> None:
-        """I1: the look for the key and its use are one step."""
+        """I1: looking up the key and taking it are one atomic step."""
         answers = await asyncio.gather(*(s.add(job(f"j{n}", idempotency_key="k")) for n in range(8)))
         assert sum(answer.created for (answer,) in answers) == 1
         assert len({answer.id for (answer,) in answers}) == 1
@@ -215,7 +215,7 @@ class Apart(Cases):
     """D12, I1, K2, D1 over several processes, for stores that another process can open."""
 
     async def test_G2_a_shared_store_is_not_ephemeral(self, s: Scene) -> None:
-        """G2: what other processes can open outlives this one, and the driver says so."""
+        """G2: a store that other processes can open is durable, and the driver says so."""
         assert not s.driver.ephemeral
 
     async def test_D10_closing_one_handle_leaves_the_others_open(self, s: Scene) -> None:
@@ -235,7 +235,7 @@ class Apart(Cases):
         assert {claim[1] for claim in claims} == {1}
 
     def test_D12_processes_take_over_only_what_has_lapsed(self, harness: Harness) -> None:
-        """D12, D5: leases run out while 8 processes with clocks of their own reserve: none overlap."""
+        """D12, D5: leases run out while 8 processes with their own clocks reserve: none overlap."""
         in_store(harness, lambda s: s.add(*(job(f"j{n}") for n in range(30))))
         got = apart(harness, "reserve", [{"rounds": 40, "step": 0.4, "lease": 1, "limit": 4}] * PROCESSES)
         claims = [claim for each in got for claim in each]

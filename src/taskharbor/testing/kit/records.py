@@ -1,4 +1,4 @@
-"""R: what was stored comes back exactly as it was given, on every path by which it can be stored."""
+"""R: stored values come back exactly as given, on every path by which they can be stored."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ class Records(Cases):
         assert await s.get() == expected(new, s.now)
 
     async def test_R1_a_job_with_nothing_but_its_minimum_comes_back_exactly(self, s: Scene) -> None:
-        """R1: what was not given is the default, and None stays None."""
+        """R1: a missing option is the default, and None stays None."""
         new = NewJob(id="a", type="t", queue="q", payload=b"")
         await s.add(new)
         assert await s.get() == expected(new, s.now)
 
     @pytest.mark.parametrize("what", list(VALUES))
     async def test_R1_a_value_comes_back_as_it_was(self, s: Scene, what: str) -> None:
-        """R1, R3, R5: options are stored as resolved, None apart from the default."""
+        """R1, R3, R5: options are stored as resolved, and None differs from the default."""
         name, value = VALUES[what]
         new = job(**{name: value})
         await s.add(new)
@@ -166,7 +166,7 @@ class Records(Cases):
 
     @pytest.mark.parametrize("count", [2, 300])
     async def test_R1_many_jobs_in_one_group_keep_their_own_fields(self, s: Scene, count: int) -> None:
-        """R1, D1: a batch is stored job by job, not mixed up."""
+        """R1, D1: jobs of a batch are not mixed up."""
         jobs = [job(f"j{n}", payload=b"%d" % n, priority=n % 7, tags=(f"t{n}",)) for n in range(count)]
         assert await s.add(*jobs) == tuple(Enqueued(new.id, True) for new in jobs)
         found = await s.look.get([new.id for new in jobs])

@@ -23,7 +23,7 @@ NIGHTLY = Schedule(
     name="nightly", definition=b"\x00cron", slot=at(60.000001), last_job_id="before", last_slot=at(0.000001)
 )
 States = dict[str, Schedule | None]
-# What differs from NIGHTLY in one thing.
+# Schedules that differ from NIGHTLY in one field.
 OTHERS: States = {
     "definition": replace(NIGHTLY, definition=b"\x00Cron"),
     "longer definition": replace(NIGHTLY, definition=b"\x00cron\x00"),
@@ -38,7 +38,7 @@ OTHERS: States = {
     "none at all": None,
 }
 DEFINITIONS = {"empty": b"", "a NUL": b"\x00", "all bytes": bytes(range(256)), "a mebibyte": bytes(range(256)) * 4096}
-# From what is seen to what shall be, by the n-th of several who try.
+# From the expected schedule to the new one, by the n-th of several callers.
 CHANGES: dict[str, Callable[[int], tuple[Schedule | None, Schedule | None]]] = {
     "create": lambda n: (None, replace(BARE, definition=b"%d" % n)),
     "redefine": lambda n: (NIGHTLY, replace(NIGHTLY, definition=b"%d" % n)),
@@ -66,12 +66,12 @@ async def swapped(s: Scene, *swaps: Swap) -> list[Any]:
 
 
 async def put(s: Scene, *schedules: Schedule) -> None:
-    """Create them."""
+    """Create these schedules."""
     assert await swapped(s, *(swap(None, it) for it in schedules)) == [True] * len(schedules)
 
 
 async def ids(s: Scene) -> list[str]:
-    """The jobs that there are."""
+    """The ids of all jobs."""
     return sorted(it.id for it in await s.all())
 
 
@@ -87,7 +87,7 @@ class Recurring(Cases):
 
     @pytest.mark.parametrize("kind", list(DEFINITIONS))
     async def test_N5_a_definition_is_bytes(self, s: Scene, kind: str) -> None:
-        """N5: opaque, whichever they are; compared as they are."""
+        """N5: opaque bytes, compared as they are."""
         stored = replace(BARE, definition=DEFINITIONS[kind])
         await put(s, stored)
         assert await s.schedules.schedules() == [stored]
@@ -95,14 +95,14 @@ class Recurring(Cases):
         assert await swapped(s, swap(stored, None)) == [True]
 
     async def test_N5_schedules_are_listed_by_name(self, s: Scene) -> None:
-        """N5: any text is a name, and near ones are different."""
+        """N5: any text is a name, and similar ones are different."""
         names = ["nightly", "Nightly", "nightly ", "", "a'b%_", "Zürich", "Zu\u0308rich", "日本", "🚢", "n" * 500]
         given = [replace(BARE, name=name, definition=name.encode()) for name in names]
         await put(s, *given)
         assert await s.schedules.schedules() == sorted(given, key=lambda it: it.name)
 
     async def test_N3_a_swap_creates_changes_and_removes(self, s: Scene) -> None:
-        """N3: whatever is changed, it is the same step."""
+        """N3: whichever field changes, in the same step."""
         after = ticked(NIGHTLY, "run")
         for seen, then in ((None, NIGHTLY), (NIGHTLY, after), (after, BARE), (BARE, None), (None, NIGHTLY)):
             assert await swapped(s, swap(seen, then)) == [True]
@@ -110,7 +110,7 @@ class Recurring(Cases):
         assert await s.all() == []
 
     async def test_N3_a_swap_enqueues_its_job_in_the_same_step(self, s: Scene) -> None:
-        """N3: as it was given, by the time of the call."""
+        """N3: as given, at the time of the call."""
         await put(s, NIGHTLY)
         new = job("run", priority=3, run_at=at(90), tags=("x",), max_attempts=7)
         assert await swapped(s, swap(NIGHTLY, ticked(NIGHTLY, "run"), new)) == [True]
@@ -145,7 +145,7 @@ class Recurring(Cases):
 
     @pytest.mark.parametrize("change", list(CHANGES))
     async def test_N3_only_one_of_many_swaps(self, s: Scene, change: str) -> None:
-        """N3: however many try, from whichever handle; the others enqueue nothing."""
+        """N3: however many callers and handles; the others enqueue nothing."""
         other = await s.another()
         for round in range(5):
             if change != "create":
@@ -166,7 +166,7 @@ class Recurring(Cases):
                 assert await swapped(s, swap(then, None)) == [True]
 
     async def test_N3_those_who_swap_several_in_any_order_do_not_stand_in_each_others_way(self, s: Scene) -> None:
-        """N3: created, ticked and removed, each by one of them."""
+        """N3: created, ticked and removed, each by exactly one caller."""
         other = await s.another()
         names = ("a", "b", "c")
         nobody: States = dict.fromkeys(names)
@@ -192,7 +192,7 @@ class Recurring(Cases):
             assert await s.schedules.schedules() == [it for it in then.values() if it is not None]
 
     async def test_N3_swaps_of_a_call_are_done_in_turn(self, s: Scene) -> None:
-        """N3: a later one builds on an earlier one, whatever that was."""
+        """N3: a later one builds on the result of an earlier one."""
         paused = replace(NIGHTLY, paused=True)
         assert await swapped(
             s,
@@ -208,7 +208,7 @@ class Recurring(Cases):
         assert await ids(s) == ["a", "d", "e"]
 
     async def test_N3_the_same_swap_twice_happens_once(self, s: Scene) -> None:
-        """N3: in one call and in two; but one that changes nothing is true each time, and so is its job enqueued."""
+        """N3: in one call and in two; but one that changes nothing succeeds each time and enqueues its job."""
         await put(s, NIGHTLY)
         twice = swap(NIGHTLY, ticked(NIGHTLY, "run"), job("run"))
         assert await swapped(s, twice, twice) == [True, False]
@@ -220,7 +220,7 @@ class Recurring(Cases):
         assert await ids(s) == ["run", "x", "y"]
 
     async def test_N3_many_swaps_of_a_call_stand_each_alone(self, s: Scene) -> None:
-        """N3: a verdict for each, in their order; none at all for none."""
+        """N3: a verdict for each, in order; none for no swaps."""
         assert await swapped(s) == []
         given = [replace(NIGHTLY, name=f"s{n:02}") for n in range(60)]
         await put(s, *given[::-1])
@@ -249,7 +249,7 @@ class Recurring(Cases):
 
     @pytest.mark.parametrize("seen", [None, NIGHTLY], ids=["create", "remove"])
     async def test_N3_a_refused_job_neither_creates_nor_removes(self, s: Scene, seen: Schedule | None) -> None:
-        """N3: all or nothing. What was refused may be tried again in the same call."""
+        """N3: all or nothing. A refused swap may be retried in the same call."""
         then = NIGHTLY if seen is None else None
         if seen is not None:
             await put(s, seen)
@@ -269,7 +269,7 @@ class Recurring(Cases):
         assert await s.schedules.schedules() == [ticked(NIGHTLY, "run"), other]
 
     async def test_N3_a_known_key_moves_the_schedule_and_stores_nothing(self, s: Scene) -> None:
-        """N3, I1: the key's job is the one of this tick. The last run is what the caller says."""
+        """N3, I1: the key's job becomes the job of this tick. The last run is set by the caller."""
         await put(s, NIGHTLY)
         await s.add(job("old", idempotency_key="k"))
         async with s.nothing_changes():
@@ -278,7 +278,7 @@ class Recurring(Cases):
         assert await s.schedules.schedules() == [ticked(NIGHTLY, "run")]
 
     async def test_N3_a_key_is_taken_by_the_first_of_a_call(self, s: Scene) -> None:
-        """N3, I1: and kept by nobody who lost."""
+        """N3, I1: and a lost swap does not keep it."""
         after = ticked(NIGHTLY, "a")
         assert await swapped(
             s,

@@ -16,8 +16,8 @@ FAILURE = Failure(4, "ValueError", "no", "…", at(1))
 dead = pytest.mark.parametrize("kind", ["fail", "cancel"])
 
 
-async def bury(s: Scene, kind: str = "fail", **options: Any) -> None:
-    """A job that ended badly, with something in every field that a replay must look at."""
+async def end_without_success(s: Scene, kind: str = "fail", **options: Any) -> None:
+    """A dead or cancelled job, with a value in every field that a replay must handle."""
     held = await s.held(**options)
     await s.extend(Report("a", token_of(held), at(0), Progress(0.5)))
     facts = {"attempts": 4, "crashes": 2, "unknown_put_backs": 3, "last_error": "x", "failures": (FAILURE,)}
@@ -29,8 +29,8 @@ class Replays(Cases):
 
     @dead
     async def test_Q2_counters_go_back_to_zero_and_the_version_goes_on(self, s: Scene, kind: str) -> None:
-        """Q2: a second life with the first one's number of claims."""
-        await bury(s, kind)
+        """Q2: the version continues after a replay."""
+        await end_without_success(s, kind)
         s.tick(10)
         assert await s.replay("a") == "replayed"
         record = await s.get()
@@ -55,15 +55,15 @@ class Replays(Cases):
         assert await s.order() == ["a"]
 
     async def test_Q2_history_stays(self, s: Scene) -> None:
-        """Q1, Q2: the failures of the first life are still to be read."""
-        await bury(s)
+        """Q1, Q2: earlier failures can still be read."""
+        await end_without_success(s)
         await s.replay("a")
         record = await s.get()
         assert record.failures == (FAILURE,)
         assert (record.last_error, record.failed_at) == ("x", at(1))
 
     async def test_R1_a_replay_leaves_the_trace_of_the_last_run(self, s: Scene) -> None:
-        """R1, Q2: who ran it last, from when to when, until somebody claims it again."""
+        """R1, Q2: the last worker with start and end, until the next claim."""
         held = await s.held()
         s.tick(2)
         await s.end(fail(held, started_at=at(1)))
@@ -76,8 +76,8 @@ class Replays(Cases):
         assert (after.worker, after.claimed_at, after.started_at, after.settled_at) == ("w", at(0), at(1), at(2))
 
     async def test_Q2_lineage_is_kept(self, s: Scene) -> None:
-        """Q2: the original id and how often."""
-        await bury(s)
+        """Q2: the original id and the number of replays."""
+        await end_without_success(s)
         for count in (1, 2, 3):
             await s.replay("a")
             record = await s.get()
@@ -86,7 +86,7 @@ class Replays(Cases):
 
     async def test_Q2_the_payload_may_be_edited(self, s: Scene) -> None:
         """Q2: None keeps it, b"" is a payload."""
-        await bury(s, payload=b"first")
+        await end_without_success(s, payload=b"first")
         await s.replay("a")
         assert (await s.get()).payload == b"first"
         for edited in (b"second", b""):
@@ -98,7 +98,7 @@ class Replays(Cases):
 
     async def test_Q2_a_replay_may_be_scheduled(self, s: Scene) -> None:
         """Q2, N1: and does not run early."""
-        await bury(s)
+        await end_without_success(s)
         await s.replay("a", run_at=at(60))
         record = await s.get()
         assert (record.run_at, record.due_at) == (at(60), at(60))
@@ -108,15 +108,15 @@ class Replays(Cases):
 
     async def test_Q2_a_living_key_stays_with_its_job(self, s: Scene) -> None:
         """Q2, I2: the key survived the DLQ, and survives the replay."""
-        await bury(s, idempotency_key="k", key_expires_at=at(3600))
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(3600))
         await s.replay("a")
         record = await s.get()
         assert (record.idempotency_key, record.key_expires_at) == ("k", at(3600))
         assert await s.look.find_key("k", s.now) == "a"
 
     async def test_Q2_a_key_past_its_ttl_lives_again(self, s: Scene) -> None:
-        """Q2, I2: a job that runs again is not enqueued beside itself."""
-        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        """Q2, I2: a replayed job is not enqueued a second time."""
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
         s.tick(3600)
         await s.prune()
         assert await s.look.find_key("k", s.now) is None
@@ -130,7 +130,7 @@ class Replays(Cases):
 
     async def test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so(self, s: Scene) -> None:
         """Q2: the new owner keeps it."""
-        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
         s.tick(60)
         await s.add(job("b", idempotency_key="k"))
         assert await s.replay("a") == "replayed_without_key"
@@ -139,8 +139,8 @@ class Replays(Cases):
         assert await s.look.find_key("k", s.now) == "b"
 
     async def test_Q2_of_two_that_had_one_key_the_first_replayed_has_it(self, s: Scene) -> None:
-        """Q2: in one call as in two; the second one's answer says so."""
-        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        """Q2: in one call as in two; the second answer says so."""
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
         s.tick(60)
         await s.end(fail(await s.held("b", idempotency_key="k", key_expires_at=at(61))))
         s.tick(60)
@@ -151,7 +151,7 @@ class Replays(Cases):
 
     async def test_Q2_a_new_key_can_be_given(self, s: Scene) -> None:
         """Q2: and is taken from then on; the old one is free."""
-        await bury(s, idempotency_key="old")
+        await end_without_success(s, idempotency_key="old")
         assert await s.replay("a", idempotency_key="new", key_expires_at=at(90)) == "replayed"
         record = await s.get()
         assert (record.idempotency_key, record.key_expires_at) == ("new", at(90))
@@ -160,7 +160,7 @@ class Replays(Cases):
 
     async def test_Q2_a_new_key_that_is_taken_is_dropped(self, s: Scene) -> None:
         """Q2: the replay happens, without a key."""
-        await bury(s)
+        await end_without_success(s)
         await s.add(job("b", idempotency_key="k"))
         assert await s.replay("a", idempotency_key="k") == "replayed_without_key"
         assert (await s.get()).idempotency_key is None
@@ -168,15 +168,15 @@ class Replays(Cases):
 
     async def test_Q2_a_new_key_leaves_the_old_one_to_its_new_owner(self, s: Scene) -> None:
         """Q2, I2: a key that expired and was taken since is not freed by its former owner."""
-        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
         s.tick(60)
         await s.add(job("b", idempotency_key="k"))
         assert await s.replay("a", idempotency_key="new") == "replayed"
         assert [await s.look.find_key(key, s.now) for key in ("new", "k")] == ["a", "b"]
 
     async def test_Q2_the_same_key_can_be_renewed(self, s: Scene) -> None:
-        """Q2: a job does not stand in its own way."""
-        await bury(s, idempotency_key="k", key_expires_at=at(60))
+        """Q2: a job does not conflict with its own key."""
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
         await s.replay("a", idempotency_key="k", key_expires_at=at(600))
         assert (await s.get()).key_expires_at == at(600)
         s.tick(599)
@@ -190,15 +190,15 @@ class Replays(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_Q2_several_replays_are_answered_one_by_one(self, s: Scene) -> None:
-        """Q2: each stands alone."""
-        await bury(s)
+        """Q2: each is judged alone."""
+        await end_without_success(s)
         await s.end(ack(await s.held("done")))
         replays = [Replay(id=id) for id in ("done", "a", "nobody", "a")]
         assert await s.manage.replay(replays, s.now) == ["not_dead", "replayed", "missing", "not_dead"]
 
     async def test_Q2_a_replayed_job_stands_in_line_by_its_new_time(self, s: Scene) -> None:
-        """Q2, D11: due since the replay, not since its first life."""
-        await bury(s)
+        """Q2, D11: due since the replay, not since its first enqueue."""
+        await end_without_success(s)
         s.tick(5)
         await s.add(job("b"))
         s.tick(5)
@@ -206,7 +206,7 @@ class Replays(Cases):
         assert await s.order() == ["b", "a"]
 
     async def test_Q2_a_replayed_job_is_not_pruned(self, s: Scene) -> None:
-        """Q2, X8: the retention of its first end is forgotten."""
+        """Q2, X8: the retention of its first end no longer applies."""
         await s.end(fail(await s.held(), keep_until=at(10)))
         await s.replay("a")
         s.tick(11)
@@ -244,7 +244,7 @@ class Replays(Cases):
         assert await s.order() == ["z"]
 
     async def test_Q3_a_collector_alone_runs_with_the_failures_again(self, s: Scene) -> None:
-        """Q3, K4: parents that stay dead keep nobody waiting."""
+        """Q3, K4: parents that stay dead are not waited for."""
         await s.add(job("a"), child("z", "a", policy="collect"))
         await s.withdraw("z", "a")
         assert await s.replay("z") == "replayed"

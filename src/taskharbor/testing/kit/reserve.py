@@ -1,4 +1,4 @@
-"""D2-D5: what reserve hands out, what never, and how lapsed jobs are taken over."""
+"""D2-D5: which jobs reserve returns, which never, and how lapsed jobs are taken over."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reserve(Cases):
     """D2-D5."""
 
     async def test_D2_an_empty_store_gives_an_empty_list(self, s: Scene) -> None:
-        """D2: nothing due is never an error, nor is a queue that nobody ever used."""
+        """D2: an empty or unknown queue is not an error."""
         assert await s.reserve(10) == []
         assert await s.reserve(10, queues=["never", "heard", "of"]) == []
         assert await s.reserve(10, queues=[]) == []
@@ -45,7 +45,7 @@ class Reserve(Cases):
         assert states.count("inflight") == len(claimed)
 
     async def test_D2_a_claim_moves_the_job_to_inflight_under_a_lease(self, s: Scene) -> None:
-        """D2: the record handed out is the one stored, and nothing else of it changed."""
+        """D2: the record returned is the one stored, and nothing else of it changed."""
         await s.add(job("a", priority=3))
         before = await s.get()
         [claimed] = await s.reserve(worker="host-1")
@@ -63,7 +63,7 @@ class Reserve(Cases):
         assert await s.order(queues=["mail"]) == []
 
     async def test_D2_with_ids_exactly_those_are_claimed(self, s: Scene) -> None:
-        """D2: whatever stands before them in line."""
+        """D2: whatever is before them in line."""
         await s.add(*(job(f"j{n}", priority=n) for n in range(5)))
         claimed = await s.reserve(9, ids=["j1", "nobody", "j3"])
         assert [job.id for job in claimed] == ["j1", "j3"]
@@ -90,7 +90,7 @@ class Reserve(Cases):
         assert (await s.claim("a")).crashes == 1
 
     async def test_D2_M1_tasks_are_handed_out_by_id_only(self, s: Scene) -> None:
-        """D2, M1: a TaskManager's queue is never looked through, whoever names it; its jobs are claimed by id."""
+        """D2, M1: a TaskManager's queue is never searched, even if named; its jobs are claimed by id."""
         await s.add(job("t", queue=TASKS, priority=100), job("a"))
         async with s.nothing_changes():
             assert await s.reserve(9, queues=[TASKS]) == []
@@ -98,7 +98,7 @@ class Reserve(Cases):
         assert [job.id for job in await s.reserve(9, queues=[], ids=["t"])] == ["t"]
 
     async def test_D2_M1_a_lapsed_task_is_taken_over_by_id_only(self, s: Scene) -> None:
-        """D2, D5, M1: nor is one whose holder is gone, or that was put back or replayed."""
+        """D2, D5, M1: neither are lapsed, put-back or replayed ones."""
         await s.add(job("t", queue=TASKS))
         await s.claim("t", lease=5)
         s.tick(5)
@@ -113,12 +113,12 @@ class Reserve(Cases):
         assert (await s.claim("t")).version == 4
 
     async def test_D2_M1_the_queue_of_tasks_takes_no_share(self, s: Scene) -> None:
-        """D2, D11, M1: whoever names it gets no fewer jobs of the others for that."""
+        """D2, D11, M1: naming it does not reduce the jobs of the other queues."""
         await s.add(*(job(f"t{n}", queue=TASKS) for n in range(4)), *(job(f"j{n}") for n in range(4)))
         assert await s.order(4, queues=[TASKS, "q"]) == ["j0", "j1", "j2", "j3"]
 
     async def test_D13_M1_a_worker_is_not_woken_for_tasks(self, s: Scene) -> None:
-        """D13, M1: the next due time of their queue is never one."""
+        """D13, M1: their queue never has a next due time."""
         await s.add(job("t", queue=TASKS), job("a", run_at=at(60)))
         assert await s.waits.next_due([TASKS]) is None
         assert await s.waits.next_due([TASKS, "q"]) == at(60)
@@ -132,14 +132,14 @@ class Reserve(Cases):
         assert len(tokens) == 100
 
     async def test_D3_never_a_job_under_a_valid_lease(self, s: Scene) -> None:
-        """D3: not up to the last microsecond."""
+        """D3: not even one microsecond early."""
         await s.held(lease=30)
         s.tick(29.999999)
         assert await s.reserve(9) == []
         assert await s.reserve(9, ids=["a"]) == []
 
     async def test_D3_never_a_job_that_is_not_due(self, s: Scene) -> None:
-        """D3, N1: exactly at run_at it is."""
+        """D3, N1: it is due exactly at run_at."""
         await s.add(job("a", run_at=at(10)), job("b", run_at=at(11), priority=100))
         s.tick(9.999999)
         assert await s.reserve(9) == []
@@ -156,7 +156,7 @@ class Reserve(Cases):
 
     @every_settle
     async def test_D3_never_a_job_that_has_ended(self, s: Scene, kind: str) -> None:
-        """D3: done, dlq and cancelled are the end, however late it is."""
+        """D3: done, dlq and cancelled are final."""
         if kind == "put_back":
             held = await s.held()
             await s.withdraw("a")
@@ -188,7 +188,7 @@ class Reserve(Cases):
         assert await s.order() == ["a"]
 
     async def test_D3_never_from_a_paused_queue(self, s: Scene) -> None:
-        """D3: neither by queue nor by id, neither ready nor lapsed; its neighbours go on."""
+        """D3: neither by queue nor by id, neither ready nor lapsed; other jobs are not affected."""
         await s.add(job("a"), job("b"), job("c", queue="other"))
         await s.claim("b", lease=5)
         await s.manage.pause("q", True)
@@ -199,7 +199,7 @@ class Reserve(Cases):
         assert sorted(await s.order()) == ["a", "b"]
 
     async def test_D3_pausing_keeps_held_jobs_alive(self, s: Scene) -> None:
-        """D3: a pause stops handing out; leases go on and may be settled."""
+        """D3: a pause stops claims; leases continue and may be settled."""
         held = await s.held()
         await s.manage.pause("q", True)
         [extended] = await s.extend(Report("a", token_of(held)))
@@ -227,7 +227,7 @@ class Reserve(Cases):
             await s.extend(lease=0)
 
     async def test_D4_a_microsecond_is_a_lease(self, s: Scene) -> None:
-        """D4: anything above zero will do."""
+        """D4: any positive duration is valid."""
         await s.add(job("a"))
         [claimed] = await s.reserve(lease=0.000001)
         assert expiry_of(claimed) == s.now + timedelta(microseconds=1)
@@ -259,7 +259,7 @@ class Reserve(Cases):
             first = again
 
     async def test_D5_a_reclaim_is_stored(self, s: Scene) -> None:
-        """D5: what reserve returns is what the store holds."""
+        """D5: reserve returns the stored record."""
         await s.held(lease=5)
         s.tick(5)
         [again] = await s.reserve(worker="second")
@@ -273,7 +273,7 @@ class Reserve(Cases):
         assert (await s.claim("a")).run_at is None
 
     async def test_D5_identity_is_the_token_not_the_worker(self, s: Scene) -> None:
-        """D5: a restarted worker of the same name owns nothing that it did not claim."""
+        """D5: a restarted worker with the same name holds nothing that it did not claim."""
         old = await s.held(lease=5)
         s.tick(5)
         new = await s.claim("a", worker="w")

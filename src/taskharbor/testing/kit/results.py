@@ -1,4 +1,4 @@
-"""K3: what the parents of jobs came to, for many jobs at once, as far as a driver carries it."""
+"""K3: the results of parents, for many jobs at once."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def family(id: str, *edges: tuple[str, str], **options: object) -> NewJob:
 
 
 async def finish(s: Scene, ids: Iterable[str]) -> None:
-    """Let these jobs, and nobody else, be in line; each comes to its own id."""
+    """Run these jobs, which must be the only ones in line; the result of each is its own id."""
     left = set(ids)
     while left:
         held = await s.reserve(FLUSH)
         assert {each.id for each in held} <= left
-        assert held, f"{len(left)} jobs are never handed out"
+        assert held, f"{len(left)} jobs were never claimed"
         await s.end(*(ack(each, result=each.id.encode()) for each in held))
         left -= {each.id for each in held}
 
 
 def told(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
-    """Whose results they are, the results, and their sizes."""
+    """The parents' ids, results and sizes."""
     return [(parent.id, parent.result, parent.size) for parent in parents]
 
 
@@ -41,7 +41,7 @@ class Results(Cases):
     """K3, and D9 with K1."""
 
     async def test_K3_parents_of_many_jobs_are_told_in_the_order_asked_for(self, s: Scene) -> None:
-        """K3: nothing for a job without edges or one that is not there; the same twice for the same twice."""
+        """K3: empty for an unknown job or one without edges; duplicates for duplicates."""
         await s.add(job("a"), job("b"), child("x", "b", "a"), child("y", "a"))
         await s.end(ack(await s.claim("a"), result=b"1"))
         first = [Parent("b", "hold", False, READY, None, None), Parent("a", "hold", True, DONE, b"1", None, 1)]
@@ -73,7 +73,7 @@ class Results(Cases):
         ]
 
     async def test_K3_the_limit_is_each_jobs_own(self, s: Scene) -> None:
-        """K3: one job with too much keeps nobody else from his results."""
+        """K3: one job over the limit does not affect the results of others."""
         await s.add(job("big"), job("small"), child("x", "big"), child("y", "small"), child("z", "big", "small"))
         await s.end(ack(await s.claim("big"), result=b"0123456789"), ack(await s.claim("small"), result=b"01234"))
         found = await s.flows.parents(["x", "y", "z", "y"], 9)
@@ -85,7 +85,7 @@ class Results(Cases):
         ]
 
     async def test_K3_a_result_counts_once_for_every_edge(self, s: Scene) -> None:
-        """K3: a parent that is there twice is given twice, and counted twice."""
+        """K3: a parent named twice is returned twice, and counted twice."""
         await s.add(job("p"), child("c", "p", "p"))
         await s.end(ack(await s.claim("p"), result=b"12345"))
         assert told(await s.parents("c", 10)) == [("p", b"12345", 5)] * 2
@@ -121,7 +121,7 @@ class Results(Cases):
         assert ((await s.get("c")).unmet, (await s.get("c")).state) == (0, "ready")
 
     async def test_K3_edges_that_only_order_stand_beside_those_that_give(self, s: Scene) -> None:
-        """K3: all are told, in the order given, each with the policy of its own."""
+        """K3: all are returned, in the order given, each with its own policy."""
         await s.add(
             job("gives"),
             job("orders"),
@@ -139,7 +139,7 @@ class Results(Cases):
         assert await s.states("c") == ["ready"]
 
     async def test_K3_a_replayed_parent_is_told_as_it_is_now(self, s: Scene) -> None:
-        """K2, K3: a collected failure that went well later gives its result, and its edge stays as it was."""
+        """K2, K3: a collected failure that succeeds after a replay gives its result, and its edge does not change."""
         await s.add(job("p"), child("c", "p", policy="collect"))
         await s.end(fail(await s.claim("p"), last_error="boom"))
         await s.replay("p")
@@ -149,7 +149,7 @@ class Results(Cases):
         assert await s.parents("c") == [Parent("p", "collect", True, DONE, b"well", None, 4)]
 
     async def test_K3_many_jobs_are_asked_for_at_once(self, s: Scene) -> None:
-        """K3: 500 children, in an order that is nobody's."""
+        """K3: 500 children, in arbitrary order."""
         ids = [f"c{n:03}" for n in range(500)]
         await s.add(*(job(f"p{n}") for n in range(5)), *(child(id, f"p{n % 5}") for n, id in enumerate(ids)))
         await s.end(*(ack(each, result=each.id.encode()) for each in await s.reserve(5)))
@@ -158,7 +158,7 @@ class Results(Cases):
         assert [parent.result for [parent] in found] == [f"p{(n * 7) % 500 % 5}".encode() for n in range(500)]
 
     async def test_K2_a_group_of_1000_a_join_and_a_second_stage(self, s: Scene) -> None:
-        """K1, K2, K3: members, a finalizer, then as many members again behind one join; each stage runs once."""
+        """K1, K2, K3: members, a finalizer, then as many members again after one join; each stage runs once."""
         first = [f"m{n:04}" for n in range(1000)]
         second = [f"n{n:04}" for n in range(500)]
         await s.add(
@@ -181,7 +181,7 @@ class Results(Cases):
         assert await s.reserve(ALL) == []
 
     async def test_D9_a_flow_comes_with_a_settle(self, s: Scene) -> None:
-        """D9, K1, K3, K5: jobs that wait for each other, of a workflow of their own, in one step with an Ack."""
+        """D9, K1, K3, K5: a workflow stored in one step with an Ack."""
         s.tick(1)
         held = await s.held("starter")
         flow = [
@@ -209,7 +209,7 @@ class Results(Cases):
         assert await s.states("after") == ["cancelled"]
 
     async def test_D9_flows_of_one_flush_stay_apart(self, s: Scene) -> None:
-        """D9, D7: each settle brings its own; that of a refused one is not born."""
+        """D9, D7: each settle stores its own; that of a refused one is not stored."""
         held = {id: await s.held(id, lease=5 if id == "late" else 60) for id in ("a", "b", "late")}
         s.tick(5)
         verdicts = await s.settle(

@@ -1,4 +1,4 @@
-"""What every case of the kit plays on: an opened driver, a time that stands still, and short words for the verbs.
+"""The scene of every case of the kit: an open driver, a fixed time, and short helpers for the verbs.
 
 A case is an `async def test_…(self, s: Scene)`. `Cases` turns it into an ordinary test that opens the driver of the
 `harness` fixture, runs the case on an event loop of its own and closes what was opened: no plugin is needed.
@@ -53,12 +53,12 @@ C = TypeVar("C")
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after the kit's beginning of time."""
+    """The time this many seconds after the kit's start time."""
     return T0 + timedelta(seconds=seconds)
 
 
 class Probe(Protocol):
-    """A look into the store past the driver's verbs, so that reads are not proven by the code that wrote."""
+    """Reads the store without the driver, so that writes are not proven by the driver's own reads."""
 
     def state(self, driver: Driver, id: str) -> str | None:
         """The stored state of a job, None if there is no such job."""
@@ -70,11 +70,11 @@ class Probe(Protocol):
 
 
 class Hand(Protocol):
-    """A transaction of an application's own, open, with the handle that `Within.within` takes."""
+    """An open transaction of the application, with the handle that `Within.within` takes."""
 
     @property
     def handle(self) -> object:
-        """What the application works with."""
+        """The application's connection or session."""
         ...
 
     async def commit(self) -> None:
@@ -87,14 +87,14 @@ class Hand(Protocol):
 
 
 class Application(Protocol):
-    """A program that has a table of its own beside the jobs, for the cases of `Within`."""
+    """An application with a table of its own in the same store, for the cases of `Within`."""
 
     def begin(self) -> AbstractAsyncContextManager[Hand]:
-        """A transaction for the block; what was not committed is rolled back at its end."""
+        """A transaction for the block, rolled back at its end unless committed."""
         ...
 
     async def write(self, handle: object, text: str) -> None:
-        """Add a row through a handle, its own or one that the driver lent; never waits for the loop if that blocks."""
+        """Insert a row through a handle, its own or the driver's; must not wait for the loop if the handle blocks."""
         ...
 
     def rows(self) -> list[str]:
@@ -104,11 +104,11 @@ class Application(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Harness:
-    """How the kit gets at a driver. Give `open`, `url` or both; each test needs an empty store.
+    """Opens drivers for the kit. Give `open`, `url` or both; each test needs an empty store.
 
     `open` returns a new handle on the same store. With a `url` that `drivers.from_url` knows, other processes can open
     the store too, and the cases with several processes run. `due_resolution` is D11's declared coarseness of due times;
-    `lacks` names the protocols that the driver openly does without (D13); one with `Within` needs an `application`.
+    `lacks` names the protocols that the driver does not have (D13); one with `Within` needs an `application`.
     """
 
     open: Callable[[], Awaitable[Driver]] | None = None
@@ -188,62 +188,62 @@ every_settle = pytest.mark.parametrize("kind", list(SETTLES))
 
 
 class Scene:
-    """An opened driver and the words that cases use; `now` stands still until a case moves it."""
+    """An open driver and the helpers that cases use; `now` stands still until a case moves it."""
 
     def __init__(self, harness: Harness, driver: Driver) -> None:
         self.harness = harness
         self.driver = driver
-        self.look = capability(driver, Inspect)  # the kit looks at jobs through it
+        self.look = capability(driver, Inspect)  # the kit reads jobs through it
         self.now = T0
         self._opened: list[Driver] = [driver]
 
     def tick(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move the time on."""
         self.now += timedelta(seconds=seconds)
 
     @property
     def manage(self) -> Manage:
-        """The driver as a manager of jobs."""
+        """The driver as `Manage`."""
         return self._as(Manage)
 
     @property
     def upkeep(self) -> Maintain:
-        """The driver as a sweeper."""
+        """The driver as `Maintain`."""
         return self._as(Maintain)
 
     @property
     def flows(self) -> WorkflowStore:
-        """The driver as a reader of workflows."""
+        """The driver as `WorkflowStore`."""
         return self._as(WorkflowStore)
 
     @property
     def schedules(self) -> Schedules:
-        """The driver as a keeper of recurring tasks."""
+        """The driver as `Schedules`."""
         return self._as(Schedules)
 
     @property
     def registry(self) -> Registry:
-        """The driver as a register of workers."""
+        """The driver as `Registry`."""
         return self._as(Registry)
 
     @property
     def counters(self) -> Counters:
-        """The driver as a keeper of totals."""
+        """The driver as `Counters`."""
         return self._as(Counters)
 
     @property
     def waits(self) -> WaitForWork:
-        """The driver as a source of hints."""
+        """The driver as `WaitForWork`."""
         return self._as(WaitForWork)
 
     @property
     def within(self) -> Within:
-        """The driver as a guest and a host of transactions."""
+        """The driver as `Within`."""
         return self._as(Within)
 
     @property
     def application(self) -> Application:
-        """The program beside the jobs."""
+        """The application that shares the store."""
         assert self.harness.application is not None, "the cases of Within need a Harness with an `application`"
         return self.harness.application
 
@@ -253,7 +253,7 @@ class Scene:
         return capability(self.driver, protocol)
 
     async def another(self) -> Scene:
-        """A second handle on the same store; an ephemeral driver is its own."""
+        """A second handle on the same store; an ephemeral driver returns itself."""
         if self.driver.ephemeral:
             return self
         second = Scene(self.harness, await self.harness.opened())
@@ -267,7 +267,7 @@ class Scene:
             await driver.close()
 
     async def enqueue(self, *groups: Group) -> list[GroupResult]:
-        """Enqueue groups as they are."""
+        """Enqueue groups and return the results."""
         return await self.driver.enqueue(groups, self.now)
 
     async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
@@ -288,7 +288,7 @@ class Scene:
         return await self.driver.reserve(queues, self.now, timedelta(seconds=lease), limit, worker, ids)
 
     async def claim(self, id: str, lease: float = 30, worker: str = "w") -> JobRecord:
-        """Claim this very job."""
+        """Claim this job."""
         [claimed] = await self.reserve(ids=[id], lease=lease, worker=worker)
         assert claimed.id == id
         return claimed
@@ -299,7 +299,7 @@ class Scene:
         return await self.claim(id, lease)
 
     async def order(self, limit: int = ALL, queues: Sequence[str] = ("q",)) -> list[str]:
-        """The ids that reserve hands out, in its order."""
+        """Claim jobs and return their ids, in order."""
         return [job.id for job in await self.reserve(limit, queues)]
 
     async def extend(self, *reports: Report, lease: float = 30) -> list[Extended | LeaseError]:
@@ -307,11 +307,11 @@ class Scene:
         return await self.driver.extend_lease(reports, self.now, timedelta(seconds=lease))
 
     async def settle(self, *transitions: Transition) -> list[Verdict]:
-        """Settle as it is."""
+        """Settle and return the verdicts."""
         return await self.driver.settle(transitions, self.now)
 
     async def end(self, *transitions: Transition) -> None:
-        """Settle, which must succeed."""
+        """Settle; all must succeed."""
         verdicts = await self.settle(*transitions)
         assert verdicts == ["ok"] * len(transitions), repr(verdicts)
 
@@ -330,21 +330,21 @@ class Scene:
         return list(await self.manage.dead_letter(deaths, self.now))
 
     async def sweep(self, limit: int = ALL) -> int:
-        """Cancel what expired."""
+        """End expired jobs (sweep)."""
         return await self.upkeep.sweep(self.now, KEEP, limit)
 
     async def prune(self, limit: int = ALL) -> int:
-        """Forget what was kept long enough."""
+        """Delete jobs past their retention (prune)."""
         return await self.upkeep.prune(self.now, limit)
 
     async def get(self, id: str = "a") -> JobRecord:
-        """The record of a job that must be there; a probe must see it in the same state."""
+        """The record of a job that must exist; a probe must see it in the same state."""
         found = await self.find(id)
         assert found is not None, f"{id} is not in the store"
         return found
 
     async def find(self, id: str) -> JobRecord | None:
-        """The record of a job, if it is there; a probe must agree."""
+        """The record of a job, if it exists; a probe must agree."""
         [found] = await self.look.get([id])
         if self.harness.probe is not None:
             seen = self.harness.probe.state(self.driver, id)
@@ -357,7 +357,7 @@ class Scene:
         return [None if job is None else str(job.state) for job in found]
 
     async def all(self) -> list[JobRecord]:
-        """Every record, the newest first; a probe must count as many."""
+        """Every record, newest first; a probe must count as many."""
         found = await self.look.query(Filter(), self.now, ALL)
         if self.harness.probe is not None:
             assert self.harness.probe.count(self.driver) == len(found)

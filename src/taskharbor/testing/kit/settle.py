@@ -1,4 +1,4 @@
-"""D7-D9: a settle is fenced, whole, repeatable, and carries everything it means."""
+"""D7-D9: a settle is fenced, atomic, repeatable, and carries all its effects."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Settle(Cases):
 
     @every_settle
     async def test_D9_fields_at_zero_are_written_too(self, s: Scene, kind: str) -> None:
-        """D9: a transition that says 0 and None resets what was there."""
+        """D9: a transition with 0 and None resets the fields."""
         await s.end(put_back(await s.held(), **FIELDS))
         await s.end(SETTLES[kind](await s.claim("a")))
         record = await s.get()
@@ -93,7 +93,7 @@ class Settle(Cases):
 
     @every_settle
     async def test_D7_at_the_expiry_a_settle_is_refused(self, s: Scene, kind: str) -> None:
-        """D7: even if nobody else has claimed the job yet."""
+        """D7: even if no other worker has claimed the job yet."""
         held = await s.held(lease=10)
         s.tick(10)
         async with s.nothing_changes():
@@ -102,7 +102,7 @@ class Settle(Cases):
 
     @every_settle
     async def test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child(self, s: Scene, kind: str) -> None:
-        """D7, D9, K2: all of a settle is refused, not only its first line."""
+        """D7, D9, K2: all of a settle is refused, its effects included."""
         await s.add(job("a"), child("c", "a", policy="collect"), child("d", "a", policy="cancel"))
         held = await s.claim("a", lease=10)
         s.tick(10)
@@ -111,7 +111,7 @@ class Settle(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_D7_in_a_batch_each_item_stands_alone(self, s: Scene) -> None:
-        """D7: a mixed flush is one call; refused ones harm nobody."""
+        """D7: a mixed flush is one call; refused ones do not affect the others."""
         held = {id: await s.held(id, lease=10 if id == "late" else 60) for id in ("a", "b", "late", "c", "d")}
         s.tick(10)
         verdicts = await s.settle(
@@ -128,7 +128,7 @@ class Settle(Cases):
         assert await s.states("a", "b", "late", "c", "d") == ["done", "dlq", "inflight", "inflight", "cancelled"]
 
     async def test_D7_no_transitions_no_verdicts(self, s: Scene) -> None:
-        """D7: an empty flush is fine."""
+        """D7: an empty flush is valid."""
         assert await s.settle() == []
 
     async def test_D7_a_large_flush_is_settled_whole(self, s: Scene) -> None:
@@ -150,7 +150,7 @@ class Settle(Cases):
         assert (record.state, record.result) == ("done", b"1")
 
     async def test_D7_the_first_of_two_settles_counts_beside_any_others(self, s: Scene) -> None:
-        """D7, D8: also if a driver writes the plain successes of a batch in another way than the rest."""
+        """D7, D8: also if a driver writes plain successes of a batch differently from the rest."""
         held = {id: await s.held(id) for id in ("a", "b", "c", "d")}
         verdicts = await s.settle(
             put_back(held["a"]),
@@ -165,7 +165,7 @@ class Settle(Cases):
         assert await s.states("a", "b", "c", "d") == ["ready", "done", "done", "done"]
 
     async def test_D7_plain_successes_and_others_of_one_claim(self, s: Scene) -> None:
-        """D7, D9: each gets what it brings, and a plain one among them nothing of the others."""
+        """D7, D9: each stores its own effects, and a plain one none of the others'."""
         await s.add(*(job(id) for id in "abcde"))
         held = {each.id: each for each in await s.reserve(5)}
         await s.end(
@@ -195,7 +195,7 @@ class Settle(Cases):
 
     @every_settle
     async def test_D8_another_kind_under_the_settled_token_is_refused(self, s: Scene, kind: str) -> None:
-        """D8: nobody may believe that a Fail happened where an Ack did; in a batch with the repeat as alone."""
+        """D8: a caller must not take a stored Ack for its Fail; alone and in a batch with the repeat."""
         held = await s.held()
         await s.end(SETTLES[kind](held))
         others = [settle(held) for other, settle in SETTLES.items() if other != kind]
@@ -220,7 +220,7 @@ class Settle(Cases):
         await s.end(ack(new))
 
     async def test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back(self, s: Scene) -> None:
-        """D8, T3: the kind that was asked for counts, not the state that it led to."""
+        """D8, T3: the kind of the settle counts, not the resulting state."""
         cancelled, dead = await s.held("cancelled"), await s.held("dead")
         await s.withdraw("cancelled")
         await s.dead_letter("dead")
@@ -241,7 +241,7 @@ class Settle(Cases):
             assert await s.settle(SETTLES[kind](held)) == ["replayed"]
 
     async def test_D8_it_is_replayed_even_while_somebody_else_holds_the_job(self, s: Scene) -> None:
-        """D8: whatever state; the repeat does not disturb the new holder."""
+        """D8: in any state; the repeat does not affect the new holder."""
         held = await s.held()
         await s.end(put_back(held))
         new = await s.claim("a", lease=5)
@@ -299,13 +299,13 @@ class Settle(Cases):
         assert await s.look.find_key("k", s.now) == "new"
 
     async def test_D9_new_jobs_can_be_claimed_at_once(self, s: Scene) -> None:
-        """D9: they stand in line behind those before them."""
+        """D9: they are in line after earlier jobs."""
         await s.add(job("a"), job("b"))
         await s.end(ack(await s.claim("a"), new_jobs=(job("n1"), job("n2"))))
         assert await s.order() == ["b", "n1", "n2"]
 
     async def test_D9_a_new_job_whose_key_is_known_is_skipped(self, s: Scene) -> None:
-        """D9: it never refuses the settle, and keeps nobody else out."""
+        """D9: it neither refuses the settle nor excludes the others."""
         held = await s.held()
         await s.add(job("old", idempotency_key="k"))
         await s.end(ack(held, new_jobs=(job("x", idempotency_key="k"), job("y"))))
@@ -335,7 +335,7 @@ class Settle(Cases):
         assert await s.order() == ["x", "y"]
 
     async def test_D9_new_jobs_may_depend_on_each_other(self, s: Scene) -> None:
-        """D9, K1: a flow can be born with an Ack."""
+        """D9, K1: a flow can be stored with an Ack."""
         await s.end(ack(await s.held(), new_jobs=(job("p"), child("c", "p"))))
         assert await s.states("p", "c") == ["ready", "waiting"]
         await s.end(ack(await s.claim("p")))

@@ -169,7 +169,7 @@ VERBS: dict[str, Callable[[Scene, str], Awaitable[Any]]] = {
     "prune": _prune,
 }
 
-# verb -> (the answer unless listed, {state: (answer, state afterwards)}); what is not listed changes nothing.
+# verb -> (the default answer, {state: (answer, state afterwards)}); states that are not listed do not change.
 NOT_INFLIGHT = "JobNotInflight"
 TABLE: dict[str, tuple[Any, dict[str, tuple[Any, str | None]]]] = {
     "enqueue": ("JobExists", {"missing": ("stored", "ready")}),
@@ -227,7 +227,7 @@ class States(Cases):
     @pytest.mark.parametrize("state", list(STATES))
     @pytest.mark.parametrize("verb", list(VERBS))
     async def test_T1_the_table_of_moves(self, s: Scene, verb: str, state: str) -> None:
-        """T1: a legal move leads where the table says; any other answers why not and changes nothing."""
+        """T1: a legal move leads where the table says; any other is refused with a reason and changes nothing."""
         token = await STATES[state](s)
         otherwise, listed = TABLE[verb]
         answer, after = listed.get(state, (otherwise, None))
@@ -260,7 +260,7 @@ class States(Cases):
         assert shown == dict.fromkeys(Shown, 1) | {Shown.RUNNING: 0}
 
     async def test_T2_a_claimed_job_is_running_once_its_start_was_reported(self, s: Scene) -> None:
-        """T2: started_at travels with the heartbeat, and tells claimed from running."""
+        """T2: the heartbeat carries started_at, which distinguishes claimed from running."""
         held = await s.held()
         assert [job.id for job in await s.look.query(Filter(states=(Shown.CLAIMED,)), s.now, 9)] == ["a"]
         await s.extend(Report("a", token_of(held), started_at=at(0)))
@@ -268,7 +268,7 @@ class States(Cases):
         assert [job.id for job in await s.look.query(Filter(states=(Shown.RUNNING,)), s.now, 9)] == ["a"]
 
     async def test_T2_a_job_claimed_again_has_not_started(self, s: Scene) -> None:
-        """T2: started_at and progress belong to one run; a put-back forgets the progress, the next claim the start."""
+        """T2: started_at and progress belong to one run; a put-back clears the progress, the next claim the start."""
         for again in ("put back", "reclaimed"):
             held = await s.held(again, lease=10)
             await s.extend(Report(again, token_of(held), at(0), Progress(0.9, "nearly")), lease=10)
@@ -294,14 +294,14 @@ class States(Cases):
             assert await s.withdraw("a") == ["requested"]
 
     async def test_T3_an_ack_after_the_request_wins(self, s: Scene) -> None:
-        """T3: work that was done is done."""
+        """T3: completed work stays completed."""
         held = await s.held()
         await s.withdraw("a")
         await s.end(ack(held, result=b"done anyway"))
         assert ((await s.get()).state, (await s.get()).result) == ("done", b"done anyway")
 
     async def test_T3_a_fail_after_the_request_is_dead_lettered(self, s: Scene) -> None:
-        """T3: only PutBack and Cancel land in cancelled."""
+        """T3: only PutBack and Cancel lead to cancelled."""
         held = await s.held()
         await s.withdraw("a")
         await s.end(fail(held))
@@ -309,7 +309,7 @@ class States(Cases):
 
     @pytest.mark.parametrize("kind", ["put_back", "cancel"])
     async def test_T3_a_put_back_after_the_request_lands_in_cancelled(self, s: Scene, kind: str) -> None:
-        """T3: it carries the transition's fields along, is complete, and is never handed out again."""
+        """T3: it keeps the transition's fields, is complete, and is never claimed again."""
         held = await s.held()
         await s.withdraw("a")
         s.tick(3)
@@ -330,7 +330,7 @@ class States(Cases):
         assert (record.state, record.completed_at, record.keep_until) == ("cancelled", s.now, KEEP)
 
     async def test_T3_a_job_left_behind_after_the_request_ends_cancelled(self, s: Scene) -> None:
-        """T1, T3: once the lease has lapsed, upkeep ends the job; reserve never hands it out."""
+        """T1, T3: once the lease has lapsed, upkeep ends the job; reserve never returns it."""
         await s.held(lease=5)
         await s.withdraw("a")
         s.tick(4.999999)

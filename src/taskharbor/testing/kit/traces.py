@@ -1,4 +1,4 @@
-"""R1, T2: who ran a job last, when, and for how long stays readable, and a lapsed lease shows as one."""
+"""R1, T2: the worker and times of the last run stay readable, and a lapsed lease is shown as lapsed."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Traces(Cases):
     @every_settle
     @pytest.mark.parametrize("reported", [False, True])
     async def test_R1_every_settle_leaves_the_trace_of_its_run(self, s: Scene, kind: str, reported: bool) -> None:
-        """R1, T2: worker, claim, start and end, also of a run that was over before its first heartbeat."""
+        """R1, T2: worker, claim, start and end, also of a run that ended before its first heartbeat."""
         await s.add(job("a"))
         s.tick(1)
         held = await s.claim("a", worker="host:1")
@@ -44,7 +44,7 @@ class Traces(Cases):
         assert {(await s.get(each.id)).settled_at for each in held} == {at(60)}
 
     async def test_R1_the_next_claim_begins_a_new_trace(self, s: Scene) -> None:
-        """R1, T2: who claims is named at once; the start is not known, and the last settle stays remembered."""
+        """R1, T2: the worker is stored with the claim; the start is unknown, and the last settle stays recorded."""
         held = await s.held()
         await s.end(put_back(held, started_at=at(0)))
         s.tick(5)
@@ -54,7 +54,7 @@ class Traces(Cases):
         assert trace == ("another", at(5), None, token_of(held), "put_back", at(0))
 
     async def test_R1_a_reclaim_names_the_new_worker(self, s: Scene) -> None:
-        """R1, D5: the one before left nothing but a crash."""
+        """R1, D5: the one before left only a crash."""
         await s.held(lease=5)
         s.tick(5)
         record = await s.claim("a", worker="another")
@@ -62,7 +62,7 @@ class Traces(Cases):
 
     @pytest.mark.parametrize("how", ["cancelled", "dead", "lapsed and cancelled", "lapsed and dead"])
     async def test_R1_the_trace_survives_what_people_do(self, s: Scene, how: str) -> None:
-        """R1: a cancel or a dead letter by hand is no run, and the last run is still to be read."""
+        """R1: a cancel or a dead letter by hand is not a run, and the last run can still be read."""
         held = await s.held(lease=5)
         if "lapsed" not in how:
             await s.end(put_back(held, started_at=at(0)))
@@ -76,7 +76,7 @@ class Traces(Cases):
         assert [getattr(record, name) for name in TRACE] == [getattr(before, name) for name in TRACE]
 
     async def test_T2_a_lapsed_lease_shows_as_lapsed(self, s: Scene) -> None:
-        """T2: from the moment it runs out until somebody takes the job over, whether or not it had started."""
+        """T2: from expiry until the job is taken over, whether or not it had started."""
         await s.held("claimed", lease=5)
         held = await s.held("running", lease=5)
         await s.extend(Report("running", token_of(held), at(0)), lease=5)
@@ -93,7 +93,7 @@ class Traces(Cases):
 
     @pytest.mark.parametrize("paused", [False, True])
     async def test_T2_lapsed_jobs_are_counted_as_due(self, s: Scene, paused: bool) -> None:
-        """T2: since their lease ran out, in a paused queue too; what is looked at is not changed by a reserve."""
+        """T2: since their lease ran out, in a paused queue too, without any write."""
         await s.held("a", lease=5)
         await s.held("b", lease=9)
         await s.add(job("c", run_at=at(7)))

@@ -1,4 +1,4 @@
-"""N1 and X8: what expires is cancelled, what was kept long enough is forgotten, both in small bites."""
+"""N1 and X8: expired jobs are cancelled, records past their retention are deleted, both in small batches."""
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Upkeep(Cases):
         assert (record.state, record.completed_at, record.keep_until) == ("cancelled", s.now, at(500))
 
     async def test_N1_a_scheduled_or_waiting_job_expires_too(self, s: Scene) -> None:
-        """N1: not only what stands in line."""
+        """N1: not only jobs in line."""
         await s.add(job("a", run_at=at(60), expires_at=at(10)), job("p", queue="x"), child("c", "p", expires_at=at(10)))
         s.tick(10)
         assert await s.sweep() == 2
@@ -37,7 +37,7 @@ class Upkeep(Cases):
         await s.end(ack(held))
 
     async def test_N1_a_lapsed_job_that_expired_ends_cancelled(self, s: Scene) -> None:
-        """N1, T1: nobody may take it over any more."""
+        """N1, T1: it may not be taken over."""
         await s.held(lease=15, expires_at=at(10))
         s.tick(14.999999)
         assert await s.sweep() == 0
@@ -74,7 +74,7 @@ class Upkeep(Cases):
         assert {record.state for record in await s.all()} == {"cancelled"}
 
     async def test_N1_a_sweep_with_an_early_clock_forgets_nothing(self, s: Scene) -> None:
-        """N1, X4: a `now` that goes back changes nothing for good."""
+        """N1, X4: a `now` that goes back has no lasting effect."""
         await s.add(job("a", expires_at=at(10)), job("b", expires_at=at(10)))
         await s.claim("a", lease=20)
         s.tick(15)
@@ -87,7 +87,7 @@ class Upkeep(Cases):
 
     @pytest.mark.parametrize("kind", ["ack", "fail", "cancel"])
     async def test_X8_a_record_is_kept_until_its_time_and_then_forgotten(self, s: Scene, kind: str) -> None:
-        """X8: keep_until as the settle gave it; 0 retention is at once."""
+        """X8: keep_until as given by the settle; a retention of 0 ends at once."""
         await s.end(SETTLES[kind](await s.held("a"), keep_until=at(60)))
         await s.end(SETTLES[kind](await s.held("b"), keep_until=s.now))
         assert await s.prune() == 1
@@ -107,7 +107,7 @@ class Upkeep(Cases):
             assert await s.prune() == 0
 
     async def test_X8_pruning_frees_the_key(self, s: Scene) -> None:
-        """X8, I2: a key without end goes with its record."""
+        """X8, I2: a key without expiry is deleted with its record."""
         await s.end(ack(await s.held(idempotency_key="k"), keep_until=s.now))
         assert await s.prune() == 1
         assert await s.look.find_key("k", s.now) is None
@@ -123,7 +123,7 @@ class Upkeep(Cases):
         assert await s.look.find_key("k", s.now) == "b"
 
     async def test_X8_members_of_an_unfinished_workflow_are_kept(self, s: Scene) -> None:
-        """X8: until its last job has ended, edge or no edge; they are looked at again after a while."""
+        """X8: until its last job has ended, with or without edges; they are checked again later."""
         await s.add(*(job(id, workflow_id="w") for id in "ab"), job("c"), workflow_id="w")
         for id in "ac":
             await s.end(ack(await s.claim(id), keep_until=s.now))
@@ -137,7 +137,7 @@ class Upkeep(Cases):
         assert await s.prune() == 2
 
     async def test_X8_members_of_a_workflow_are_kept_as_long_as_its_last(self, s: Scene) -> None:
-        """X8: its result is one thing, though it lies in many records."""
+        """X8: its result is a whole, though it is stored in many records."""
         await s.add(*(job(id, workflow_id="w") for id in "abc"), workflow_id="w")
         keeps = {"a": s.now, "b": at(60), "c": at(30)}
         await s.end(*(ack(held, keep_until=keeps[held.id]) for held in await s.reserve(3)))
@@ -147,12 +147,12 @@ class Upkeep(Cases):
         assert await s.prune() == 3
 
     async def test_X8_a_cancelled_chain_goes_at_once(self, s: Scene) -> None:
-        """X8: within a workflow nobody has to go before another."""
+        """X8: within a workflow, records may be deleted in any order."""
         links = [child(f"n{number}", f"n{number - 1}", workflow_id="w") for number in range(1, 9)]
         await s.add(job("n0", workflow_id="w"), *links, workflow_id="w")
         await s.manage.cancel([f"n{number}" for number in range(9)], s.now, s.now)
         assert await s.prune(4) == 4
-        # Nobody is left without those that he waits for.
+        # No job is left without its parents.
         assert await s.states("n4", "n5") == ["cancelled", None]
         assert [await s.prune(4), await s.prune(4)] == [4, 1]
 
@@ -169,7 +169,7 @@ class Upkeep(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_X8_workflows_go_one_by_one(self, s: Scene) -> None:
-        """X8: one that is kept stands in nobody's way, whatever it is kept for."""
+        """X8: one that is kept does not block others, whatever the reason."""
         for id in ("running", "keyed", "over"):
             key = {"key": "k", "key_expires_at": at(60)} if id == "keyed" else {}
             await s.add(job(f"{id}-1", workflow_id=id), job(f"{id}-2", workflow_id=id), workflow_id=id, **key)
@@ -179,7 +179,7 @@ class Upkeep(Cases):
         assert sorted(record.workflow_id or "" for record in await s.all()) == ["keyed"] * 2 + ["running"] * 2
 
     async def test_X8_the_key_of_a_workflow_goes_with_its_last_record(self, s: Scene) -> None:
-        """X8, I2: a flow's key without end lives as long as anything of the flow does."""
+        """X8, I2: a flow's key without expiry is kept as long as any of its jobs."""
         await s.add(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
         await s.end(ack(await s.claim("a"), keep_until=s.now), ack(await s.claim("b"), keep_until=at(60)))
         assert await s.manage.delete(["a"]) == ["deleted"]
@@ -189,7 +189,7 @@ class Upkeep(Cases):
         assert await s.look.find_key("k", s.now) is None
 
     async def test_X8_pruning_goes_in_bites(self, s: Scene) -> None:
-        """X8: at most `limit` at a time; the kept ones do not stand in the way."""
+        """X8: at most `limit` at a time; kept ones do not block others."""
         await s.add(job("p", workflow_id="w"), job("open", workflow_id="w", queue="x"), workflow_id="w")
         await s.add(*(job(f"j{n}") for n in range(9)))
         await s.end(*(ack(held, keep_until=s.now) for held in await s.reserve(10)))
@@ -210,7 +210,7 @@ class Upkeep(Cases):
         assert (await s.get()).version == 0
 
     async def test_X8_delete_answers_one_by_one(self, s: Scene) -> None:
-        """X8, Q2: terminal jobs that nobody needs, and only those."""
+        """X8, Q2: ended jobs that no dependant needs, and only those."""
         await s.end(ack(await s.held("done")))
         await s.add(job("p"), child("c", "p"), job("ready"))
         await s.end(ack(await s.claim("p")))

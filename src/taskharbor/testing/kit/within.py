@@ -1,6 +1,6 @@
-"""D13, `Within`: what is done in a transaction happens with everything else in it, or not at all.
+"""D13, `Within`: calls in a transaction commit with everything else in it, or not at all.
 
-Nothing is written past a transaction that is open: an engine may have one writer at a time.
+Nothing is written outside an open transaction: an engine may have one writer at a time.
 """
 # ruff: noqa: N802 (clause ids are written as in the contract)
 
@@ -45,14 +45,14 @@ every_way = pytest.mark.parametrize("way", ["awaited", "blocking"])
 
 
 class Inside:
-    """A transaction that is open, with the words that cases use."""
+    """An open transaction, with the helpers that cases use."""
 
     def __init__(self, s: Scene, tx: Transaction) -> None:
         self.s = s
         self.tx = tx
 
     async def enqueue(self, *groups: Group) -> list[GroupResult]:
-        """Enqueue groups as they are."""
+        """Enqueue groups and return the results."""
         return await self._done(self.tx.enqueue(groups, self.s.now))
 
     async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
@@ -62,20 +62,20 @@ class Inside:
         return result
 
     async def settle(self, *transitions: Transition) -> list[Verdict]:
-        """Settle as it is."""
+        """Settle and return the verdicts."""
         return await self._done(self.tx.settle(transitions, self.s.now))
 
     async def write(self, text: str) -> None:
-        """Write a row of the application's."""
+        """Insert a row of the application."""
         await self.s.application.write(self.tx.handle, text)
 
     async def _done(self, work: Coroutine[Any, Any, R]) -> R:
-        """What blocks must not wait for the loop."""
+        """Call a blocking function off the loop."""
         return at_once(work) if self.tx.blocks else await work
 
 
 class Joined(Inside):
-    """The application's own transaction."""
+    """A transaction of the application."""
 
     def __init__(self, s: Scene, hand: Hand) -> None:
         super().__init__(s, s.within.within(hand.handle))
@@ -97,14 +97,14 @@ class Lent(Inside):
 
 @asynccontextmanager
 async def joined(s: Scene) -> AsyncGenerator[Joined]:
-    """The driver in a transaction of the application's."""
+    """The driver in a transaction of the application."""
     async with s.application.begin() as hand:
         yield Joined(s, hand)
 
 
 @asynccontextmanager
 async def lent(s: Scene, way: str) -> AsyncGenerator[Lent]:
-    """The application in a transaction of the driver's."""
+    """The application in a transaction of the driver."""
     if way == "awaited":
         async with s.within.transaction() as tx:
             assert not tx.blocks
@@ -116,10 +116,10 @@ async def lent(s: Scene, way: str) -> AsyncGenerator[Lent]:
 
 
 class WithinKit(Cases):
-    """`within`: the driver as a guest in the application's own transaction."""
+    """`within`: the driver joins the application's own transaction."""
 
     async def test_D13_a_job_is_there_once_the_transaction_commits(self, s: Scene) -> None:
-        """D13, G2: invisible before, to everybody else; whole after, with the rest of the transaction; and it runs."""
+        """D13, G2: invisible to others before the commit, complete after it with the rest; and it runs."""
         other = await s.another()
         async with joined(s) as tx:
             await tx.write("order 1")
@@ -145,7 +145,7 @@ class WithinKit(Cases):
         assert [tally.count for tally in await s.counters.tallies(at(-999))] == ([2] if commits else [])
 
     async def test_D13_a_rollback_leaves_no_trace(self, s: Scene) -> None:
-        """D13, I2, K1: of jobs, edges and keys, a flow's included; everything can be enqueued afterwards as if new."""
+        """D13, I2, K1: of jobs, edges and keys, a flow's included; everything can be enqueued again afterwards."""
         flow: dict[str, Any] = {"key": "flow", "key_expires_at": at(99), "workflow_id": "w"}
         members = job("p", workflow_id="w"), child("c", "p", workflow_id="w")
         await s.add(job("old"))
@@ -160,7 +160,7 @@ class WithinKit(Cases):
         assert await s.add(*members, **flow) == (Enqueued("p", True), Enqueued("c", True))
 
     async def test_D13_a_transaction_that_nobody_commits_leaves_no_trace(self, s: Scene) -> None:
-        """D13: an exception takes the jobs with it."""
+        """D13: an exception rolls the jobs back."""
         async with s.nothing_changes():
             with suppress(ZeroDivisionError):
                 async with joined(s) as tx:
@@ -178,7 +178,7 @@ class WithinKit(Cases):
         assert await s.get("joined") == replace(plain, id="joined", idempotency_key="2")
 
     async def test_D11_jobs_of_a_transaction_keep_their_order(self, s: Scene) -> None:
-        """D11, D1: over several calls and as many jobs as a driver may store in another way."""
+        """D11, D1: over several calls, with enough jobs that a driver may store them in bulk."""
         await s.add(job("first"))
         ids = [f"j{n:04}" for n in range(600)]
         async with joined(s) as tx:
@@ -189,7 +189,7 @@ class WithinKit(Cases):
         assert await s.order() == ["first", *ids]
 
     async def test_I1_a_known_key_resolves_inside_of_a_transaction(self, s: Scene) -> None:
-        """I1, I3: one that was committed before, and one of this very transaction; afterwards it holds for all."""
+        """I1, I3: one committed before, and one of the same transaction; after the commit it holds for all."""
         await s.add(job("old", idempotency_key="k", payload=b"1"))
         async with joined(s) as tx:
             assert await tx.add(job("a", idempotency_key="k", payload=b"1")) == (Enqueued("old", False),)
@@ -228,7 +228,7 @@ class WithinKit(Cases):
 
     @every_settle
     async def test_D7_a_settle_goes_with_the_transaction(self, s: Scene, kind: str) -> None:
-        """D7, D9, K2: with its new jobs and what it means for dependants; until the commit everything is as before."""
+        """D7, D9, K2: with its new jobs and its effect on dependants; nothing changes before the commit."""
         await s.add(job("a"), child("c", "a", policy="collect"))
         held = await s.claim("a")
         settle = SETTLES[kind](held, new_jobs=(job("new", queue="x"),))
@@ -247,7 +247,7 @@ class WithinKit(Cases):
         assert await s.settle(settle) == ["replayed"]
 
     async def test_D8_refusals_are_the_same_inside_of_a_transaction(self, s: Scene) -> None:
-        """D8, D7: each item stands alone, and a refused one changes nothing."""
+        """D8, D7: each item is judged alone, and a refused one changes nothing."""
         done, gone, stolen = await s.held("done"), await s.held("gone", lease=5), await s.held("stolen", lease=5)
         await s.end(ack(done))
         s.tick(5)
@@ -285,7 +285,7 @@ class WithinKit(Cases):
                 s.within.within(wrong)
 
     async def test_D10_after_close_nothing_joins_a_transaction(self, s: Scene) -> None:
-        """D10: and the transaction is not the worse for it."""
+        """D10: and the transaction stays usable."""
         async with s.application.begin() as hand:
             await s.driver.close()
             with pytest.raises(DriverClosed):
@@ -317,7 +317,7 @@ class OwnTransactionKit(WithinKit):
 
     @every_way
     async def test_D13_without_a_commit_nothing_happened(self, s: Scene, way: str) -> None:
-        """D13, G1: whether the block ends or raises; the lease is as good as before."""
+        """D13, G1: whether the block ends or raises; the lease is unchanged."""
         held = await s.held()
         for error in (None, ZeroDivisionError):
             async with s.nothing_changes():
@@ -364,7 +364,7 @@ class OwnTransactionKit(WithinKit):
         assert await s.settle(ack(held)) == ["replayed"]
 
     async def test_G3_of_two_transactions_under_one_lease_one_commits(self, s: Scene) -> None:
-        """G3, D7: the other one waits, and hears that it came late."""
+        """G3, D7: the other one waits, and is refused."""
         held = await s.held()
 
         async def finish(text: str) -> Verdict:
@@ -381,7 +381,7 @@ class OwnTransactionKit(WithinKit):
     @every_way
     @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
     async def test_D13_until_the_end_nobody_else_gets_at_a_settled_job(self, s: Scene, way: str, commits: bool) -> None:
-        """D13, L5: a renewal finds what became of the job, and a claim beyond its lease does not take it away."""
+        """D13, L5: a renewal finds the job's new state, and a claim after expiry does not take it away."""
         held = await s.held(lease=10)
         late = await s.another()
         late.tick(60)
@@ -398,7 +398,7 @@ class OwnTransactionKit(WithinKit):
 
     @every_way
     async def test_D13_transactions_come_and_go(self, s: Scene, way: str) -> None:
-        """D13: more of them than anybody could hold open, and whatever ended one, the next begins anew."""
+        """D13: more than could be open at once, and however one ended, the next starts fresh."""
         for number in range(MANY):
             with suppress(ZeroDivisionError):
                 async with asyncio.timeout(WAKE), lent(s, way) as tx:
@@ -410,7 +410,7 @@ class OwnTransactionKit(WithinKit):
 
     @every_way
     async def test_D10_after_close_there_are_no_transactions(self, s: Scene, way: str) -> None:
-        """D10: loudly, before anything is written."""
+        """D10: with an error, before anything is written."""
         await s.driver.close()
         with pytest.raises(DriverClosed):
             async with lent(s, way):

@@ -53,7 +53,7 @@ def test_the_files_of_several_processes_are_one_history(tmp_path: Path, capsys: 
     files.append(written(tmp_path / "final", events[-1:]))
     assert main(files) == main(files[::-1]) == 0
     assert main([written(tmp_path / "headless", events[1:])]) == 2
-    assert "never noted" in capsys.readouterr().err
+    assert "never recorded" in capsys.readouterr().err
 
 
 def test_violations_are_exit_code_1_and_printed_up_to_a_limit(
@@ -62,7 +62,7 @@ def test_violations_are_exit_code_1_and_printed_up_to_a_limit(
     file = written(tmp_path / "h", bad(25))
     assert main([file, "--limit", "3"]) == 1
     out = capsys.readouterr().out
-    assert "H1 VIOLATED 25 times: nothing lost, nothing from nowhere" in out
+    assert "H1 VIOLATED 25 times: no job lost, no job without a request" in out
     assert "enqueue #1 by a at 1 of j0" in out
     assert "j3" not in out
     assert "and 22 more" in out

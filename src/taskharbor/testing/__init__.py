@@ -1,10 +1,10 @@
-"""Tools for testing what is built on TaskHarbor, and drivers for it: nothing in the library imports them.
+"""Tools for testing applications and drivers of TaskHarbor. Nothing in the library imports them.
 
 `TestBed` puts another store behind an application's harbors for one test; with pytest, the fixture `taskharbor` gives
-one. There is virtual time (`run`, `VirtualLoop`), there are clocks, fault wrappers around a driver, and a `Proxy` that
-plays the network before a real server. `testing.simulation` runs a whole cluster from a seed, `testing.recorder` writes
-its history down, `testing.check` judges it. `testing.kit` is the conformance kit, which alone needs pytest (its state
-machine also hypothesis): pip install "taskharbor[testing]".
+one. There is virtual time (`run`, `VirtualLoop`), clocks, fault wrappers around a driver, and a `Proxy` that acts as
+the network in front of a real server. `testing.simulation` runs a whole cluster from a seed, `testing.recorder` records
+its history, `testing.check` checks it. `testing.kit` is the conformance kit; only it needs pytest (and its state
+machine hypothesis): pip install "taskharbor[testing]".
 
 Import from here and from the four packages and modules named above: the others are internal.
 """

@@ -1,4 +1,4 @@
-"""A test bed: another store behind the harbors of the application for one test, and a clock to move.
+"""A test bed: another store behind the application's harbors for one test, and a clock that the test moves.
 
 The pytest fixture `taskharbor` gives one; `with TestBed() as bed:` does the same for other test frameworks.
 """
@@ -46,7 +46,7 @@ class TestBed:
     production. Any other URL is the store of all of them; it should be empty.
     """
 
-    __test__ = False  # for pytest: no test, in spite of its name
+    __test__ = False  # tells pytest that this is not a test, despite its name
 
     def __init__(self, url: str = MEMORY, harbors: Sequence[Harbor] | None = None) -> None:
         drivers.parse(url)
@@ -63,7 +63,7 @@ class TestBed:
     def __repr__(self) -> str:
         return f"<TestBed {drivers.redacted(self.url)}, {len(self._places)} harbors>"
 
-    # life
+    # lifecycle
 
     def __enter__(self) -> Self:
         if self.url != MEMORY:
@@ -130,7 +130,7 @@ class TestBed:
         return self._clock()
 
     def start_at(self, time: datetime) -> None:
-        """Begin the test at this time instead of now: for what depends on the time of day.
+        """Begin the test at this time instead of now, for code that depends on the time of day.
 
         Refused as soon as there are jobs: their times would be in the future or long ago.
         """
@@ -157,9 +157,9 @@ class TestBed:
         return bool(await capability(await session.driver(), Inspect).query(Filter(), session.now(), 1))
 
     def advance(self, by: timedelta | float) -> datetime:
-        """Let that much time pass (seconds, or a timedelta) and nothing happen; the new time.
+        """Move the clock on (by seconds or a timedelta) without running anything; return the new time.
 
-        What became due meanwhile runs with the next `drain`, as with a worker that was away for so long.
+        Jobs that became due run with the next `drain`, as with a worker that was down for that time.
         """
         self._clock.advance(_length("advance", by))
         return self.now
@@ -167,10 +167,10 @@ class TestBed:
     # working
 
     async def adrain(self, *, raise_failures: bool = True, recurring: bool = False) -> int:
-        """Run everything that is due in all harbors, and what that makes due; the number of runs.
+        """Run everything that is due in all harbors, and what that makes due; return the number of runs.
 
-        Schedules do not tick, or the number would depend on the time of day; with `recurring=True` they do. What a
-        handler raised is raised once all of it has run.
+        Schedules tick only with `recurring=True`, or the number would depend on the time of day. An exception of a
+        handler is raised after everything has run.
         """
         self._clock.catch_up()
         return await self._reporting(raise_failures, lambda failures: self._drain(failures, ticks=recurring))
@@ -180,7 +180,7 @@ class TestBed:
         return run_beside("adrain", lambda: self.adrain(raise_failures=raise_failures, recurring=recurring))
 
     async def arun_for(self, by: timedelta | float, *, raise_failures: bool = True) -> int:
-        """Let that much time pass as a worker would live through it: everything runs and ticks when it is due."""
+        """Let this much time pass as for a running worker: everything runs and ticks when it is due."""
         length = _length("run_for", by)
         self._clock.catch_up()
         end = self._clock() + length
@@ -223,16 +223,16 @@ class TestBed:
         return min(moments, default=None)
 
     def crash_after(self, what: AnyTask | Job[Any] | str, times: int = 1) -> None:
-        """Let the worker die right after the next run of this task or job: what it did stays, its end is not stored.
+        """Crash the worker right after the next run of this task or job: its effects stay, its end is not stored.
 
-        The lease runs out by itself: `advance(60)`, and the next `drain` runs the job again. A task may be given by its
-        name. One that never happens fails the test at its end, unless `disarm` takes it back.
+        The lease runs out by itself: after `advance(60)` the next `drain` runs the job again. A task may be given by
+        its name. A crash that never happens fails the test at its end, unless `disarm` takes it back.
         """
         key = self._key(what)
         self._crashes.arm(key, repr(what) if isinstance(what, str | Job) else key, times)
 
     def disarm(self, what: AnyTask | Job[Any] | str | None = None) -> None:
-        """Take back what `crash_after` asked for: of this task or job, or all of it."""
+        """Take back the crashes requested by `crash_after`, for this task or job, or all."""
         self._crashes.disarm(None if what is None else self._key(what))
 
     def _key(self, what: AnyTask | Job[Any] | str) -> str:
@@ -255,12 +255,12 @@ class TestBed:
             if self._crashes.take(job.id, job.task):
                 lose()
 
-    # looking
+    # inspection
 
     async def aenqueued(self, task: AnyTask | str | None = None) -> list[JobRecord]:
-        """The jobs that were enqueued for this task (or its name, or all), also those that have ended; the first first.
+        """The jobs that were enqueued for this task (or its name, or all), ended ones included, oldest first.
 
-        `record.arguments` are what they were enqueued with, by name and decoded.
+        `record.arguments` has their arguments by name, decoded.
         """
         name = task if task is None or isinstance(task, str) else task.name
         found: dict[str, JobRecord] = {}

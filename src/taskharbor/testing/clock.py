@@ -1,4 +1,4 @@
-"""Clocks to test by. A clock is any callable that returns an aware UTC datetime."""
+"""Clocks for tests. A clock is any callable that returns an aware UTC datetime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Stands still until it is told to move."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self, now: datetime = EPOCH) -> None:
         self.now = now
@@ -20,7 +20,7 @@ class ManualClock:
         return self.now
 
     def advance(self, by: timedelta | float) -> datetime:
-        """Move by a timedelta or by seconds, backwards too; the new time."""
+        """Move by a timedelta or seconds, also backwards; return the new time."""
         self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
         return self.now
 
@@ -42,7 +42,7 @@ class LoopClock:
 
 
 class SkewedClock:
-    """Another clock, wrong by `offset`; the offset may be changed, as clocks are set."""
+    """Another clock, off by `offset`, which may be changed at any time."""
 
     def __init__(self, clock: Clock, offset: timedelta | float) -> None:
         self._clock = clock

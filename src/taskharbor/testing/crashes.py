@@ -1,4 +1,4 @@
-"""Workers that die on command: which are to, and which have."""
+"""Crashes of workers that a test requested, and those that happened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskharbor.errors import InvalidJob
 
 
 class _Crash:
-    """A crash that a test asked for."""
+    """A crash that a test requested."""
 
     def __init__(self, shown: str, times: int) -> None:
         self.shown = shown
@@ -17,27 +17,27 @@ class _Crash:
 
 
 class Crashes:
-    """By the name of a task or the id of a job."""
+    """The requested crashes, by task name or job id."""
 
     def __init__(self) -> None:
         self._crashes: dict[str, _Crash] = {}
         self._lock = threading.Lock()
 
     def arm(self, key: str, shown: str, times: int) -> None:
-        """Let the next runs crash, so many more than were asked for before."""
+        """Crash this many more of the next runs."""
         if not isinstance(times, int) or times < 1:
             raise InvalidJob(f"times is a number of crashes, 1 or more, not {times!r}; to have none, disarm()")
         with self._lock:
             self._crashes.setdefault(key, _Crash(shown, 0)).left += times
 
     def disarm(self, key: str | None) -> None:
-        """Forget one, or all."""
+        """Take back the crashes of one task or job, or all."""
         with self._lock:
             for each in list(self._crashes) if key is None else [key]:
                 self._crashes.pop(each, None)
 
     def take(self, *keys: str) -> bool:
-        """Whether a run of these is to crash now."""
+        """Whether a run of this task or job should crash now."""
         with self._lock:
             for key in keys:
                 crash = self._crashes.get(key)

@@ -1,7 +1,7 @@
-"""Drivers that misbehave on purpose, around any driver: what a store may do to its users, on demand.
+"""Fault wrappers around any driver: every way in which a store may fail, on demand.
 
 Each wrapper has exactly the protocols of the driver inside, so `capability` and `isinstance` see no difference, and
-wrappers stack. What strikes, and when, is said by a `When`: by chance from a seed, or by a script.
+wrappers stack. A `When` decides which calls fail: at random from a seed, or by a script.
 `close` always works.
 """
 
@@ -51,12 +51,12 @@ PARAMETERS = {
 
 
 def always(verb: str) -> bool:
-    """Strike at every call."""
+    """Fail every call."""
     return True
 
 
 def sometimes(chance: Random, rate: float, only: Collection[str] = ()) -> When:
-    """Strike at this share of the calls, of these verbs only if any are named."""
+    """Fail this share of the calls, only of these verbs if any are named."""
 
     def strikes(verb: str) -> bool:
         return (not only or verb in only) and chance.random() < rate
@@ -65,7 +65,7 @@ def sometimes(chance: Random, rate: float, only: Collection[str] = ()) -> When:
 
 
 def script(*verbs: str) -> When:
-    """Strike once for every verb named, at its next call."""
+    """Fail the next call of every verb named, once."""
     left = Tickets(verbs)
 
     def strikes(verb: str) -> bool:
@@ -76,7 +76,7 @@ def script(*verbs: str) -> When:
 
 
 class Wrapper:
-    """A driver around a driver. Subclasses say in `_perform` what happens to a call."""
+    """A driver around a driver. Subclasses implement `_perform`, which handles every call."""
 
     def __init__(self, inner: Driver) -> None:
         self.inner = inner
@@ -88,7 +88,7 @@ class Wrapper:
             if isinstance(inner, protocol):
                 for verb in verbs(protocol):
                     setattr(self, verb, partial(self._call, verb))
-        if isinstance(inner, Within):  # others' transactions are none of ours
+        if isinstance(inner, Within):  # transactions of the caller are not wrapped
             for verb in verbs(Within):
                 setattr(self, verb, getattr(inner, verb))
 
@@ -132,7 +132,7 @@ class Wrapper:
 
 
 class LostRequest(Wrapper):
-    """The call never reaches the store."""
+    """Loses requests: the call never reaches the store."""
 
     def __init__(self, inner: Driver, when: When = always) -> None:
         super().__init__(inner)
@@ -145,7 +145,7 @@ class LostRequest(Wrapper):
 
 
 class LostReply(Wrapper):
-    """The store does what was asked, and nobody hears of it."""
+    """Loses replies: the store does the work, but the caller gets an error."""
 
     def __init__(self, inner: Driver, when: When = always) -> None:
         super().__init__(inner)
@@ -160,7 +160,7 @@ class LostReply(Wrapper):
 
 
 class Flaky(Wrapper):
-    """Loses requests and replies, half and half by chance: the caller cannot tell which."""
+    """Loses requests or replies, at random: the caller cannot tell which."""
 
     def __init__(self, inner: Driver, chance: Random, rate: float = 0.1, when: When | None = None) -> None:
         super().__init__(inner)
@@ -176,7 +176,7 @@ class Flaky(Wrapper):
 
 
 class Slow(Wrapper):
-    """Takes its time on the way there and on the way back: fixed seconds, or drawn anew for every trip."""
+    """Delays requests and replies, by fixed seconds or by a new random value for each."""
 
     def __init__(self, inner: Driver, seconds: float | Callable[[], float], when: When = always) -> None:
         super().__init__(inner)
@@ -196,7 +196,7 @@ class Slow(Wrapper):
 
 
 class Outage(Wrapper):
-    """A store that can be switched off and on. What is under way when it goes off happens unheard."""
+    """A store that can be switched off and on. Calls in progress when it goes off happen, but get no reply."""
 
     def __init__(self, inner: Driver, *, down: bool = False) -> None:
         super().__init__(inner)
@@ -224,7 +224,7 @@ class Operation(Struct, frozen=True):
 
 
 class Recording(Wrapper):
-    """Writes every call down, before it starts and after it ends; several drivers may share one `log`."""
+    """Records every call, before it starts and after it ends; several drivers may share one `log`."""
 
     def __init__(self, inner: Driver, log: list[Operation] | None = None) -> None:
         super().__init__(inner)

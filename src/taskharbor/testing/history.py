@@ -1,6 +1,6 @@
-"""Histories: what every process saw of the store, written down so that `taskharbor.testing.check` can judge it later.
+"""Histories: what every process saw of the store, recorded so that `taskharbor.testing.check` can judge it.
 
-A history is a list of events, or a file of them, one JSON value a line. Each call of a verb is noted before it starts
+A history is a list of events, or a file with one JSON value per line. Each call of a verb is recorded before it starts
 and after it ends; a call without an end (its process was killed) has an unknown outcome, like one whose reply was lost.
 `at` is a monotonic time that all processes of a run share; `now` and what is stored are the times given to the driver.
 All are whole microseconds. Killed in the middle of a line, a process leaves a torn one, which readers skip.
@@ -22,7 +22,7 @@ from msgspec import Struct
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
-# What is asked for, item by item
+# Requests, item by item
 
 
 class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
@@ -48,7 +48,7 @@ class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
 
 
 class Want(Struct, array_like=True, frozen=True, gc=False, tag="want"):
-    """A reserve: of the first jobs of these queues, or of exactly these ids."""
+    """A reserve of the first jobs of these queues, or of exactly these ids."""
 
     queues: tuple[str, ...]
     lease_for: int
@@ -95,18 +95,18 @@ class Swap(Struct, array_like=True, frozen=True, gc=False, tag="swap"):
 
 Asked = Job | Want | Renew | Settle | Named | Swap
 
-# What came back, item by item
+# Answers, item by item
 
 
 class Made(Struct, array_like=True, frozen=True, gc=False, tag="made"):
-    """What became of one job of an enqueue."""
+    """The answer for one job of an enqueue."""
 
     id: str
     created: bool
 
 
 class Claim(Struct, array_like=True, frozen=True, gc=False, tag="claim"):
-    """A job handed out by reserve."""
+    """A job returned by reserve."""
 
     id: str
     token: str
@@ -128,7 +128,7 @@ class Kept(Struct, array_like=True, frozen=True, gc=False, tag="kept"):
 
 
 class Said(Struct, array_like=True, frozen=True, gc=False, tag="said"):
-    """A verdict in a word: ok, replayed, cancelled, deleted … or the name of a refusal."""
+    """An answer as a word: ok, replayed, cancelled, deleted … or the name of a refusal."""
 
     word: str
 
@@ -170,7 +170,7 @@ class Raised(Struct, frozen=True, gc=False, tag="raised", tag_field="event"):
 
 
 class Began(Struct, frozen=True, gc=False, tag="began", tag_field="event"):
-    """A handler has begun."""
+    """A handler began."""
 
     who: str
     at: int
@@ -179,7 +179,7 @@ class Began(Struct, frozen=True, gc=False, tag="began", tag_field="event"):
 
 
 class Ended(Struct, frozen=True, gc=False, tag="ended", tag_field="event"):
-    """A handler has ended, in whatever way."""
+    """A handler ended, in any way."""
 
     who: str
     at: int
@@ -188,7 +188,7 @@ class Ended(Struct, frozen=True, gc=False, tag="ended", tag_field="event"):
 
 
 class Noted(Struct, frozen=True, gc=False, tag="noted", tag_field="event"):
-    """Something that readers of the history should know, such as a kill. Proves and breaks nothing."""
+    """A remark for readers of the history, such as a kill. The checker ignores it."""
 
     who: str
     at: int
@@ -212,7 +212,7 @@ class Last(Struct, array_like=True, frozen=True, gc=False):
 
 
 class Final(Struct, frozen=True, gc=False, tag="final", tag_field="event"):
-    """The store's contents after everything. A history may have several: they add up. `now` was the time."""
+    """The store's contents at the end, at the time `now`. A history may have several parts of it."""
 
     at: int
     now: int
@@ -225,15 +225,15 @@ _decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """A destination for events."""
 
     def append(self, event: Event, /) -> None:
-        """Take one more event; it must not get lost when the process dies right after."""
+        """Record an event; it must survive if the process dies right after."""
         ...
 
 
 class HistoryFile:
-    """Appends events to a file: one write each, so that a killed process leaves all that it noted."""
+    """Appends events to a file, one write each, so that nothing is lost when the process is killed."""
 
     def __init__(self, path: str | Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -247,7 +247,7 @@ class HistoryFile:
 
 
 def read(paths: Iterable[str | Path]) -> list[Event]:
-    """The events of several files. A torn last line is what a killed process leaves; any other is an error."""
+    """The events of several files. A torn last line, left by a killed process, is skipped; any other is an error."""
     events: list[Event] = []
     for path in paths:
         whole, _, torn = Path(path).read_bytes().rpartition(b"\n")
@@ -258,7 +258,7 @@ def read(paths: Iterable[str | Path]) -> list[Event]:
 
 
 def monotonic() -> int:
-    """Microseconds that all processes of this machine count alike."""
+    """Monotonic microseconds, the same for all processes of this machine."""
     return time.monotonic_ns() // 1000
 
 

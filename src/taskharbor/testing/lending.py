@@ -20,7 +20,7 @@ PATIENCE = 10.0
 
 
 class LentThread(Threads):
-    """The thread that calls `serve` runs everything, one after the other, until `stop`."""
+    """An executor whose work runs in the thread that calls `serve`, one item after the other, until `stop`."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -35,19 +35,19 @@ class LentThread(Threads):
         return future
 
     def close(self) -> None:
-        """Nothing: it is not the worker's."""
+        """No-op: the executor does not belong to the worker."""
 
     def stop(self) -> None:
         """Let `serve` return."""
         self._handed.put(None)
 
     def serve(self) -> None:
-        """Run what workers hand over. Ctrl-C is the caller's, also in the middle of a handler."""
+        """Run the handlers that workers submit. Ctrl-C is raised to the caller, even in the middle of a handler."""
         while (call := self._handed.get()) is not None:
             self._run(call)
 
     def refuse(self) -> None:
-        """Nobody serves any more: whatever comes must not wait."""
+        """Stop serving: reject what is still submitted."""
         self._refuses = True
         self._refuse_all()
 
@@ -80,7 +80,7 @@ def _hand_back(future: asyncio.Future[Any], result: Any, error: BaseException | 
 
 
 class _Beside:
-    """A coroutine on a loop of its own in another thread, while this thread runs `def` handlers for it."""
+    """Runs a coroutine on an event loop in another thread, while this thread runs `def` handlers for it."""
 
     def __init__(self, function: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._function = function
@@ -104,7 +104,7 @@ class _Beside:
 
     def _interrupt(self) -> None:
         self._lent.refuse()
-        self._interrupted = True  # before the look: a task that is not there yet looks at it
+        self._interrupted = True  # set before the check: a task that is not created yet reads it
         if (task := self._task) is not None:
             with suppress(RuntimeError):  # it has ended
                 task.get_loop().call_soon_threadsafe(task.cancel)
@@ -127,7 +127,7 @@ class _Beside:
 
 
 def run_beside(twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine to its end; `def` handlers of the workers in it run in the calling thread, one at a time."""
+    """Run the coroutine to its end; `def` handlers of its workers run in the calling thread, one at a time."""
     refuse_on_a_loop(twin)
     result: T = _Beside(function).run()
     return result

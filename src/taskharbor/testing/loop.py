@@ -1,8 +1,8 @@
-"""An event loop with virtual time: where another loop would sleep, this one moves its clock on.
+"""An event loop with virtual time: where another loop would sleep, this one advances its clock.
 
 An hour of timers runs in milliseconds, in the same order every time. When everything is blocked and no timer is set,
 `Deadlock` is raised instead of hanging. While a thread works for the loop, time stands still, unless the loop was made
-with `threads_hold_time=False`: then timers run on beside it.
+with `threads_hold_time=False`: then timers go on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PATIENCE = 30.0
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, and nothing is left that could wake one."""
+    """Every task waits, and nothing can wake one."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Hands the loop's idle time to `idle` instead of spending it."""
+    """A selector that calls `idle` instead of sleeping."""
 
     idle: Callable[[float | None], float]
-    blind = False  # nothing from outside is awaited: no need to ask the system at every turn
+    blind = False  # nothing external is awaited: no system call needed at every turn
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = [] if self.blind else super().select(0)
@@ -43,7 +43,7 @@ class _Selector(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """`loop.time()` starts at zero and moves only when every task waits for a timer.
 
-    A `blind` one looks at no sockets and hears no threads.
+    A `blind` one watches neither sockets nor threads.
     """
 
     def __init__(self, *, threads_hold_time: bool = True, blind: bool = False) -> None:
@@ -60,7 +60,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _idle(self, timeout: float | None) -> float:
-        """Move on to the next timer; only for threads is there anything to wait for really."""
+        """Advance to the next timer; only threads are waited for in real time."""
         if self._threads and (self._threads_hold_time or timeout is None):
             return PATIENCE
         if timeout is None:
@@ -69,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return 0
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """As ever; the loop knows that a thread is at work until the future is done."""
+        """As in the base class; the loop counts a thread as busy until the future is done."""
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
         self._threads += 1
         future.add_done_callback(self._thread_is_back)
@@ -79,7 +79,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._threads -= 1
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        """As ever; its threads are waited for in real time, whatever their time limit."""
+        """As in the base class; threads are waited for in real time, whatever the timeout."""
         self._threads += 1
         self._threads_hold_time = True
         try:

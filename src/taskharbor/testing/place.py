@@ -1,4 +1,4 @@
-"""What a test bed is made of: its clock, its stores, and each harbor in it."""
+"""The parts of a test bed: its clock, its stores, and each harbor in it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ALIVE = Filter(states=tuple(state for state in Shown if state not in ENDED))
 
 
 class BedClock:
-    """Begins at the time of the host and stands still, but for a microsecond at every look, which keeps jobs in line.
+    """Starts at the host's time and stands still, except for a microsecond at every read, which keeps jobs in order.
 
-    `advance` moves it on; so does `catch_up`, to the host's time and whatever it was advanced by.
+    `advance` moves it on; `catch_up` moves it to the host's time plus all advances.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class BedClock:
         return self._base + next(self._looks) * LOOK
 
     def advance(self, by: timedelta) -> None:
-        """Move on."""
+        """Advance by a time."""
         self._base += by
         self._ahead += by
 
     def catch_up(self) -> None:
-        """Move on to the host's time."""
+        """Advance to the host's time."""
         self._base = max(self._base, datetime.now(UTC) + self._ahead)
 
     @contextmanager
@@ -62,10 +62,10 @@ class KeptMemory(MemoryDriver):
     """A memory store for one test: an application that closes its harbor and opens it again finds its jobs."""
 
     async def close(self) -> None:
-        """Nothing, until the bed ends it."""
+        """No-op: the bed closes the store."""
 
     async def end(self) -> None:
-        """What `close` is elsewhere."""
+        """Close the store."""
         await super().close()
 
 
@@ -95,7 +95,7 @@ class Place:
             after = page[-1].id
 
     async def _due_queues(self, now: datetime) -> set[str]:
-        """The queues with a job to run, or one that somebody died over."""
+        """The queues with a due job, or a lapsed one."""
         return {
             job.queue
             async for job in self.jobs(ALIVE)
@@ -103,7 +103,7 @@ class Place:
         }
 
     async def drain(self, failures: list[Failure], clock: BedClock) -> int:
-        """Run what is due in all queues; the number of runs."""
+        """Run what is due in all queues; return the number of runs."""
         total, done = 0, set[str]()
         while not (due := await self._due_queues(clock())) <= done:  # a run that crashed may have added a queue
             total += await self.parts.drain(failures, sorted(due))
@@ -114,7 +114,7 @@ class Place:
         return offered(await self.session.driver(), Schedules) if self.parts.tasks else None
 
     async def tick(self, clock: BedClock) -> None:
-        """Do what schedulers of workers do: write down what the code declares, and enqueue the ticks that are due."""
+        """Do the work of a worker's scheduler: store what the code declares, and enqueue due ticks."""
         if await self.schedules() is None:
             return
         declared = frozenset(self.parts.recurring)
@@ -126,7 +126,7 @@ class Place:
         await self._scheduler.look()
 
     async def moments(self) -> AsyncGenerator[datetime]:
-        """When something is to be done, as far as that is known now."""
+        """When the next job or tick is due, as far as known now."""
         async for job in self.jobs(ALIVE):
             if self.knows(job) and (moment := _moment(job)) is not None:
                 yield moment

@@ -1,8 +1,8 @@
-"""Clients in processes of their own, for the kit's cases with real parallelism: open a URL, act together, report.
+"""Clients in separate processes, for the kit's cases with real parallelism: open a URL, act together, report.
 
 `python -m taskharbor.testing.process URL ROLE ARGUMENTS…` forks one client per ARGUMENTS, so that all of them cost one
 start of the interpreter. It prints `ready` when all have opened the store. Each client then waits for one byte of
-stdin and plays its role; what it got is printed as a line of JSON, in the order of the ARGUMENTS.
+stdin and plays its role; its result is printed as a line of JSON, in the order of the ARGUMENTS.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def submit(driver: Driver, asked: dict[str, Any]) -> list[Any]:
 
 
 async def finish(driver: Driver, asked: dict[str, Any]) -> list[Any]:
-    """Claim and ack a few at a time, in so many rounds: the ids, in order."""
+    """Claim and ack a few at a time, in this many rounds: the ids, in order."""
     done: list[Any] = []
     for _ in range(asked["rounds"]):
         held = await driver.reserve(["q"], EPOCH, timedelta(seconds=60), asked["limit"], "w")
@@ -64,7 +64,7 @@ async def finish(driver: Driver, asked: dict[str, Any]) -> list[Any]:
 
 
 async def store_groups(driver: Driver, asked: dict[str, Any]) -> list[Any]:
-    """Enqueue the same groups as everybody else: (number, whether this process stored it)."""
+    """Enqueue the same groups as all other clients: (number, whether this process stored it)."""
     got: list[Any] = []
     for number in range(asked["groups"]):
         jobs = tuple(_job(f"g{number}-{n}") for n in range(asked["size"]))
@@ -111,7 +111,7 @@ def fork(url: str, role: str, arguments: str) -> Client:
 
 
 def main(url: str, role: str, *arguments: str) -> None:
-    """Let all clients play together, and print what each of them got."""
+    """Let all clients act together, and print the result of each."""
     clients = [fork(url, role, each) for each in arguments]
     if any(client.report.readline() != "ready\n" for client in clients):
         sys.exit("a client could not open the store")

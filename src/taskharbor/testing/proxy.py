@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves on purpose: between a client and a real server, it is the network of fault tests.
+"""A TCP proxy that injects faults between a client and a real server.
 
-It passes bytes on as they come, and on demand stalls, delays, refuses, resets, or cuts a connection at an exact byte.
-The controls of a `Proxy` hold for all its connections, open or yet to come. `links` are the open ones, each with the
+It forwards bytes as they come, and on demand stalls, delays, refuses, resets, or cuts a connection at an exact byte.
+The controls of a `Proxy` apply to all its connections, open and future. `links` are the open ones, each with the
 same controls (`proxy_link`), and `on_next` sets those of future ones. Controls act at once and never wait.
 `proxy_thread.ProxyThread` is a proxy on a thread of its own, for tests that block or that watch other processes.
 """
@@ -43,7 +43,7 @@ class Proxy(Controls):
 
     async def __aenter__(self) -> Self:
         self._addresses = await self._resolve()
-        # Bound, never listening: it keeps the port ours, and is why clients are refused while the door is closed.
+        # Bound but never listening: it reserves the port, so that clients are refused while the proxy does not accept.
         self._place = _bound(0)
         self.port = self._place.getsockname()[1]
         self.accept()
@@ -63,7 +63,7 @@ class Proxy(Controls):
         return list(self._links)
 
     def url(self, url: str) -> str:
-        """The same address by way of this proxy: another host and port, also if they are given as options."""
+        """The same URL through this proxy: host and port replaced, even if they are given as options."""
         parts = urlsplit(url)
         user, at, _ = parts.netloc.rpartition("@")
         options = parse_qsl(parts.query, keep_blank_values=True)
@@ -72,14 +72,14 @@ class Proxy(Controls):
         return parts._replace(netloc=f"{user}{at}{self.host}:{self.port}", query=query).geturl()
 
     def refuse(self) -> None:
-        """Nobody gets a new connection; those that are open stay."""
+        """Refuse new connections; open ones stay."""
         if self._door is not None:
             asyncio.get_running_loop().remove_reader(self._door)
             self._door.close()
             self._door = None
 
     def accept(self) -> None:
-        """New connections are welcome again, on the same port."""
+        """Accept new connections again, on the same port."""
         if self._door is None:
             self._door = _bound(self.port)
             self._door.listen(128)
@@ -91,14 +91,14 @@ class Proxy(Controls):
             link.reset()
 
     def on_next(self, rule: Callable[[Link], object], times: int | None = 1) -> None:
-        """Have the rule say something to the next connection, to so many of them, or (None) to every one, at its start.
+        """Apply the rule to the next connection at its start, to this many of them, or (None) to every one.
 
         `proxy.on_next(lambda link: link.cut_after(100, "to_client"))`
         """
         self._rules.append((rule, times))
 
     def heal(self) -> None:
-        """Take back everything, also what was said to single connections or about the next ones, and accept again."""
+        """Take back all controls, also those of single and of future connections, and accept again."""
         self._rules.clear()
         for link in self._links:
             link.heal()
@@ -106,7 +106,7 @@ class Proxy(Controls):
         self.accept()
 
     async def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Wait until it holds; asked anew whenever a byte, a connection or a cut has changed something."""
+        """Wait until the condition holds; checked after every byte, connection and cut."""
         async with asyncio.timeout(timeout):
             while not condition():
                 await self._signal.wait()
@@ -119,7 +119,7 @@ class Proxy(Controls):
             try:
                 client, _ = door.accept()
             except OSError:
-                return  # nobody is there any more
+                return  # the client is gone
             self._let_in(client)
 
     def _let_in(self, client: socket.socket) -> None:
@@ -146,7 +146,7 @@ class Proxy(Controls):
         return [(family, address) for family, _, _, _, address in found]
 
     async def _dial(self) -> socket.socket:
-        """A connection to the server, by the first address where it answers."""
+        """Connect to the server, at the first address that answers."""
         *others, last = self._addresses
         for family, address in others:
             with suppress(OSError):
@@ -166,7 +166,7 @@ async def _connected(family: socket.AddressFamily, address: Any) -> socket.socke
 
 
 def _bound(port: int) -> socket.socket:
-    """A socket with this port, which two may have as long as one of them listens."""
+    """A socket bound to this port, which two may share as long as only one listens."""
     found = socket.socket()
     try:
         found.setblocking(False)

@@ -52,12 +52,12 @@ class Cut:
         self._end_of_others = n
 
     def left(self, link: Link) -> int:
-        """How many bytes may still pass on this connection."""
+        """The number of bytes that may still pass on this connection."""
         return self._ends.get(link, self._end_of_others) - link.forwarded[self.direction]
 
 
 class Controls:
-    """What can be said to one connection and to all of them alike, and the bytes that were seen on them.
+    """The controls that one connection and a whole proxy share, and their byte counts.
 
     `received` counts bytes when they reach the proxy, `forwarded` when they leave it, by direction.
     """
@@ -71,7 +71,7 @@ class Controls:
         self.forwarded: dict[Direction, int] = dict.fromkeys(DIRECTIONS, 0)
 
     def stall(self, direction: Direction | None = None) -> None:
-        """Nothing moves any more, in one direction or both, not even the end of a connection. Nothing is lost."""
+        """Stop all traffic in one direction or both, even the end of a connection. Nothing is lost."""
         self._stalled.update(DIRECTIONS if direction is None else [direction])
 
     def resume(self) -> None:
@@ -80,14 +80,14 @@ class Controls:
         self._signal.notify()
 
     def delay(self, seconds: float) -> None:
-        """Whatever arrives goes on so much later, either way; from now on, and what waits already too."""
+        """Delay all bytes by this time, in both directions, including those already waiting."""
         self._delay = seconds
         self._signal.notify()
 
     def cut_after(self, n: int, direction: Direction) -> Cut:
-        """Reset the first connection on which n more bytes have gone that way, right behind the last of them. Once.
+        """Reset the first connection on which n more bytes have passed in that direction, right after them. Once.
 
-        With n = 0, the first byte that wants to go that way is lost with its connection.
+        With n = 0, the next byte in that direction is lost with its connection.
         """
         cut = Cut(n, direction, self._open())
         self._cuts.append(cut)
@@ -98,7 +98,7 @@ class Controls:
         return self.cut_after(0, "to_client")
 
     def heal(self) -> None:
-        """Take back stalls, the delay, and cuts that have not happened."""
+        """Take back stalls, the delay, and pending cuts."""
         self._cuts.clear()
         self._stalled.clear()
         self.delay(0)
@@ -119,7 +119,7 @@ class Link(Controls):
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"proxy-link-{number}")
 
     def reset(self) -> None:
-        """Reset it on both sides."""
+        """Reset the connection on both sides."""
         self._hang_up(reset=True)
         self.task.cancel()
 
@@ -140,7 +140,7 @@ class Link(Controls):
                 pumps.create_task(self._pump("to_client", server, client))
             reset = False
         except* OSError:
-            pass  # one side broke, or was not there: the other hears of it as a reset
+            pass  # one side failed or did not answer: the other gets a reset
         finally:
             self._hang_up(reset=reset)
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _blocking(control: Callable[Concatenate[Proxy, P], T]) -> Callable[Concatenate[ProxyThread, P], T]:
-    """A control for callers on other threads: it returns when it has been done."""
+    """A control for callers on other threads; it returns when it has taken effect."""
 
     @wraps(control)
     def twin(self: ProxyThread, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -27,7 +27,7 @@ def _blocking(control: Callable[Concatenate[Proxy, P], T]) -> Callable[Concatena
 
 
 class ProxyThread:
-    """A `Proxy` on a thread and an event loop of its own, while `with` is open. Its methods block until it is done."""
+    """A `Proxy` on its own thread and event loop, while `with` is open. Its methods block until they are done."""
 
     host = LOCALHOST
 
@@ -47,7 +47,7 @@ class ProxyThread:
         self._thread.join(PATIENCE)
 
     def _run(self) -> None:
-        # A loop of the standard library, whatever the policy says: it closes sockets under the loop's eyes.
+        # A loop of the standard library, whatever the policy says: it supports closing sockets that the loop watches.
         with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(self._serve())
 
@@ -62,7 +62,7 @@ class ProxyThread:
             self._started.set_exception(error)
 
     def call(self, function: Callable[[Proxy], T]) -> T:
-        """Have something done with the proxy on its own thread; for links, too, which know no other."""
+        """Run a function on the proxy's own thread, where its links must be used too."""
 
         async def there() -> T:
             return function(self._proxy)
@@ -70,7 +70,7 @@ class ProxyThread:
         return asyncio.run_coroutine_threadsafe(there(), self._started.result(PATIENCE)).result(PATIENCE)
 
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-        """Wait until it holds: see `Proxy.until`."""
+        """Wait until a condition holds: see `Proxy.until`."""
         waiting = self._proxy.until(condition, timeout)
         asyncio.run_coroutine_threadsafe(waiting, self._started.result(PATIENCE)).result()
 
@@ -88,12 +88,12 @@ class ProxyThread:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The address it listens on."""
         return self._proxy.port
 
     @property
     def accepted(self) -> int:
-        """How many connections there were so far."""
+        """The number of connections so far."""
         return self._proxy.accepted
 
     @property

@@ -1,4 +1,4 @@
-"""Writing histories: a driver that notes what its process does with the store, and what the store holds in the end."""
+"""Recording histories: a driver that records what its process does with the store, and the store's final contents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PAGE = 1000
 
 
 class Recorder(Wrapper):
-    """Notes every verb that changes something, as its process `who` sees it."""
+    """Records every verb that changes something, as its process `who` sees it."""
 
     def __init__(self, inner: Driver, who: str, sink: Sink, at: Callable[[], int] = monotonic) -> None:
         super().__init__(inner)
@@ -70,7 +70,7 @@ class Recorder(Wrapper):
         return result
 
     async def handler(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """A middleware for the harbor: notes when handlers begin and end."""
+        """A middleware for the harbor that records when handlers begin and end."""
         self._sink.append(Began(self._who, self._at(), job.id, job.lease_version))
         try:
             return await call_next()
@@ -79,12 +79,12 @@ class Recorder(Wrapper):
 
 
 def _is_unknown(error: BaseException) -> bool:
-    """Whether the call may have happened all the same: only refusals are sure."""
+    """Whether the call may have taken effect anyway: only refusals are certain."""
     return not isinstance(error, HarborError) or isinstance(error, DriverUnavailable | DriverClosed)
 
 
 async def take_stock(driver: Driver, now: datetime, sink: Sink, at: Callable[[], int] = monotonic) -> list[JobRecord]:
-    """Note what the store holds, page by page, and return it."""
+    """Record the store's contents, page by page, and return them."""
     inspect, records, after = capability(driver, Inspect), list[JobRecord](), None
     while True:
         page = await inspect.query(Filter(), now, PAGE, after)
@@ -191,7 +191,7 @@ def _swap(given: dict[str, Any]) -> Iterable[Asked]:
 
 
 def _slot(swap: driver.Swap) -> datetime | None:
-    """The slot that a job is for, as its headers say; without, that of a tick: with its job, the schedule moves."""
+    """The slot of a job from its headers; else the slot that the schedule leaves with this job."""
     seen, then = swap.seen, swap.then
     if swap.job is not None and "schedule" in swap.job.headers:
         return datetime.fromisoformat(swap.job.headers["slot"])

@@ -1,7 +1,6 @@
 """One side of a connection through the `Proxy`: a socket without buffers, which can be closed at any moment.
 
-What was sent is in the kernel's hands, and what was not read is there still, so that nothing is in between when a
-connection is cut.
+Sent bytes are in the kernel, and unread bytes still are, so that none are in between when a connection is cut.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ BYTES_NOT_SENT = 0x894B  # SIOCOUTQNSD, which Python does not name
 
 
 class Wire:
-    """A socket on the running loop. Closing it does not wake who waits for it: that task has to be cancelled."""
+    """A socket on the running loop. Closing it does not wake a waiting task: that task must be cancelled."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -37,7 +36,7 @@ class Wire:
         return self._socket.fileno() < 0
 
     async def receive(self) -> bytes:
-        """What has come; empty when nothing more will."""
+        """Read what has arrived; empty at the end of the stream."""
         while True:
             try:
                 return self._socket.recv(CHUNK)
@@ -45,7 +44,7 @@ class Wire:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
 
     def send(self, data: memoryview) -> int:
-        """Send what there is room for; how much that was."""
+        """Send as much as fits; return the number of bytes."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -65,7 +64,7 @@ class Wire:
                 forget(self._socket)
 
     async def departed(self) -> None:
-        """Wait until the kernel has sent everything off, because a reset discards what still waits for room there."""
+        """Wait until the kernel has sent everything, because a reset discards what is still queued."""
         if sys.platform == "linux" and self._is_tcp:
             from fcntl import ioctl
 
@@ -75,19 +74,19 @@ class Wire:
                 await asyncio.sleep(POLL)
 
     def end(self) -> None:
-        """Nothing more will be sent; the other direction stays open."""
+        """Close the sending direction; the other stays open."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, *, reset: bool) -> None:
-        """Close it at once: with a farewell after what was sent, or with a reset."""
+        """Close it at once: with a FIN after what was sent, or with a reset."""
         if self.closed:
             return
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         if reset:
             with suppress(OSError):
-                # To linger for zero seconds is to send a reset instead of a farewell.
+                # A linger time of zero sends a reset instead of a FIN.
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 

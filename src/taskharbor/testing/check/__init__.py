@@ -1,6 +1,6 @@
-"""The history checker: judges what every process saw of a store by the invariants H1 to H12.
+"""The history checker: checks what every process saw of a store against the invariants H1 to H12.
 
-`check(events)` looks at a history from memory; `python -m taskharbor.testing.check FILE…` at recorded ones. Calls with
+`check(events)` checks a history in memory; `python -m taskharbor.testing.check FILE…` recorded ones. Calls with
 unknown outcomes may or may not have happened, and calls that overlap in time may have happened in either order: only
 what no order and no outcome can explain is a violation. Times given to the driver and real time are never compared.
 """
@@ -43,10 +43,11 @@ OVERTAKING = 1000
 
 
 def check(events: Iterable[Event], *, overtaking: int | None = OVERTAKING, drained: bool = True) -> Report:
-    """Judge a history.
+    """Check a history.
 
-    `overtaking` is how many later jobs may pass a due one (H11; None: any number); `drained` says that the run was left
-    alone until everything had ended, so that H12 holds at a `Final`. Raises `BrokenHistory` if events do not fit.
+    `overtaking` is how many later jobs may pass a due one (H11; None: any number); `drained` says that the run
+    continued without faults until everything had ended, so that H12 holds at a `Final`. Raises `BrokenHistory` if
+    events do not fit together.
     """
     stories = tell(pair(events))
     violations: list[Violation] = []

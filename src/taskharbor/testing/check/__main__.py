@@ -1,6 +1,6 @@
-"""`python -m taskharbor.testing.check FILE…` judges recorded histories.
+"""`python -m taskharbor.testing.check FILE…` checks recorded histories.
 
-Exit code 0: fine, 1: violations, 2: wrong usage, or files that cannot be judged.
+Exit code 0: no violations, 1: violations, 2: wrong usage, or files that cannot be checked.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FINE, VIOLATED, UNUSABLE = range(3)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read, check, print; the exit code."""
+    """Read, check and print; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         events = [event for file in dict.fromkeys(options.files) for event in _read(file)]
         if not events:
-            raise ValueError("there is not a single event to judge")
+            raise ValueError("there are no events to check")
         report = check(events, overtaking=options.overtaking, drained=not options.unfinished)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print("\n".join(report.lines(options.limit)))  # noqa: T201
         if not any(isinstance(event, Final) for event in events):
-            print("no stock was taken in the end (`take_stock`): whether jobs were lost cannot be told")  # noqa: T201
+            print("there is no final inventory (`take_stock`): lost jobs cannot be detected")  # noqa: T201
     return FINE if report.fine else VIOLATED
 
 
@@ -44,14 +44,14 @@ def _read(file: str) -> list[Event]:
     try:
         return read([file])
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} is no history: {getattr(error, 'strerror', None) or error}") from error
+        raise ValueError(f"{file} is not a history: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
     invariants = "\n".join(f"  {name:4}{title}" for name, title in INVARIANTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m taskharbor.testing.check",
-        description="Judge the history of a run, given as the files that its processes wrote.",
+        description="Check the history of a run, given as the files that its processes wrote.",
         epilog=f"invariants:\n{invariants}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""H6: attempts and crashes add up from claim to claim, and nothing runs that may not."""
+"""H6: attempts and crashes add up from claim to claim, and no run exceeds its limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_counts(story: Story, lost: Lost) -> Iterator[Violation]:
 
 
 def _claims(story: Story) -> Iterator[Violation]:
-    """Each claim has the counts that the last outcome left, plus a crash if there was none."""
+    """Each claim has the counts of the last outcome, plus a crash if there was no outcome."""
     leases = story.leases
     if leases and not _fits({NEW}, leases[0].version - 1, _count(leases[0]), story):
         yield _violation(story, f"was first seen with {_said(_count(leases[0]))}", leases[0].claim)
@@ -51,14 +51,14 @@ def _after(story: Story, lease: Lease, by: int) -> set[Count]:
 
 
 def _fits(counts: set[Count], missing: int, found: Count, story: Story) -> bool:
-    """Whether one of the counts leads to what was found; each claim that reached nobody adds a crash."""
+    """Whether one of the counts leads to the one found; each claim whose reply was lost adds a crash."""
     if missing < 0 or (missing and (story.strays or story.replays)):
         return True
     return (found[0], found[1] - missing) in counts
 
 
 def _outcome(story: Story, lease: Lease, step: Settling, spec: Job | None) -> Iterator[Violation]:
-    """An outcome adds one failure at most, recorded and within the bound, and forgets crashes or keeps them."""
+    """An outcome adds at most one failure, recorded and within the limit, and resets or keeps the crashes."""
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
     if more not in (0, 1) or settle.crashes not in (0, claim.crashes):
@@ -98,7 +98,7 @@ def _fits_last(story: Story, last: Last, lease: Lease | None) -> bool:
 
 
 def _runs(story: Story, spec: Job | None, lost: Lost) -> Iterator[Violation]:
-    """Every run has a claim of its own, and neither too many failures nor too many crashes behind it."""
+    """Every run has a claim of its own, after neither too many failures nor too many crashes."""
     leases = {lease.version: lease for lease in story.leases}
     seen: dict[int, Run] = {}
     for run in story.runs:
@@ -108,7 +108,7 @@ def _runs(story: Story, spec: Job | None, lost: Lost) -> Iterator[Violation]:
         if first is not run:
             yield _ran(story, f"ran twice as version {version}", first, run)
         elif lease is None and not lost.before(story, run.start):
-            yield _ran(story, f"ran as version {version}, which nobody has claimed", run)
+            yield _ran(story, f"ran as version {version}, which was never claimed", run)
         elif lease is not None and lease.claim.start > run.start:
             yield _ran(story, f"ran as version {version} before that was claimed", run)
         elif lease is not None and spec is not None and _reached(lease.claim.claim.crashes, spec.max_crashes):

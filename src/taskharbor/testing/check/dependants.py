@@ -1,4 +1,4 @@
-"""H10: dependants run once, after all that they wait for; a recurring slot makes one job."""
+"""H10: dependants run once, after all their parents; a recurring slot makes one job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskharbor.testing.history import Job, Last
 
 
 def check_slots(stories: Stories) -> Iterator[Violation]:
-    """N3: one swap of a schedule makes the job of a slot. What an operator runs beside it belongs to none."""
+    """N3: exactly one swap of a schedule makes the job of a slot. Runs started by an operator have no slot."""
     taken: dict[tuple[str, int], Ticking] = {}
     for step in stories.ticks:
         if step.sure and step.swap.slot is not None:
@@ -23,9 +23,9 @@ def check_slots(stories: Stories) -> Iterator[Violation]:
 
 
 def check_dependants(stories: Stories) -> Iterator[Violation]:
-    """K2: no dependant is released twice, or handed out before its parents may have ended as its edges want.
+    """K2: no dependant is released twice, or claimed before its parents can have ended as its edges require.
 
-    Whether it came with an enqueue or with a settle makes no difference.
+    It may have been stored by an enqueue or by a settle.
     """
     ends = _Ends(stories)
     for story in stories.by_id.values():
@@ -45,11 +45,11 @@ def _released(story: Story, spec: Job, ends: _Ends) -> Iterator[Violation]:
     policies = spec.policies or ("collect",) * len(spec.after)
     for parent, policy in zip(spec.after, policies, strict=True):
         if ends.earliest(parent, policy) > claim.end:
-            yield _violation(story, f"was handed out before {parent} had ended", claim)
+            yield _violation(story, f"was claimed before {parent} had ended", claim)
 
 
 def _counted(story: Story, last: Last, stories: Stories, ends: _Ends) -> Iterator[Violation]:
-    """In the end it lacks the parents that cannot have met its edges, and none of those that have."""
+    """At the end, the number of unmet parents fits the parents' ends."""
     edges = [(stories.by_id.get(id), policy) for id, policy in edges_of(story.creations[0].job)]
     least = most = 0
     for parent, policy in edges:
@@ -58,11 +58,11 @@ def _counted(story: Story, last: Last, stories: Stories, ends: _Ends) -> Iterato
         least += ends.earliest(parent.id, policy) == NEVER
         most += not is_met(policy, parent.last.state)
     if not least <= last.unmet <= most:
-        yield _violation(story, f"lacks {last.unmet} parents in the end, but {least} to {most} can be missing")
+        yield _violation(story, f"has {last.unmet} unmet parents at the end, but {least} to {most} are possible")
 
 
 class _Ends:
-    """When jobs may have ended at the earliest."""
+    """The earliest possible ends of jobs."""
 
     def __init__(self, stories: Stories) -> None:
         self._stories = stories
@@ -71,7 +71,7 @@ class _Ends:
         self._opened: set[str] = set()
 
     def earliest(self, id: str, policy: str) -> int:
-        """For an edge of this policy: only `collect` takes a failed parent for an end."""
+        """The earliest end for an edge of this policy: only `collect` accepts a failed parent."""
         story = self._stories.by_id.get(id)
         if story is None:
             return NEVER
@@ -88,7 +88,7 @@ class _Ends:
         return found
 
     def _anyhow(self, id: str) -> int:
-        """The earliest of all ends of a job and of those whose failure would cancel it, each worked out once."""
+        """The earliest end of a job or of a parent whose failure would cancel it, each computed once."""
         left = [id]
         while left:
             story = self._stories.by_id.get(left[-1])

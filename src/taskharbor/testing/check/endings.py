@@ -1,4 +1,4 @@
-"""H5: a life ends once, nothing is handed out after its end, and every last state has somebody who brought it about."""
+"""H5: a job ends once, is not claimed after its end, and every final state has an operation that explains it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ends_of(story: Story) -> list[End]:
 
 
 def _end_of(lease: Lease) -> End | None:
-    """How a lease is known to have ended its job: by a settle that was accepted, or by one that proved to have been."""
+    """The known end of a job under a lease: by a settle that was accepted, or that later proved to have been."""
     if lease.settled is not None:
         state = STATES.get(lease.settled.settle.to)
         return End(lease.settled, lease.settled.start, lease.settled.end, state) if state else None
@@ -86,7 +86,7 @@ def _nothing_after(story: Story, ends: list[End]) -> Iterator[Violation]:
         for mark in marks:
             claim = claims.after(mark.end)
             if claim is not None and not story.replayed_between(mark.start, claim.end):
-                yield _violation(story, f"was claimed after somebody had been told: {mark.word}", mark, claim)
+                yield _violation(story, f"was claimed after a call had returned: {mark.word}", mark, claim)
 
 
 class _Claims:
@@ -103,7 +103,7 @@ class _Claims:
         self._earliest.reverse()
 
     def after(self, time: int) -> Claiming | None:
-        """Of those that began after that time, the first to return."""
+        """The first to return of those that began after a time."""
         place = bisect_right(self._starts, time)
         return self._earliest[place] if place < len(self._claims) else None
 
@@ -128,7 +128,7 @@ def _repeats(story: Story) -> Iterator[Violation]:
             first[which] = min(first.get(which, NEVER), step.start)
     for step in repeats:
         if first.get((step.settle.token, step.settle.to), NEVER) > step.end:
-            yield _violation(story, "was said to be settled before, but nobody had", step)
+            yield _violation(story, "was answered as a repeat, but no settle had happened before", step)
 
 
 def _last(story: Story, last: Last, ends: list[End]) -> Iterator[Violation]:
@@ -146,17 +146,17 @@ def _last(story: Story, last: Last, ends: list[End]) -> Iterator[Violation]:
 def _unexplained(story: Story, last: Last) -> str | None:
     asked = {step.settle.to for step in story.settles}
     if last.state == "done":
-        return None if "ack" in asked else "is done, but nobody has finished it"
+        return None if "ack" in asked else "is done, but no operation finished it"
     if last.state == "dlq":
-        return None if "fail" in asked or story.deaths else "is dead, but nobody has buried it"
+        return None if "fail" in asked or story.deaths else "is dead, but no operation dead-lettered it"
     if last.state == "cancelled":
         explained = "cancel" in asked or story.cancels or any(_may_fade(step.job) for step in story.creations)
-        return None if explained else "is cancelled, but nobody has asked for that"
+        return None if explained else "is cancelled, but no operation cancelled it"
     return _unexplained_life(story, last)
 
 
 def _may_fade(job: Job) -> bool:
-    """Whether a job may be cancelled with nobody naming it: it expired, or a parent failed."""
+    """Whether a job may be cancelled without a cancel of its own: it expired, or a parent failed."""
     return job.expires_at is not None or bool(job.after)
 
 
@@ -164,18 +164,18 @@ def _unexplained_life(story: Story, last: Last) -> str | None:
     lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
     if last.state == "inflight":
         over = last.version == 0 or (lease is not None and lease.surely_settled)
-        return "is inflight, but nobody holds it" if over else None
+        return "is inflight, but no worker holds it" if over else None
     held = lease is not None and not story.replays and all(step.settle.to != "put_back" for step in lease.settles)
-    return f"is {last.state}, but whoever claimed it last has not put it back" if held else None
+    return f"is {last.state}, but its last claim was not put back" if held else None
 
 
 def _last_token(story: Story, last: Last) -> Iterator[Violation]:
     token = last.settled_token
     lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
     if lease is not None and lease.settled is not None and token != lease.claim.claim.token:
-        yield _violation(story, "was settled, but the store does not remember by whom", lease.settled)
+        yield _violation(story, "was settled, but the store has no token of it", lease.settled)
     elif token is not None and all(token != step.settle.token or step.repeat for step in story.settles):
-        yield _violation(story, f"was settled under the token {token}, which nobody has used")
+        yield _violation(story, f"was settled under the token {token}, which was never used")
 
 
 def _violation(story: Story, message: str, *steps: Step) -> Violation:

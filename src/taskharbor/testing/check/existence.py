@@ -1,4 +1,4 @@
-"""H1: nothing is lost, and nothing comes from nowhere."""
+"""H1: no job is lost, and no job exists without a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 10
 
 
 def check_existence(stories: Stories) -> Iterator[Violation]:
-    """Acknowledged jobs are there in the end unless somebody removed them; others only if somebody asked for them."""
+    """Acknowledged jobs exist at the end unless they were removed; others only if they were requested."""
     pruned: list[Story] = []
     for story in stories.by_id.values():
         yield from _from_nowhere(story)
@@ -22,11 +22,11 @@ def check_existence(stories: Stories) -> Iterator[Violation]:
             if _may_be_pruned(story, stories):
                 pruned.append(story)
             elif not story.deletes:
-                yield _violation("is gone, and nobody has deleted it", story, evidence(story))
+                yield _violation("is missing, but was not deleted", story, evidence(story))
     total = stories.prunes.total
     if total is not None and len(pruned) > total:
         names = ", ".join(story.id for story in pruned[:SHOWN])
-        yield Violation("H1", f"{len(pruned)} jobs are gone, but only {total} were pruned; among them {names}")
+        yield Violation("H1", f"{len(pruned)} jobs are missing, but only {total} were pruned; among them {names}")
     if stories.final_now is not None:
         yield from _half_groups(stories)
         yield from _proven(stories)
@@ -47,12 +47,12 @@ def evidence(story: Story) -> Sequence[Step]:
 
 
 def may_have_ended(story: Story) -> bool:
-    """Whether the job may have come to a terminal state."""
+    """Whether the job may have ended."""
     return may_have_ended_from(story) < NEVER
 
 
 def may_have_ended_from(story: Story) -> int:
-    """The earliest moment at which the job may have come to a terminal state."""
+    """The earliest moment at which the job may have ended."""
     if any(step.job.expires_at is not None or step.job.after for step in story.creations):
         return -1
     settles = (step for step in story.settles if step.settle.to != "put_back")
@@ -60,7 +60,7 @@ def may_have_ended_from(story: Story) -> int:
 
 
 def may_be_gone(story: Story, stories: Stories) -> bool:
-    """Whether somebody may have removed the job."""
+    """Whether the job may have been removed."""
     return bool(story.deletes) or _may_be_pruned(story, stories)
 
 
@@ -73,12 +73,12 @@ def _may_be_pruned(story: Story, stories: Stories) -> bool:
 def _from_nowhere(story: Story) -> Iterator[Violation]:
     if not story.creations:
         if story.claims or story.last is not None:
-            yield _violation("is there, but nobody has asked for it", story, list(story.claims[:1]))
+            yield _violation("exists, but was never requested", story, list(story.claims[:1]))
         return
     if story.claims:
         claim = min(story.claims, key=lambda step: step.end)
         if claim.end < min(step.start for step in story.creations):
-            yield _violation("was handed out before anybody had asked for it", story, [claim, story.creations[0]])
+            yield _violation("was claimed before it was requested", story, [claim, story.creations[0]])
     made: list[Step] = [step for step in story.creations if step.created]
     if len(made) > 1 and not story.reborn:
         name = "H10" if story.creations[0].job.after else "H1"
@@ -86,7 +86,7 @@ def _from_nowhere(story: Story) -> Iterator[Violation]:
 
 
 def _half_groups(stories: Stories) -> Iterator[Violation]:
-    """D1: of a group whose outcome is unknown, all jobs without keys are there or none."""
+    """D1: of a group with an unknown outcome, all jobs without keys exist or none."""
     labels = _Labels()
     seen: set[int] = set()
     for story in stories.by_id.values():
@@ -106,18 +106,18 @@ def _half_group(creation: Creation, stories: Stories, labels: _Labels, label: in
 
 
 def _proven(stories: Stories) -> Iterator[Violation]:
-    """D9: new jobs without keys are there if a settle with an unknown outcome proved to have happened."""
+    """D9: new jobs without keys exist if a settle with an unknown outcome proved to have happened."""
     for lease in (lease for story in stories.by_id.values() for lease in story.leases if lease.repeats):
         tried = lease.settles
         if tried and all(step.settle.jobs == tried[0].settle.jobs for step in tried):
             for job in tried[0].settle.jobs:
                 story = stories.by_id[job.id]
                 if job.key is None and not exists(story) and not may_be_gone(story, stories):
-                    yield _violation("is gone, but the settle that brought it has happened", story, lease.repeats)
+                    yield _violation("is missing, but the settle that stored it happened", story, lease.repeats)
 
 
 class _Labels:
-    """Tells groups apart by the ids in them, each group looked at once."""
+    """Distinguishes groups by their ids, computed once per group."""
 
     def __init__(self) -> None:
         self._by_place: dict[int, int] = {}
@@ -131,7 +131,7 @@ class _Labels:
         return known
 
     def only(self, story: Story, label: int) -> bool:
-        """Whether nobody has asked for the job but in groups like this."""
+        """Whether the job was requested only in groups like this."""
         return all(self.of(creation.mates) == label for creation in story.creations)
 
 

@@ -1,4 +1,4 @@
-"""H3 and H4: one valid lease at a time, and nothing is written under a lease that is over."""
+"""H3 and H4: one valid lease at a time, and nothing is written under a lease that has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskharbor.testing.check.stories import Lost
 
 
 def check_fencing(story: Story, lost: Lost) -> Iterator[Violation]:
-    """Go through the leases from the latest back, knowing when a later one was there."""
+    """Check the leases from the latest back, knowing when a later one existed."""
     later: Claiming | None = None
     following: Lease | None = None
     for lease in reversed(story.leases):
@@ -28,13 +28,13 @@ def check_fencing(story: Story, lost: Lost) -> Iterator[Violation]:
 
 
 def granted(lease: Lease, before: int = NEVER) -> int:
-    """The last expiry that the store is known to have granted, by steps that began before that time."""
+    """The last expiry known to be granted, by steps that began before that time."""
     times = [step.expires_at for step in lease.extended if step.expires_at is not None and step.start <= before]
     return max(lease.expires_at, *times) if times else lease.expires_at
 
 
 def _overlap(story: Story, lease: Lease, following: Lease) -> Iterator[Violation]:
-    """H3: the next claim waits for the last expiry granted, by the times that the driver was given."""
+    """H3: the next claim comes after the last expiry granted, by the times given to the driver."""
     claim = following.claim
     if lease.settled is not None or lease.attempted or lease.repeats:
         return
@@ -48,7 +48,7 @@ def _overlap(story: Story, lease: Lease, following: Lease) -> Iterator[Violation
 
 
 def _late(lease: Lease, later: Claiming | None) -> Iterator[Violation]:
-    """H4: nothing is accepted that began when a later claim had returned, or when the lease had been settled."""
+    """H4: nothing is accepted that began after a later claim had returned, or after the lease had been settled."""
     for step in _accepted(lease):
         if later is not None and later.end < step.start and later.claim.version > lease.version:
             message = f"version {lease.version} after version {later.claim.version} had been claimed"
@@ -63,21 +63,21 @@ def _late(lease: Lease, later: Claiming | None) -> Iterator[Violation]:
 
 
 def _lapsed(lease: Lease) -> Iterator[Violation]:
-    """H4: nothing is accepted at a time when every expiry granted so far was over."""
+    """H4: nothing is accepted after every expiry granted so far."""
     doubt = min(map(_start, lease.may_be_extended)) if lease.may_be_extended else NEVER
     renewals = sorted(lease.extended, key=_start) if len(lease.extended) > 1 else lease.extended
     until = lease.expires_at
     for place, step in enumerate(renewals):
         if step.end < doubt and step.now >= max(until, _beside(step, renewals, place)):
-            yield _stale(lease, f"version {lease.version} at {step.now}, when its lease was over", step)
+            yield _stale(lease, f"version {lease.version} at {step.now}, after its lease had ended", step)
         until = max(until, step.expires_at or 0)
     settled = lease.settled
     if settled is not None and settled.end < doubt and settled.now >= granted(lease, settled.end):
-        yield _stale(lease, f"version {lease.version} at {settled.now}, when its lease was over", settled)
+        yield _stale(lease, f"version {lease.version} at {settled.now}, after its lease had ended", settled)
 
 
 def _beside(step: Extending, renewals: list[Extending], place: int) -> int:
-    """The last expiry granted by later renewals that this one overlaps, which may have come first."""
+    """The last expiry granted by later renewals that overlap this one and may have come first."""
     until = 0
     for other in islice(renewals, place + 1, None):
         if other.start > step.end:
@@ -95,10 +95,10 @@ def _accepted(lease: Lease) -> list[Settling | Extending]:
 
 
 def _strays(story: Story, lost: Lost) -> Iterator[Violation]:
-    """H4: a token that no claim gave opens nothing, unless a reserve whose reply was lost gave it."""
+    """H4: a token that no claim returned is not accepted, unless it comes from a reserve whose reply was lost."""
     for step in story.strays:
         if step.sure and not step.repeat and not lost.before(story, step.end):
-            message = f"job {story.id} was settled under a token that nobody was given"
+            message = f"job {story.id} was settled under a token that no claim returned"
             yield Violation("H4", message, (reference(step),))
 
 

@@ -39,7 +39,7 @@ class _Filing:
             "free_workflow_key": self._free,
             "replay": self._by_hand(lambda story: story.replays, {"replayed", "replayed_without_key"}),
             "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
-            "sweep": lambda op: None,  # what it may have ended had expired, or was asked to stop
+            "sweep": lambda op: None,  # it may have ended expired jobs and those with a stop request
             "prune": self._prunes.add,
             "swap_schedules": self._swap,
         }
@@ -196,11 +196,11 @@ def _answered(op: Operation) -> Iterable[tuple[object, Answer | None]]:
 
 
 def _mismatch(op: Operation) -> BrokenHistory:
-    return BrokenHistory(f"{op.call.verb} #{op.call.number} by {op.call.who} has another number of answers than items")
+    return BrokenHistory(f"{op.call.verb} #{op.call.number} by {op.call.who} has more or fewer answers than items")
 
 
 def _settle_up(story: Story) -> None:
-    """Give each claim what was done under its token, in the order of versions."""
+    """Collect for each claim what was done under its token, in the order of versions."""
     leases: dict[str, Lease] = {}
     for claiming in story.claims:
         claim = claiming.claim
@@ -231,7 +231,7 @@ def _version(lease: Lease) -> int:
 
 
 def _may_be_reborn(story: Story, prunes: Prunes) -> bool:
-    """Whether the id may stand for several jobs in turn: stored, removed and stored again."""
+    """Whether the id may have been several jobs in turn: stored, removed and stored again."""
     first = min(creation.start for creation in story.creations)
     latest = max(creation.end for creation in story.creations)
     if prunes.latest >= first and prunes.first <= latest:

@@ -1,4 +1,4 @@
-"""H8: one creation per idempotency key and lifetime, and the same id for everybody."""
+"""H8: one creation per idempotency key and lifetime, and the same id for every caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_keys(stories: Stories) -> Iterator[Violation]:
 
 
 def check_flow_keys(stories: Stories) -> Iterator[Violation]:
-    """H8 for the keys of whole groups: while one lives, it makes no second workflow."""
+    """H8 for the keys of whole groups: a key in force makes no second workflow."""
     lifetimes = _Lifetimes(stories)
     over = lifetimes.flow_may_be_over
     for key, made in stories.by_flow_key.items():
@@ -35,23 +35,23 @@ def check_flow_keys(stories: Stories) -> Iterator[Violation]:
 
 
 class _Lifetimes:
-    """Whether keys may be over."""
+    """Whether keys may have expired or been freed."""
 
     def __init__(self, stories: Stories) -> None:
         self._stories = stories
         self._freed: dict[str, int] = {}
 
     def may_be_over(self, maker: Creation, by: Creation) -> bool:
-        """Whether the key of one job may have been free again when the other was asked for.
+        """Whether the key of one job may have been free again when the other was requested.
 
-        Its time alone does not free it while its job has not ended (I2).
+        Expiry alone does not free it while its job has not ended (I2).
         """
         story = self._stories.by_id[maker.job.id]
         over = may_have_ended_from(story) <= by.end and self._has_run_out(maker, by)
         return over or self._free_from(story) <= by.end
 
     def flow_may_be_over(self, maker: Creation, by: Creation) -> bool:
-        """The same for the key of a group, which goes with the last of its jobs, or is freed."""
+        """The same for the key of a group, which is removed with the last of its jobs, or freed."""
         stories = [self._stories.by_id[job.id] for job in maker.mates]
         freed = self._stories.freed_flows.get(maker.job.flow or "", NEVER)
         ended = all(may_have_ended_from(story) <= by.end for story in stories)
@@ -62,7 +62,7 @@ class _Lifetimes:
         )
 
     def _has_run_out(self, maker: Creation, by: Creation) -> bool:
-        """Whether some clock had passed its end: the store may have dropped it then."""
+        """Whether some clock had passed its expiry, so that the store may have dropped it."""
         return maker.job.key_until is not None and self._latest_clock(by.end) >= maker.job.key_until
 
     def _gone_from(self, story: Story) -> int:
@@ -79,7 +79,7 @@ class _Lifetimes:
         return [start for start, _ in clocks], list(accumulate((now for _, now in clocks), max))
 
     def _free_from(self, story: Story) -> int:
-        """When a job may have lost its key at the earliest: cancelled or removed, or given another by a replay."""
+        """The earliest time at which a job may have lost its key: by a cancel, a delete, or a replay."""
         found = self._freed.get(story.id)
         if found is None:
             found = self._freed[story.id] = min([*_freeing(story), self._pruned(story)], default=NEVER)
@@ -103,14 +103,14 @@ def _has_ended(story: Story, by: int) -> bool:
 
 
 class _Owner:
-    """A job that the key may stand for: asked for since when, and until when the key lives."""
+    """A job that may hold the key: when it was requested, and when the key expires."""
 
     def __init__(self) -> None:
         self.start = NEVER
         self.until = 0
 
     def add(self, step: Creation) -> None:
-        """Somebody has asked for it with this key."""
+        """Record a request with this key."""
         self.start = min(self.start, step.start)
         self.until = max(self.until, NEVER if step.job.key_until is None else step.job.key_until)
 
@@ -132,7 +132,7 @@ class _Key:
     def check(self) -> Iterator[Violation]:
         for step in self._makers:
             if step.made != step.job.id:
-                yield self._violation(f"made {step.made}, which nobody had asked for", step)
+                yield self._violation(f"made {step.made}, which was never requested", step)
         over = self._lifetimes.may_be_over
         for one, other in pairwise(self._makers):
             if not over(one, other) and (one.end < other.start or not over(other, one)):
@@ -141,20 +141,20 @@ class _Key:
             yield from self._answer(step)
 
     def _answer(self, step: Creation) -> Iterator[Violation]:
-        """A known key names its owner, while it lives."""
+        """A key in force names its owner."""
         id = step.made or ""
         owner = self._owners.get(id)
         story = self._stories.by_id.get(id)
         if story is not None and story.replayed_between(-1, step.end):
-            return  # perhaps with this as its new key
+            return  # possibly with this as its new key
         if owner is None or owner.start > step.end:
-            yield self._violation(f"was said to stand for {id}, which was never asked for with it", step)
+            yield self._violation(f"returned {id}, which was never requested with it", step)
         elif owner.until <= step.now and story is not None and _has_ended(story, step.start):
-            yield self._violation(f"was said to stand for {id}, but it had run out", step)
+            yield self._violation(f"returned {id}, but it had expired", step)
         place = bisect_left(self._ends, step.start)
         maker = self._by_end[place - 1] if place else None
         if maker is not None and maker.job.id != id and not self._lifetimes.may_be_over(maker, step):
-            yield self._violation(f"was said to stand for {id} instead of {maker.job.id}", maker, step)
+            yield self._violation(f"returned {id} instead of {maker.job.id}", maker, step)
 
     def _violation(self, message: str, *steps: Creation) -> Violation:
         return Violation("H8", f"the key {self._key} {message}", tuple(map(reference, steps)))

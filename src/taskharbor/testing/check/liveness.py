@@ -1,4 +1,4 @@
-"""H12: once the faults are over, everything comes to an end."""
+"""H12: once the faults are over, every job ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskharbor.testing.check.stories import Stories
 
 
 def check_liveness(stories: Stories) -> Iterator[Violation]:
-    """In the end every job is terminal, or waits for one that is not done."""
+    """At the end, every job is terminal, or waits for a parent that is not done."""
     for story in stories.by_id.values():
         last = story.last
         if last is not None and last.state not in TERMINAL and not _is_held(story, stories):
@@ -21,7 +21,7 @@ def check_liveness(stories: Stories) -> Iterator[Violation]:
 
 
 def _is_held(story: Story, stories: Stories) -> bool:
-    """Whether the job waits for a parent that has failed, unless it collects that, or that waits or is stuck itself."""
+    """Whether the job waits for a parent that failed (unless it collects failures) or is held itself."""
     if story.last is None or story.last.state != "waiting":
         return False
     parents = [(stories.by_id.get(id), policy) for id, policy in story.edges]

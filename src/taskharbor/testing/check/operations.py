@@ -18,11 +18,11 @@ NEVER = 1 << 62
 
 
 class BrokenHistory(ValueError):
-    """The events do not fit together, so nothing can be said about them."""
+    """The events do not fit together, so they cannot be checked."""
 
 
 class Operation(Struct, gc=False):
-    """A call; `answers` is None while nothing is known of its outcome."""
+    """A call; `answers` is None if its outcome is unknown."""
 
     call: Called
     start: int
@@ -31,7 +31,7 @@ class Operation(Struct, gc=False):
 
 
 class Run(Struct, gc=False):
-    """A handler at work. Without an end of its own it was killed, when its process was last heard of or later."""
+    """A run of a handler. Without an end it was killed, at its process's last event or later."""
 
     event: Began
     start: int
@@ -41,7 +41,7 @@ class Run(Struct, gc=False):
 
 
 class Operations(Struct):
-    """A whole history, paired up."""
+    """A whole history with calls and ends paired."""
 
     done: list[Operation]
     runs: list[Run]
@@ -73,9 +73,9 @@ def pair(events: Iterable[Event]) -> Operations:
 
 
 def is_in_order(events: Sequence[Event]) -> bool:
-    """Whether the list itself is in the order of time, as one sink writes it: then places decide between equal times.
+    """Whether the list is in the order of time, as a single sink writes it: then positions decide between equal times.
 
-    An event stands between what it tells of and what came before, so that order is as good as any clock.
+    An event is written after what it reports and before what follows, so that order is as good as any clock.
     """
     before = 0
     for event in events:
@@ -97,7 +97,7 @@ class _Pairing:
         self._final_now: int | None = None
 
     def noted(self, event: Noted, time: int) -> None:
-        """For people."""
+        """The operation as text."""
 
     def called(self, event: Called, time: int) -> None:
         if event.number == 1:
@@ -108,7 +108,7 @@ class _Pairing:
         self._seen[event.who] = time
 
     def _restarted(self, who: str) -> None:
-        """A new process under the name of one that was killed: the handlers of the old one ended with it."""
+        """Start a new process under the name of a killed one: the handlers of the old one ended with it."""
         for key in [key for key in self._running if key[0] == who]:
             for run in self._running.pop(key):
                 run.end = max(run.start, self._seen[who])
@@ -128,7 +128,7 @@ class _Pairing:
         self._seen[event.who] = time
         operation = self._open.pop((event.who, event.number), None)
         if operation is None:
-            raise BrokenHistory(f"call #{event.number} by {event.who} has ended, but it was never noted that it began")
+            raise BrokenHistory(f"call #{event.number} by {event.who} has ended, but its start was never recorded")
         return operation
 
     def began(self, event: Began, time: int) -> None:
@@ -141,9 +141,7 @@ class _Pairing:
         self._seen[event.who] = time
         runs = self._running.get((event.who, event.id, event.version))
         if not runs:
-            raise BrokenHistory(
-                f"a handler of {event.id} by {event.who} has ended, but it was never noted that it began"
-            )
+            raise BrokenHistory(f"a handler of {event.id} by {event.who} has ended, but its start was never recorded")
         run = runs.pop()
         run.end = time
         run.ended = True
@@ -155,7 +153,7 @@ class _Pairing:
 
     def result(self) -> Operations:
         for run in self._runs:
-            if not run.ended and not run.killed:  # its process wrote nothing more: it was killed then or later
+            if not run.ended and not run.killed:  # its process recorded nothing more: it was killed then or later
                 run.end = max(run.start, self._seen[run.event.who])
         done = self._done
         if self._refused:

@@ -1,9 +1,9 @@
-"""H11: no due job waits behind more than so many later ones of its queue and priority.
+"""H11: a bounded number of later jobs of its queue and priority may overtake a due one.
 
-A wait lasts from the moment when a job was surely in line to the start of the reserve that took it. What counts is a
-claim within that time of a job that was due later; jobs taken over after a crash, or taken by name, count for nothing.
-Of the claims before the end of a wait the heap keeps the latest due times; only if too many of them are later than the
-job's own is the number worked out.
+A wait lasts from the moment when a job was certainly in line to the start of the reserve that took it. Claims within
+that time of jobs that were due later count; jobs taken over after a crash, or claimed by id, do not. A heap keeps the
+latest due times of the claims before the end of a wait; the exact number is computed only if too many of them are later
+than the job's own.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _by_name(claiming: Claiming) -> bool:
 
 
 def _waits(story: Story) -> Iterator[Wait]:
-    """The first wait, and those after a put-back, if it is sure that they began and how they ended."""
+    """The first wait, and those after a put-back, if their start and end are certain."""
     creation, leases = story.creations[0], story.leases
     job = creation.job
     if len(story.creations) > 1 or job.after or job.expires_at is not None:
@@ -107,7 +107,7 @@ def _suspects(line: Line, bound: int) -> list[Wait]:
 
 
 def _counted(line: Line, waits: list[Wait]) -> Iterator[tuple[Wait, int]]:
-    """How many later claims there were before the end of each wait, less those that began before its start."""
+    """The number of later claims before the end of each wait, minus those that began before its start."""
     if not waits:
         return
     ended = _Later([(claim[1], claim[2]) for claim in line.claims]).before([(wait.end, wait.due) for wait in waits])
@@ -127,7 +127,7 @@ class _Later:
         self._tree = [0] * (len(self._dues) + 1)
 
     def before(self, questions: list[tuple[int, int]]) -> list[int]:
-        """For each (time, due): how many claims came before the time and were due later."""
+        """For each (time, due): the number of claims before the time that were due later."""
         answers = [0] * len(questions)
         place = 0
         for number in sorted(range(len(questions)), key=lambda number: questions[number][0]):

@@ -1,4 +1,4 @@
-"""What a check found: violations by the name of their invariant, duplicates with their explanations, and counts."""
+"""The result of a check: violations by invariant, duplicates with their explanations, and counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 INVARIANTS = {
-    "H1": "nothing lost, nothing from nowhere",
+    "H1": "no job lost, no job without a request",
     "H2": "one version per claim, unique tokens",
     "H3": "never two valid leases",
     "H4": "no stale commit",
@@ -24,7 +24,7 @@ INVARIANTS = {
 
 
 class Reference(Struct, frozen=True, gc=False):
-    """An operation or a run of a handler that a finding is about. The number of a run is its lease version."""
+    """An operation or a run that a finding refers to. The number of a run is its lease version."""
 
     who: str
     number: int
@@ -37,7 +37,7 @@ class Reference(Struct, frozen=True, gc=False):
 
 
 class Violation(Struct, frozen=True, gc=False):
-    """A broken invariant: its name, what is wrong, and who was involved."""
+    """A broken invariant: its name, what is wrong, and the operations involved."""
 
     name: str
     message: str
@@ -59,7 +59,7 @@ class Duplicate(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct):
-    """How much there was to judge."""
+    """The size of the checked history."""
 
     operations: int = 0
     unknown: int = 0
@@ -89,7 +89,7 @@ class Report(Struct, frozen=True):
         return "\n".join(self.lines())
 
     def lines(self, limit: int = 20) -> Iterable[str]:
-        """The report for people: counts, then up to `limit` findings of each kind."""
+        """The report as text: counts, then up to `limit` findings of each kind."""
         counts = self.counts
         yield (
             f"{counts.operations} operations ({counts.unknown} with unknown outcomes), {counts.jobs} jobs, "

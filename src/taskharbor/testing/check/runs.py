@@ -1,4 +1,4 @@
-"""H9: handlers of one job overlap only after a lease has run out, and each time that is explained."""
+"""H9: handlers of one job overlap only after a lease has run out, and each overlap is explained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskharbor.testing.check.operations import Run
 from taskharbor.testing.check.report import Duplicate, Violation
 from taskharbor.testing.check.steps import Lease, Step, Story, reference
 
-COMPARED = 16  # how many runs that are still going on a new one is compared with
+COMPARED = 16  # the number of unfinished runs that a new one is compared with
 
 
 def check_runs(story: Story) -> Iterator[Violation | Duplicate]:
@@ -29,7 +29,7 @@ def check_runs(story: Story) -> Iterator[Violation | Duplicate]:
 
 
 def _end(run: Run, lease: Lease | None) -> int:
-    """When a run ended. A killed one did so at its process's last event, or when that began to give the job up."""
+    """The end of a run. A killed one ended at its process's last event, or when that began to put the job back."""
     if run.ended or lease is None:
         return run.end
     return min([run.end, *(step.start for step in lease.settles)])

@@ -1,4 +1,4 @@
-"""Steps: what one operation did, or may have done, to one job."""
+"""Steps: the effect, or possible effect, of one operation on one job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Step(Struct, gc=False):
 
 
 class Creation(Step, gc=False):
-    """A job that was to be stored. `made` is the id in the answer; `created` is None if the answer does not say.
+    """A request to store a job. `made` is the id in the answer; `created` is None if the answer does not say.
 
     `mates` are the jobs of its group, itself included, if there are several: one tuple for all of them.
     """
@@ -39,7 +39,7 @@ class Creation(Step, gc=False):
 
 
 class Claiming(Step, gc=False):
-    """A job handed out."""
+    """A job claimed."""
 
     claim: Claim
 
@@ -72,7 +72,7 @@ class Ticking(Step, gc=False):
 
 
 class Lease(Struct, gc=False):
-    """One claim with everything done under its token. `expires_at` is the last expiry that is known to be granted."""
+    """One claim with everything done under its token. `expires_at` is the last expiry known to be granted."""
 
     claim: Claiming
     version: int
@@ -116,7 +116,7 @@ class Story(Struct, gc=False):
     replay_spans: Spans | None = None
 
     def replayed_between(self, after: int, before: int) -> bool:
-        """Whether a replay may have taken effect after the one moment and before the other."""
+        """Whether a replay may have taken effect between two moments."""
         if not self.replays:
             return False
         if self.replay_spans is None:
@@ -125,12 +125,12 @@ class Story(Struct, gc=False):
 
     @property
     def edges(self) -> set[tuple[str, str]]:
-        """The jobs that it waits for, each with its policy; one that was not written down holds."""
+        """The jobs it waits for, each with its policy; the default is `hold`."""
         return {edge for creation in self.creations for edge in edges_of(creation.job)}
 
     @property
     def spec(self) -> Job | None:
-        """The job as it was asked for, if everybody asked for the same."""
+        """The job as requested, if all requests were the same."""
         creations = self.creations
         if len(creations) == 1:
             return creations[0].job
@@ -139,7 +139,7 @@ class Story(Struct, gc=False):
 
 
 def edges_of(job: Job) -> list[tuple[str, str]]:
-    """What a job was asked to wait for, with policies."""
+    """The parents in a request, with policies."""
     return list(zip(job.after, job.policies or ("hold",) * len(job.after), strict=True))
 
 
@@ -149,7 +149,7 @@ def is_met(policy: str, state: str) -> bool:
 
 
 class Spans:
-    """Steps by time: which may have taken effect within a window, without looking at each."""
+    """Steps by time: finds those that may have taken effect within a window, without a scan."""
 
     def __init__(self, steps: list[ByHand]) -> None:
         self.steps = sorted(steps, key=lambda step: step.start)
@@ -161,7 +161,7 @@ class Spans:
             self._latest.append(latest)
 
     def between(self, after: int, before: int) -> list[ByHand]:
-        """Those of which that holds."""
+        """The steps for which the condition holds."""
         found: list[ByHand] = []
         place = bisect_right(self._starts, before)
         while place > 0 and self._latest[place - 1] >= after:
@@ -177,7 +177,7 @@ class Spans:
 
 
 def reference(what: Step | Run, item: str = "") -> Reference:
-    """A step or run as findings name it."""
+    """A step or run as shown in findings."""
     if isinstance(what, Run):
         event = what.event
         return Reference(event.who, event.version, "run", event.at, event.id)

@@ -1,4 +1,4 @@
-"""A history job by job, with what concerns no job in particular."""
+"""A history job by job, and the operations that concern no single job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Lost(Struct):
     limits: int = 0
 
     def before(self, story: Story, time: int = NEVER) -> int:
-        """How many that may have claimed the job began before that time; each claims a job at most once."""
+        """The number that began before that time and may have claimed the job; each claims a job at most once."""
         starts = [self.by_queue.get(queue, []) for queue in {step.job.queue for step in story.creations}]
         return sum(bisect_right(each, time) for each in (*starts, self.by_id.get(story.id, [])))
 
     def add(self, want: Want, start: int) -> None:
-        """Take one more."""
+        """Add one."""
         self.limits += want.limit
         for queue in set(want.queues) if want.ids is None else ():
             self.by_queue.setdefault(queue, []).append(start)
@@ -33,20 +33,20 @@ class Lost(Struct):
             self.by_id.setdefault(id, []).append(start)
 
     def sort(self) -> None:
-        """Put them in order, after the last one."""
+        """Sort them, after the last was added."""
         for starts in (*self.by_queue.values(), *self.by_id.values()):
             starts.sort()
 
 
 class Prunes(Struct):
-    """Prunes that did something, or may have: how many jobs they removed in all, or None if nobody knows."""
+    """Prunes that had, or may have had, an effect: the number of jobs removed, or None if unknown."""
 
     first: int = NEVER
     latest: int = 0
     total: int | None = 0
 
     def add(self, op: Operation) -> None:
-        """Take one more."""
+        """Add one."""
         word = op.answers[0].word if op.answers and isinstance(op.answers[0], Said) else None
         if word != "0":
             self.first = min(self.first, op.start)

@@ -1,4 +1,4 @@
-"""H7: nothing is handed out before its time, by the times that the driver was given, or when it has expired."""
+"""H7: no job is claimed before its time or after it expired, by the times given to the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
 from taskharbor.testing.check.steps import Claiming, Lease, Spans, Step, Story, reference
 
-PATIENCE = 64  # changes by hand that one job may have had before it is left out
+PATIENCE = 64  # a job with more changes by hand than this is not checked
 SINCE_EVER = -NEVER
 NOTHING = Spans([])
 
@@ -35,7 +35,7 @@ def check_times(story: Story) -> Iterator[Violation]:
 
 
 def _latest(story: Story) -> int:
-    """The latest of all times that the job was ever given: from then on, nothing is too early."""
+    """The latest of all due times that the job ever had: from then on, no claim is too early."""
     times = [step.job.run_at for step in story.creations]
     times += [step.settle.run_at for step in story.settles]
     times += [step.named.run_at for step in (*story.replays, *story.reschedules)]
@@ -50,7 +50,7 @@ def _changes(story: Story) -> Spans | None:
 
 
 def _due(story: Story, before: Lease | None, claiming: Claiming, changes: Spans) -> tuple[int, Step | None]:
-    """The earliest time that the job may have been given, and by whom: what came last counts, if that is sure."""
+    """The earliest due time that the job may have had, and the step that set it: the last one, if that is certain."""
     if before is None:
         given: list[tuple[Step, int | None]] = [
             (step, step.job.run_at) for step in story.creations if step.start <= claiming.end
@@ -70,10 +70,10 @@ def _expired(story: Story, claiming: Claiming) -> Iterator[Violation]:
     ends = [step.job.expires_at for step in story.creations]
     until = max((end for end in ends if end is not None), default=0)
     if claiming.now >= until and not story.replayed_between(-1, claiming.end):
-        message = f"job {story.id} was handed out at {claiming.now}, when it had expired at {until}"
+        message = f"job {story.id} was claimed at {claiming.now}, but had expired at {until}"
         yield Violation("H7", message, (reference(story.creations[0]), reference(claiming)))
 
 
 def _early(story: Story, due: int, *steps: Step) -> Violation:
-    message = f"job {story.id} was handed out at {steps[-1].now}, but it was not due before {due}"
+    message = f"job {story.id} was claimed at {steps[-1].now}, but was not due before {due}"
     return Violation("H7", message, tuple(map(reference, steps)))

@@ -1,4 +1,4 @@
-"""H2: each claim adds one to the version and has a token of its own, in the order of real time."""
+"""H2: each claim adds one to the version and has its own token, in the order of real time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taskharbor.testing.check.stories import Lost, Stories
 
 
 def check_tokens(stories: Stories) -> Iterator[Violation]:
-    """No token is given twice, to whatever job."""
+    """No token is given twice, to any job."""
     given: dict[str, Claiming] = {}
     for story in stories.by_id.values():
         for claiming in story.claims:
@@ -21,7 +21,7 @@ def check_tokens(stories: Stories) -> Iterator[Violation]:
 
 
 def check_versions(story: Story, lost: Lost) -> Iterator[Violation]:
-    """Versions are new, in the order of real time, and without gaps that no lost reserve explains."""
+    """Versions are unique, in the order of real time, and without gaps that no lost reserve explains."""
     if len(story.leases) > 1:
         yield from _same_version(story.leases)
         yield from _order(story.leases)
@@ -29,11 +29,11 @@ def check_versions(story: Story, lost: Lost) -> Iterator[Violation]:
 
 
 def check_lost_claims(stories: Stories) -> Iterator[Violation]:
-    """Claims that nobody got were made by reserves with unknown outcomes, each up to its limit."""
+    """Claims without a reply were made by reserves with unknown outcomes, each up to its limit."""
     missing = sum(_missing(story) for story in stories.by_id.values() if not story.reborn)
     if missing > stories.lost.limits:
         yield Violation(
-            "H2", f"{missing} claims reached nobody, but reserves with unknown outcomes asked for {stories.lost.limits}"
+            "H2", f"{missing} claims have no reply, but reserves with unknown outcomes asked for {stories.lost.limits}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The whole system on virtual time, from one seed: clients, workers, keepers, settlers and the store, and every fault.
+"""The whole system on virtual time, from one seed: clients, workers, the store, and every fault.
 
     from taskharbor.testing import simulation
 

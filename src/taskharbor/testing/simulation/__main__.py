@@ -1,4 +1,4 @@
-"""`python -m taskharbor.testing.simulation`: sweep seeds, look at one, or try again what failed before."""
+"""`python -m taskharbor.testing.simulation`: sweep seeds, show one, or retry recorded failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FINE, BROKEN, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     given = _parser().parse_args(arguments)
     try:
         named(given.scenario)
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """What argparse says, which repeats what was given."""
+        """The parser's error, with passwords redacted."""
         super().error(without_passwords(message))
 
 
@@ -65,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         "--seeds", type=_seeds, default=range(100), metavar="N|FROM:TO", help="sweep these (default 100)"
     )
     which.add_argument("--seed", type=int, help="one seed: its trace in full, and the verdict")
-    which.add_argument("--again", type=Path, metavar="FOLDER", help="try the regression files of a folder again")
-    parser.add_argument("--processes", type=_positive, help="how many at a time (default: one a processor)")
+    which.add_argument("--again", type=Path, metavar="FOLDER", help="run the regression files of a folder again")
+    parser.add_argument("--processes", type=_positive, help="how many at a time (default: one per processor)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write failing seeds there as regression files")
     return parser
 
@@ -125,7 +125,7 @@ class _Sweep:
         self._executions = 0
 
     def run(self) -> int:
-        """All seeds, then the sums."""
+        """Run all seeds, then print the totals."""
         given, shown = self._given, redacted(self._given.driver)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         outcomes = sweep(given.scenario, given.seeds, given.driver, given.processes)

@@ -1,4 +1,4 @@
-"""A simulated cluster: what a scenario starts workers and clients on, and what goes wrong with them meanwhile."""
+"""A simulated cluster: a scenario starts workers and clients on it, and faults happen to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _witnessed: WeakSet[Harbor] = WeakSet()
 
 
 class Cluster:
-    """Processes around one store, from one seed. `chance` is the scenario's; `events` is the history so far."""
+    """Processes around one store, from one seed. `chance` is for the scenario; `events` is the history so far."""
 
     def __init__(self, store: Driver, seed: str, faults: Faults) -> None:
         self.faults = faults
@@ -56,8 +56,8 @@ class Cluster:
     def workers(
         self, *generations: Harbor, count: int = 1, queues: Sequence[str] | None = None, **options: Any
     ) -> None:
-        """Keep so many worker processes running. Several harbors are generations of the code: deploys go back and forth
-        between them, and end with the last. Options are those of `harbor.worker`."""
+        """Keep this many worker processes running. Several harbors are generations of the code: deploys go back and
+        forth between them, and end with the last. Options are those of `harbor.worker`."""
         for _ in range(count):
             name = f"worker{len(self._posts) + 1}"
             options = {"concurrency": 4, "lease": 10.0, "grace": 5.0, **options, "queues": queues}
@@ -67,13 +67,13 @@ class Cluster:
     def client(self, harbor: Harbor, main: Callable[[], Awaitable[Any]], name: str = "client") -> Process:
         """A process that runs this coroutine function, with the harbor connected to the simulated store.
 
-        An error that it does not catch fails the run: a client has to live with `DriverUnavailable`, as in real life.
+        An uncaught error fails the run: a client must handle `DriverUnavailable`, as in production.
         """
 
         return self.start(name, harbor, main, DriverError)
 
     def start(self, name: str, harbor: Harbor, main: Callable[[], Awaitable[Any]], *fatal: type[Exception]) -> Process:
-        """A process of any kind. An error that ends it fails the run, a store that is away only if it is `fatal`."""
+        """Start a process of any kind. An error that ends it fails the run; an unavailable store only if `fatal`."""
         self._started += 1
         process = Process(f"{name}#{self._started}")
 
@@ -96,7 +96,7 @@ class Cluster:
         return recorder
 
     async def undisturbed(self, act: Callable[[Driver], Awaitable[T]]) -> T:
-        """Do something with the store itself, past all faults and unrecorded."""
+        """Call the store directly, without faults and unrecorded."""
         return await act(self._store)
 
     def kill(self, process: Process) -> None:
@@ -106,10 +106,10 @@ class Cluster:
             process.kill()
 
     def note(self, process: Process, text: str) -> None:
-        """Write down what happens to a process."""
+        """Record what happens to a process."""
         self.events.append(Noted(process.name, self._at(), text))
 
-    # what goes on behind
+    # internals
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
         recorder = Recorder(Wire(self._lines, self._hints), process.name, _Pen(process, self.events), self._at)
@@ -147,11 +147,11 @@ class Cluster:
             self._hosts.offset = timedelta(seconds=chance.choice([0, 1, -1, 60, -60, HOUR, -HOUR]))
 
     async def calm_down(self) -> None:
-        """No more faults: lines, clocks and workers recover."""
+        """End all faults: network, clocks and workers recover."""
         self._calm = True
         for trouble in self._trouble:
             trouble.cancel()
-        if self.faults.clocks != "one":  # or what was scheduled by a clock ahead would not be due for hours
+        if self.faults.clocks != "one":  # or jobs scheduled by a clock that was ahead would not be due for hours
             self._hosts.offset = timedelta(seconds=HOUR)
         self._lines.outage.down = False
         self._hints.lost = 0.0
@@ -159,7 +159,7 @@ class Cluster:
         await asyncio.gather(*(post.settle_down() for post in self._posts))
 
     async def finish(self, limit: float) -> None:
-        """Let the workers finish everything, then write down what the store holds."""
+        """Let the workers finish everything, then record the store's contents."""
         inspect = capability(self._store, Inspect)
         for _ in range(int(limit / LOOK_EVERY)):
             counts = await inspect.counts(self.clock())
@@ -171,7 +171,7 @@ class Cluster:
 
 
 class _Pen:
-    """What a process writes the history with; the dead write nothing."""
+    """Records the history of a process; a dead one records nothing."""
 
     def __init__(self, process: Process, events: list[Event]) -> None:
         self._process = process
@@ -183,7 +183,7 @@ class _Pen:
 
 
 class _Post:
-    """Where one worker process runs, dies and is replaced."""
+    """A place for one worker process, which is replaced when it dies."""
 
     def __init__(
         self, cluster: Cluster, name: str, generations: Sequence[Harbor], options: dict[str, Any], chance: Random
@@ -220,7 +220,7 @@ class _Post:
             await act()
 
     async def _watch(self) -> None:
-        """Replace a process that ended, by whatever hand."""
+        """Replace a process that ended for any reason."""
         while True:
             await self.process.ended.wait()
             await asyncio.sleep(SHORTEST_DOWNTIME + self._chance.uniform(0, self._cluster.faults.downtime))
@@ -245,7 +245,7 @@ class _Post:
         self._stopping.set()
 
     async def settle_down(self) -> None:
-        """Whatever it was, it goes on, and the latest code runs."""
+        """Recover from any fault, with the latest code."""
         for task in self._tasks:
             task.cancel()
         self.process.resume()
@@ -271,7 +271,7 @@ async def _noted(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> An
 
 
 async def crash() -> NoReturn:
-    """What a handler calls to kill the simulated process that runs it."""
+    """Kill the simulated process that runs the calling handler."""
     process = current_process()
     if process is None:
         raise RuntimeError("crash() kills simulated processes only: there is none here")

@@ -1,4 +1,4 @@
-"""How bad it gets: the faults of one run, given by hand or drawn from its seed."""
+"""The faults of one run, given explicitly or drawn from its seed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CLOCKS: tuple[Clocks, ...] = ("one", "jumping", "engine", "skewed")
 
 class Faults(Struct, frozen=True, kw_only=True):
     """Rates are shares of calls, times are seconds. `kills`, `pauses` and `deploys` are mean times between two for each
-    worker; zero means never. What they do ends when the scenario returns: then everybody recovers.
+    worker; zero means never. All faults end when the scenario returns.
 
-    `clocks` says whose time it is: `one` right clock for all, one that jumps by up to an hour (`jumping`), the
-    `engine`'s own behind slow lines, or hosts that are off by up to an hour each (`skewed`).
+    `clocks` chooses the clock: `one` correct clock for all, one that jumps by up to an hour (`jumping`), the
+    `engine`'s own behind a slow network, or hosts that are off by up to an hour each (`skewed`).
     """
 
     delay: float = 0.01
@@ -37,7 +37,7 @@ class Faults(Struct, frozen=True, kw_only=True):
 
 
 def drawn(chance: Random) -> Faults:
-    """Faults for a seed: each kind is there or not, and more or less of it."""
+    """Random faults for a seed: each kind is present or not, at a random rate."""
 
     def some(most: float, share: float = 0.5) -> float:
         return round(chance.uniform(0, most), 4) if chance.random() < share else 0.0

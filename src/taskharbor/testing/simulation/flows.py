@@ -1,4 +1,4 @@
-"""Flows for the standard scenario: every shape and policy, and steps that check what they are given (K3, K4)."""
+"""Flows for the standard scenario: every shape and policy, and steps that check their arguments (K3, K4)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MUCH = 2**24
 POLICIES: tuple[OnFailure, ...] = ("hold", "cancel", "collect")
 TEMPERS = {"calm": 70, "slow": 12, "failing": 8, "hopeless": 7, "deadly": 3}
 Task = AsyncTask[[Any], int]
-# What a flow comes to if nothing fails: numbers, nested as the flow is.
+# The result of a flow if nothing fails: numbers, nested like the flow.
 Part = tuple[Flow[Any], Any]
 
 
 class WrongResult(AssertionError):
-    """A step, or whoever waits for a flow, was given something else than its parents came to."""
+    """A step or a caller received something else than the parents' results."""
 
 
 class Flows:
-    """The tasks that flows are made of, and flows by chance. A wrong value goes to the cluster's errors."""
+    """The tasks of flows, and random flows. A wrong value is added to the cluster's errors."""
 
     def __init__(self, harbor: Harbor, cluster: Cluster, chance: Random) -> None:
         self._cluster = cluster
@@ -60,7 +60,7 @@ class Flows:
         return self._chance.choices(shapes, [3, 4, 2, 2, 2])[0]()
 
     def check(self, came: Any, expected: Any) -> None:
-        """What a whole flow has come to."""
+        """Check the result of a whole flow."""
         if came != expected:
             self._cluster.errors.append(WrongResult(f"a flow came to {came!r} instead of {expected!r}"))
 
@@ -83,12 +83,12 @@ class Flows:
         return self._then(_grouped(parts))
 
     def _stages(self) -> Part:
-        """Two groups, the second of which waits for the first and takes nothing of it: a join stands between."""
+        """Two groups, the second of which waits for the first without taking its results: a join is put between."""
         (first, _), (second, expected) = self._side_by_side(2), self._side_by_side(2)
         return self._then((chain(first, second, on_failure=self._policy()), expected))
 
     def _diamond(self) -> Part:
-        """Two arms that take the same result, and an end that takes theirs and waits for the beginning as well."""
+        """Two arms that take the same result, and a last step that takes theirs and also waits for the first."""
         graph = Graph()
         begin, number = self._one()
         top = graph.add(begin)
@@ -110,7 +110,7 @@ class Flows:
         return chain(before[0], self._taking(before[1], number), on_failure=self._policy()), number
 
     def _taking(self, expected: Any, number: int) -> Task:
-        """A step that knows what it must be given."""
+        """A step that knows its expected argument."""
         said = {"expected": msgspec.json.encode(expected).decode(), "number": str(number), "temper": self._temper()}
         return self._link.using(headers=said)
 
@@ -136,7 +136,7 @@ class Flows:
             await crash()
 
     async def _check(self, given: Any, expected: Any) -> None:
-        """K3, K4: the results of the parents as they are nested, with a FailedStep exactly where one is not done."""
+        """K3, K4: the nested results of the parents, with a FailedStep exactly where one is not done."""
         id = current().id
         (parents,) = await self._cluster.undisturbed(lambda store: capability(store, WorkflowStore).parents([id], MUCH))
         if not all(parent.satisfied for parent in parents) or not _is_right(given, expected, iter(parents)):

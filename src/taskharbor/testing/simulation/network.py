@@ -1,4 +1,4 @@
-"""The way from simulated processes to the store: what was sent arrives, or not, whatever became of its sender."""
+"""The network between simulated processes and the store: a sent request arrives or is lost, even if its sender dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RINGING = frozenset(
 
 
 class Hints(Wrapper):
-    """Wake-up hints in the order they were asked for, some of them lost: any store has the same ones from a seed."""
+    """Wake-up hints in the order of requests, some of them lost: the same for every store with the same seed."""
 
     def __init__(self, inner: Driver, chance: Random, lost: float) -> None:
         super().__init__(inner)
@@ -37,7 +37,7 @@ class Hints(Wrapper):
         return result
 
     async def wait(self, timeout: float) -> None:
-        """Return when something may have changed, or after so many seconds."""
+        """Return when something may have changed, or after this many seconds."""
         hint = asyncio.get_running_loop().create_future()
         self._waiting.append(hint)
         await asyncio.wait([hint], timeout=timeout)
@@ -54,19 +54,19 @@ class Hints(Wrapper):
 
 
 class EngineTime(Wrapper):
-    """An engine with a clock of its own (L8): the virtual one, also if the store is a real server."""
+    """An engine with a clock of its own (L8): the virtual one, even if the store is a real server."""
 
     def __init__(self, inner: Driver, clock: Clock) -> None:
         super().__init__(inner)
         self._clock = clock
-        self.server_now = self._now  # whatever the driver inside has by that name
+        self.server_now = self._now  # even if the driver inside has a method of that name
 
     async def _now(self) -> datetime:
         return self._clock()
 
 
 class Lines(Wrapper):
-    """The lines between processes and the store: slow, stalling, losing. One for all processes of a run."""
+    """The connections between processes and the store, with delays, stalls and losses. One for a whole run."""
 
     def __init__(self, inner: Driver, chance: Random, faults: Faults) -> None:
         self.outage = Outage(inner)
@@ -86,7 +86,7 @@ class Lines(Wrapper):
         return result
 
     async def look(self, verb: str, arguments: dict[str, Any]) -> Any:
-        """A call that changes nothing of the jobs: lost or not, but without delay, to keep runs short."""
+        """A call that changes no job: it may be lost, but is never delayed, to keep runs short."""
         if self._chance.random() < self.faults.lost_requests:
             raise DriverUnavailable(f"{verb}: the request was lost")
         return await getattr(self.outage, verb)(**arguments)
@@ -104,7 +104,7 @@ class Lines(Wrapper):
 
 
 class Wire(Wrapper):
-    """The end of a line in one process: a call goes on in the network when the process dies, or stops waiting."""
+    """The client side in one process: a call continues in the network when the process dies or stops waiting."""
 
     def __init__(self, lines: Lines, hints: Hints) -> None:
         super().__init__(lines)
@@ -127,7 +127,7 @@ class Wire(Wrapper):
         return await reply
 
     async def close(self) -> None:
-        """The process lets go of its end; the store stays."""
+        """Close the process's side; the store stays open."""
 
 
 async def _carry(call: Call, reply: asyncio.Future[Any]) -> None:
@@ -136,7 +136,7 @@ async def _carry(call: Call, reply: asyncio.Future[Any]) -> None:
     except Exception as error:
         if not reply.done():
             reply.set_exception(error)
-            reply.exception()  # the process that asked may be gone
+            reply.exception()  # the calling process may be dead
     else:
         if not reply.done():
             reply.set_result(result)

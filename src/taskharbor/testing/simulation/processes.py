@@ -1,8 +1,8 @@
 """Processes that share one virtual event loop, and can be killed or stopped between any two of their steps.
 
-Everything that a process schedules carries the process in its context. The loop holds back what belongs to a dead or a
-stopped one: `kill` is kill -9 (no cleanup runs), `pause` and `resume` are SIGSTOP and SIGCONT. What a process has
-handed to the network goes on without it.
+Everything that a process schedules carries the process in its context. The loop holds back callbacks of dead and
+stopped ones: `kill` is kill -9 (no cleanup runs), `pause` and `resume` are SIGSTOP and SIGCONT. Requests that a process
+has sent go on without it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Process:
         self.ended = asyncio.Event()
 
     def start(self, main: Coroutine[Any, Any, None]) -> None:
-        """Begin."""
+        """Start the process."""
         context = copy_context()
         context.run(_process.set, self)
         loop = asyncio.get_running_loop()
@@ -42,28 +42,28 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """Nothing of it happens any more, not even cleanup."""
+        """Run nothing of it any more, not even cleanup."""
         self.alive = False
         self.ended.set()
 
     def pause(self) -> None:
-        """Hold everything of it back until `resume`."""
+        """Hold back all its callbacks until `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on, with everything that came due meanwhile, in order."""
+        """Continue, running everything that came due in the meantime, in order."""
         self.paused = False
         if self.alive:
             self.let_go()
 
     def let_go(self) -> None:
-        """Let everything happen that was held back."""
+        """Run everything that was held back."""
         held_back, self._held_back = self._held_back, []
         for step in held_back:
             step.again()
 
     def holds(self, step: _Step) -> bool:
-        """Whether a step of this process must not happen now; it is held back then."""
+        """Whether a step of this process must not run now; if so, it is held back."""
         if self.alive and not self.paused:
             return False
         self._held_back.append(step)
@@ -102,7 +102,7 @@ class _Step:
 
 
 class ProcessLoop(VirtualLoop):
-    """A virtual loop that knows whose every step is."""
+    """A virtual loop that knows the process of every step."""
 
     def __init__(self) -> None:
         super().__init__(blind=True)
@@ -110,7 +110,7 @@ class ProcessLoop(VirtualLoop):
         self._processes: list[Process] = []
 
     def end(self) -> None:
-        """Let the tasks of dead processes go on too, so that they can be cancelled and cleaned up."""
+        """Let the tasks of dead processes run again, so that they can be cancelled and cleaned up."""
         self.ending = True
         for process in self._processes:
             process.let_go()
@@ -158,7 +158,7 @@ def _outside(context: Context) -> Context:
 
 
 def outside() -> Context:
-    """A context that belongs to no process: for what happens in the network and in the store."""
+    """A context that belongs to no process, for the network and the store."""
     return _outside(copy_context())
 
 

@@ -1,4 +1,4 @@
-"""Recurring tasks for the standard scenario: every kind, generations that disagree, operators at work (N3, N4, N5)."""
+"""Recurring tasks for the standard scenario: every kind, generations that disagree, operators (N3, N4, N5)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WrongSlot(AssertionError):
 
 
 class RecurringWorkload:
-    """Recurring tasks of these kinds in one generation of the code. A job without a slot goes to the errors."""
+    """Recurring tasks of these kinds in one generation of the code. A job without a slot is added to the errors."""
 
     def __init__(self, harbor: Harbor, cluster: Cluster, kinds: Sequence[str], *, latest: bool) -> None:
         self._cluster = cluster
@@ -64,16 +64,16 @@ class RecurringWorkload:
 
 
 class Operator:
-    """Somebody who tampers with recurring tasks."""
+    """An operator who changes recurring tasks."""
 
     def __init__(self, harbor: Harbor, chance: Random, kinds: Sequence[str], *, deletes: bool) -> None:
         self._recurring = harbor.admin.recurring
         self._chance = chance
         self._kinds = kinds
-        self._deletes = deletes  # where clocks may go back, what is declared anew could begin in the past
+        self._deletes = deletes  # if clocks may go back, a new declaration could begin in the past
 
     async def act(self) -> None:
-        """Do something, or find that it cannot be done."""
+        """Perform a random action, which may be refused."""
         deeds: list[Callable[[str], Awaitable[Any]]] = [self._rest, self._change, self._run, self._make]
         if self._deletes:
             deeds.append(self._recurring.adelete)
@@ -92,7 +92,7 @@ class Operator:
         await self._recurring.achange(kind, every=self._chance.uniform(3, 15))
 
     async def _make(self, kind: str) -> None:
-        """One for a while, under a name that nobody else uses."""
+        """Create one under a unique name, and remove it later."""
         name = f"made{self._chance.getrandbits(64)}"
         await self._recurring.acreate(name, kind, **self._chance.choice(list(KINDS.values())))
         await asyncio.sleep(self._chance.uniform(0, 20))
@@ -100,7 +100,7 @@ class Operator:
 
 
 async def silence(driver: Driver) -> None:
-    """Let nothing tick any more, whatever is declared, or still on its way."""
+    """Stop all ticks, also of declarations that are still in the network."""
     store = capability(driver, Schedules)
     stored = {schedule.name: schedule for schedule in await store.schedules()}
     swaps = [
@@ -111,7 +111,7 @@ async def silence(driver: Driver) -> None:
 
 
 async def slots(driver: Driver, now: datetime) -> dict[str, list[datetime]]:
-    """The slots of every recurring task that have jobs; `WrongSlot` if one has two (N3)."""
+    """The slots with jobs of every recurring task; `WrongSlot` if one has two (N3)."""
     jobs = await capability(driver, Inspect).query(Filter(), now, MUCH)
     taken = Counter((job.headers["schedule"], job.headers["slot"]) for job in jobs if "schedule" in job.headers)
     if twice := [slot for slot, count in taken.items() if count > 1]:

@@ -1,4 +1,4 @@
-"""Running a scenario from a seed, and telling what became of it: a verdict, a trace, the way to see it again."""
+"""Runs a scenario from a seed and reports it: a verdict, a trace, the command to repeat it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLD = 40
 
 
 class Result(Struct, frozen=True):
-    """One run: its history, and what the checker says to it. `driver` is without a password."""
+    """One run: its history and the checker's report. `driver` has no password."""
 
     scenario: str
     seed: int
@@ -38,11 +38,11 @@ class Result(Struct, frozen=True):
 
     @property
     def operations(self) -> int:
-        """How many driver operations were recorded."""
+        """The number of recorded driver operations."""
         return sum(isinstance(event, Called) for event in self.events)
 
     def trace(self) -> str:
-        """The whole history, readable, the same for the same seed."""
+        """The whole history as text, the same for the same seed."""
         return readable(self.events)
 
     @property
@@ -65,7 +65,7 @@ STANDARD = "taskharbor.testing.simulation.workload:everything"
 
 
 def explain(result: Result) -> str:
-    """A failed run in words: what was broken, what happened to the jobs involved, how to see it again."""
+    """A failed run as text: the violations, the history of the jobs involved, the command to repeat it."""
     jobs = _involved(result)
     lines = [f"seed {result.seed} on {result.driver}: {len(result.report.violations)} promises broken"]
     lines += [f"  {violation}" for violation in result.report.violations[:20]]
@@ -137,12 +137,12 @@ async def _play(scenario: Scenario, store: Any, seed: int, faults: Faults, limit
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Processes die here in the middle of everything: tasks that nobody asks for their error are no news."""
+    """Ignore errors of tasks that are never awaited: processes die here at any point."""
 
 
 @contextmanager
 def _undisturbed() -> Generator[None]:
-    """No log records, which cost time; no garbage collection, which would end tasks of the dead at odd moments."""
+    """Disable logging, which costs time, and garbage collection, which would end tasks of dead processes at random."""
     logger, collecting = logging.getLogger("taskharbor"), gc.isenabled()
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,5 +1,5 @@
-"""Stores to simulate on. A real engine is called from a thread while the virtual world stands still, so that every run
-on it is as repeatable as one in memory."""
+"""Stores for simulations. A real engine is called from a thread while virtual time stands still, so that every run on
+it is as repeatable as one in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVERS = ("postgresql", "postgres")
 
 
 class Elsewhere(Wrapper):
-    """A driver that lives on the event loop of a thread; each call blocks until it has answered."""
+    """A driver on the event loop of another thread; each call blocks until it returns."""
 
     def __init__(self, inner: Driver, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(inner)
@@ -39,7 +39,7 @@ async def _awaited(call: Call) -> Any:
 
 
 def kind(driver: str) -> str:
-    """A driver's engine: what may be written down of a URL."""
+    """A driver's engine: the part of a URL that may be shown."""
     return driver.partition("://")[0]
 
 
@@ -59,8 +59,8 @@ def opened(driver: str, chance: Random) -> Generator[Driver]:
 
 
 def _own(driver: str, folder: Path) -> str:
-    """The URL of a store that nobody else sees."""
-    if driver == "sqlite":  # which need not survive a power cut
+    """The URL of a private store."""
+    if driver == "sqlite":  # it need not survive a power cut
         return f"sqlite:///{folder / 'jobs.db'}?synchronous=normal"
     if kind(driver) not in SERVERS:
         return driver
@@ -68,7 +68,7 @@ def _own(driver: str, folder: Path) -> str:
 
 
 async def _ended(driver: Driver, url: str) -> None:
-    """Leave nothing behind on a server."""
+    """Remove the schema from a server."""
     await driver.close()
     parts, options = parse(url)
     if parts.scheme in SERVERS:

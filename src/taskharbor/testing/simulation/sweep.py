@@ -1,4 +1,4 @@
-"""Many seeds, side by side in processes: progress while it runs, and every failure with its trace and its command."""
+"""Many seeds in parallel processes: progress while it runs, and every failure with its trace and its command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskharbor.testing.simulation.stores import kind
 
 
 class Outcome(Struct, frozen=True):
-    """What one seed came to; `failure` is empty if all promises held."""
+    """The outcome of one seed; `failure` is empty if all promises held."""
 
     seed: int
     operations: int
@@ -32,7 +32,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Regression(Struct, frozen=True):
-    """A seed that failed once, kept so that it is tried for ever after. Of a URL, `driver` is the engine only."""
+    """A seed that failed once, kept as a regression test. `driver` is only the engine of a URL."""
 
     scenario: str
     seed: int
@@ -41,16 +41,16 @@ class Regression(Struct, frozen=True):
 
 
 def named(scenario: str) -> Scenario:
-    """The scenario of a name such as `package.module:function`."""
+    """The scenario with a name such as `package.module:function`."""
     module, _, function = scenario.partition(":")
     found: Scenario = getattr(importlib.import_module(module), function)
     if not inspect.iscoroutinefunction(found):
-        raise ValueError("it is no async function that takes a Cluster")
+        raise ValueError("it is not an async function that takes a Cluster")
     return found
 
 
 def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
-    """Run one seed and say what it came to, whatever it was."""
+    """Run one seed and return its outcome, even if it raises."""
     try:
         result = simulate(named(scenario), seed, driver=driver)
     except Exception as error:
@@ -70,7 +70,7 @@ def _violated(result: Result) -> tuple[str, ...]:
 def sweep(
     scenario: str, seeds: Iterable[int], driver: str = "memory", processes: int | None = None
 ) -> Generator[Outcome]:
-    """Try the seeds, as many at a time as there are processors; outcomes come as they are ready."""
+    """Run the seeds, as many at a time as there are processors; outcomes are yielded as they are ready."""
     count = processes or os.cpu_count() or 1
     left = iter(seeds)
     with ProcessPoolExecutor(count, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:

@@ -1,4 +1,4 @@
-"""A history for people: one line an event, jobs and tokens by short names, times in seconds of the run."""
+"""A history as text: one line per event, jobs and tokens by short names, times in seconds of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Names:
 
 
 def readable(events: Iterable[Event], jobs: Collection[str] | None = None) -> str:
-    """The history as text; only what concerns these jobs, if any are named."""
+    """The history as text; only events of these jobs, if any are named."""
     names = _Names()
     calls: dict[tuple[str, int], Called] = {}
     lines: list[str] = []

@@ -21,7 +21,7 @@ SPAN = 60.0
 
 
 async def everything(cluster: Cluster) -> None:
-    """Some workers of two generations, some clients; faults for as long as the clients are at it."""
+    """Some workers of two generations, some clients; faults as long as the clients run."""
     chance = cluster.chance
     keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
     kinds = chance.sample(list(KINDS), chance.choice([0, 1, 1, 2]))
@@ -54,7 +54,7 @@ async def _resume(driver: Any) -> None:
 
 
 class Application:
-    """A harbor with handlers of every temper. `latest` knows a task that the older code does not."""
+    """A harbor with handlers of every behaviour. `latest` has a task that the older code does not."""
 
     def __init__(self, cluster: Cluster, keep: float, kinds: Sequence[str], *, latest: bool = False) -> None:
         self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
@@ -167,7 +167,7 @@ class Visit:
         self._operator = Operator(app.harbor, cluster.chance, kinds, deletes=deletes) if kinds else None
 
     async def act(self) -> None:
-        """All its actions, spread over the span."""
+        """Perform all its actions, spread over the span."""
         kinds: list[Callable[[], Awaitable[None]]] = [self._one, self._many, self._keyed, self._flow, self._tamper]
         weights = [5, 3, 4, 3, 3]
         if self._operator is not None:
@@ -214,7 +214,7 @@ class Visit:
         self._jobs += await self._app.harbor.aenqueue_many([step])
 
     async def _flow(self) -> None:
-        """A workflow: perhaps under a key, started by a handler, or waited for."""
+        """Enqueue a workflow; it may have a key, be started by a handler, or be waited for."""
         chance, flows = self._chance, self._app.flows
         if chance.random() < 0.2:
             self._jobs += await self._app.harbor.aenqueue_many([flows.starter.step()])

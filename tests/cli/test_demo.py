@@ -51,7 +51,7 @@ def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     for text in (
         "kill -9",
         "takes the voyage over: lease version",
-        "writes down the bell: it rings every second",
+        "stores the schedule of the bell: it rings every second",
         "goes to the dead-letter queue",
         "What to type next",
     ):

@@ -166,7 +166,9 @@ def _stopped(story: Story, told: Told) -> None:
 def _declared(story: Story, told: Told) -> None:
     """Record the first tick, from the worker that stored the schedule of the bell."""
     story.first_tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
-    story.tell(f"{told.ship.name} writes down the bell: it rings every second from {story.first_tick:%H:%M:%S} on")
+    story.tell(
+        f"{told.ship.name} stores the schedule of the bell: it rings every second from {story.first_tick:%H:%M:%S} on"
+    )
 
 
 _REACTIONS: dict[str, Callable[[Story, Told], None]] = {

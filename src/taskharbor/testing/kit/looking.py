@@ -156,7 +156,7 @@ class Looking(Cases):
 
 
 async def _read_in_pages(s: Scene, where: Filter, wanted: int) -> None:
-    """Read so many matching jobs two at a time, each once, the newest first."""
+    """Read this many matching jobs two at a time, each once, the newest first."""
     seen: list[str] = []
     for _ in range(wanted // 2 + 1):
         page = await s.look.query(where, s.now, 2, seen[-1] if seen else None)

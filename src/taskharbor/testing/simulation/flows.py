@@ -62,7 +62,7 @@ class Flows:
     def check(self, came: Any, expected: Any) -> None:
         """Check the result of a whole flow."""
         if came != expected:
-            self._cluster.errors.append(WrongResult(f"a flow came to {came!r} instead of {expected!r}"))
+            self._cluster.errors.append(WrongResult(f"a flow returned {came!r} instead of {expected!r}"))
 
     # shapes
 

@@ -128,7 +128,7 @@ def test_pause_and_resume(desk: Desk, url: str) -> None:
     assert "taskharbor recurring resume hello" in desk.good("recurring", "next", "hello", "--url", url)
     assert desk.json("recurring", "pause", "hello", "--url", url)["paused"]
     for _ in range(2):
-        assert desk.good("recurring", "resume", "hello", "--url", url).startswith("hello goes on, next 20")
+        assert desk.good("recurring", "resume", "hello", "--url", url).startswith("hello is resumed, next 20")
     assert not desk.json("recurring", "resume", "hello", "--url", url)["paused"]
 
 
@@ -143,7 +143,7 @@ def test_remove(desk: Desk, url: str) -> None:
     declare(desk, url)
     result = desk.run("recurring", "rm", "monthly", "--yes", "--json", "--url", url)
     assert (result.exit_code, json.loads(result.stdout)) == (0, {"name": "monthly", "removed": True})
-    assert "brings monthly back" in result.stderr
+    assert "stores monthly again" in result.stderr
     assert [task["name"] for task in desk.json("recurring", "ls", "--url", url)] == ["shop.poll", "shop.report"]
 
 
@@ -194,16 +194,18 @@ def test_of_a_delay_only_the_next_is_known(desk: Desk) -> None:
     """N2: and while a run goes on, not even that."""
     create(desk.url, "hello", every=3600, mode="fixed_delay")
     *_, note = desk.good("recurring", "next", "hello", "--url", desk.url).splitlines()
-    assert note == "1 hour after each run: more is known when that one has ended."
+    assert note == "1 hour after each run: the next time is known when that one has ended."
     id = desk.json("recurring", "run", "hello", "--url", desk.url)["id"]
     note = desk.good("recurring", "next", "hello", "--url", desk.url)
-    assert note == f"1 hour after each run: more is known when job {id} has ended.\n"
+    assert note == f"1 hour after each run: the next time is known when job {id} has ended.\n"
     assert "after its last run" in desk.good("recurring", "ls", "--url", desk.url)
     assert "after its last run" in desk.good("recurring", "show", "hello", "--url", desk.url)
     assert desk.json("recurring", "next", "hello", "--url", desk.url) == []
     desk.good("recurring", "pause", "hello", "--url", desk.url)
     assert "is paused" in desk.good("recurring", "next", "hello", "--url", desk.url)
-    assert desk.good("recurring", "resume", "hello", "--url", desk.url) == "hello goes on, next after its last run.\n"
+    assert (
+        desk.good("recurring", "resume", "hello", "--url", desk.url) == "hello is resumed, next after its last run.\n"
+    )
 
 
 def test_one_that_no_worker_sees_to(desk: Desk) -> None:
@@ -257,7 +259,7 @@ def test_everything_about_one(desk: Desk) -> None:
     for line in (
         "task                 shop.welcome",
         "when                 Every 10 minutes",
-        "missed ticks         are made up for, at most 5",
+        "missed ticks         are caught up, at most 5",
         "while a run goes on  the next waits for it",
         "jitter               up to 1 min",
         "declared             at run time",
@@ -268,7 +270,7 @@ def test_everything_about_one(desk: Desk) -> None:
     text = desk.good("recurring", "show", "b", "--url", desk.url)
     for line in ("cron                 @daily", "missed ticks         are left out"):
         assert line in text.splitlines()
-    assert "the next runs beside it" in text
+    assert "the next runs in parallel" in text
     assert desk.json("recurring", "show", "b", "--url", desk.url)["anchor"] is None
 
 

@@ -37,7 +37,7 @@ COLUMNS = (
 MISSED = {
     "last": "become one run",
     "skip": "are left out",
-    "all": "are made up for, at most {most:,}",
+    "all": "are caught up, at most {most:,}",
 }
 AFTER_LAST = "after its last run"
 
@@ -198,7 +198,7 @@ def _rules(task: RecurringTask) -> list[tuple[str, str | None]]:
     overlaps = "is left out" if task.when.catch_up != "all" else "waits for it"
     return [
         ("missed ticks", MISSED[task.when.catch_up].format(most=task.when.max_catch_up)),
-        ("while a run goes on", f"the next {overlaps}" if task.when.overlap == "skip" else "the next runs beside it"),
+        ("while a run goes on", f"the next {overlaps}" if task.when.overlap == "skip" else "the next runs in parallel"),
         ("jitter", f"up to {length(task.when.jitter)}" if task.when.jitter else None),
     ]
 
@@ -236,7 +236,7 @@ def _show_times(task: RecurringTask, times: Sequence[datetime], zone: ZoneInfo, 
             f"{task.name} is paused: nothing runs before `taskharbor recurring resume {quote(task.name)}`.", "yellow"
         )
     elif task.when.mode == "fixed_delay":
-        output.say(f"{task.words}: more is known when {_that_run(task)} has ended.")
+        output.say(f"{task.words}: the next time is known when {_that_run(task)} has ended.")
 
 
 def _that_run(task: RecurringTask) -> str:
@@ -290,7 +290,7 @@ def resume(name: str, as_json: bool) -> None:
     if as_json:
         output.print_json(_brief(task, now))
     else:
-        output.say(f"{task.name} goes on, next {exact(task.next_run, now) or AFTER_LAST}.")
+        output.say(f"{task.name} is resumed, next {exact(task.next_run, now) or AFTER_LAST}.")
 
 
 @recurring.command("rm")
@@ -320,7 +320,7 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     else:
         output.say(f"Removed {name}. Its jobs stay.")
     if task is not None and task.in_code:
-        click.echo(f"If code still declares it, the next worker that starts brings {name} back.", err=True)
+        click.echo(f"If code still declares it, the next worker that starts stores {name} again.", err=True)
 
 
 def _confirm(name: str, task: RecurringTask | None) -> None:

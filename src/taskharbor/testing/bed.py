@@ -287,5 +287,5 @@ def _length(method: str, by: timedelta | float) -> timedelta:
     except (OverflowError, ValueError):
         raise InvalidJob(f"{method} takes a length of time that has an end, not {by!r}") from None
     if length < timedelta():
-        raise InvalidJob(f"time goes on: {method} takes zero or more seconds, not {by!r}")
+        raise InvalidJob(f"time only moves forward: {method} takes zero or more seconds, not {by!r}")
     return length

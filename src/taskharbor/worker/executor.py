@@ -62,8 +62,8 @@ class Executor:
         outcome: Outcome = NotRegistered()
         run.begun = True
         try:
-            if (stop := run.stop) is not None:  # asked to end before its first step
-                outcome = outcomes.stopped(run, stop, task)
+            if run.stop_request is not None or run.lease.lost:  # asked to end before its first step
+                outcome = outcomes.stopped(run, task)
             elif task is not None:
                 payload = job.payload if job.workflow_id is None else await self._filled(job, task)
                 arguments = task.signature.decode(payload)

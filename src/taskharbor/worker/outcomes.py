@@ -75,9 +75,9 @@ def raised(error: BaseException, frames: TracebackType | None, run: JobRun, task
         return Failed(kind_of(broken), message_of(broken))
 
 
-def stopped(run: JobRun, stop: Stop, task: Registered | None) -> Outcome:
+def stopped(run: JobRun, task: Registered | None) -> Outcome:
     """The outcome of a run that was asked to end before its first step."""
-    return _after_stop(stop, run.job, task)
+    return _after_stop(run.stop or "shutdown", run.job, task)
 
 
 def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:

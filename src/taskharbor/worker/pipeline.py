@@ -84,11 +84,12 @@ class Pipeline:
         suspects = self._quarantine.sort(jobs, self.is_empty)
         try:
             if suspects:
-                await self._give_back([run for run in runs if run.job.id in suspects], suspects)
+                given_back = [run for run in runs if run.job.id in suspects]
+                runs = [run for run in runs if run.job.id not in suspects]
+                await self._give_back(given_back, suspects)
         finally:  # also when a stop interrupts the wait: `start` then gives them back
             for run in runs:
-                if run.job.id not in suspects:
-                    self.start(run)
+                self.start(run)
 
     async def _give_back(self, runs: Sequence[JobRun], delays: Mapping[str, float]) -> None:
         for run in runs:

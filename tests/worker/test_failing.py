@@ -471,8 +471,8 @@ async def test_a_task_that_nobody_ever_knows_ends_in_the_dlq() -> None:
 @pytest.mark.parametrize(
     ("payload", "says"),
     [
-        (b"\x00\xff", "no job payload"),
-        (b"", "no job payload"),
+        (b"\x00\xff", "not a job payload"),
+        (b"", "not a job payload"),
         (b'{"v": 1}', "args"),
         (b'{"v": 99, "args": {"number": 1}}', "version 99"),
         (b'{"v": 1, "args": {"number": "four"}}', "number"),

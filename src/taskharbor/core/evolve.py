@@ -232,6 +232,13 @@ def replayed(job: JobRecord, replay: Replay, now: datetime) -> JobRecord:
     )
 
 
+def with_key(replay: Replay, job: JobRecord) -> Replay:
+    """A replay with the key it asks for: the new one, or the job's own (Q2)."""
+    if replay.idempotency_key is not None:
+        return replay
+    return replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+
+
 def rescheduled(job: JobRecord, run_at: datetime | None, priority: int | None) -> JobRecord:
     """A ready job with a new time or priority."""
     check(Move.RESCHEDULE, job.state, READY)

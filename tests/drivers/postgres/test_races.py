@@ -427,7 +427,7 @@ def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
             await s.meets(replays[0])
 
         db = Between(s.other, "hold_ended", lambda: s.driver.settle(list(map(fail, held)), T0))
-        assert await whole(s.other, manage.delete(Between(db, "delete_needed", replay), ["a"])) == ["deleted"]
+        assert await whole(s.other, manage.delete(Between(db, "delete_below", replay), ["a"])) == ["deleted"]
         assert await replays[0] == ["missing"]
         assert (await s.state("a"), await s.keys()) == (None, [])
 

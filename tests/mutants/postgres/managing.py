@@ -27,16 +27,16 @@ def pg_dead_letter_ignores_kept(sql: str) -> str:
     return broken(sql, "CASE WHEN job.kept THEN $6 ELSE given.until END", "least($6, given.until)")
 
 
-@mutant((SQL, "delete_needed"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
+@mutant((SQL, "delete_below"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
 def pg_delete_takes_needed_parents(sql: str) -> str:
     """A parent can be deleted while a dependant waits for it."""
-    return broken(sql, "NOT edge.satisfied OR ended.state IS DISTINCT FROM 'done'", "false")
+    return broken(sql, "edge.satisfied, ended.state", "true, coalesce(ended.state, 'done')")
 
 
-@mutant((SQL, "delete_needed"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
+@mutant((SQL, "delete_below"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
 def pg_delete_takes_parents_of_the_dead(sql: str) -> str:
     """A parent can be deleted that a replay would need."""
-    return broken(sql, "ended.state IS DISTINCT FROM 'done'", "ended.state IS NULL")
+    return broken(sql, "edge.satisfied, ended.state", "edge.satisfied, 'done'::text")
 
 
 @mutant((SQL, "delete_edges"), by="test_two_that_delete_never_wait_for_each_other")
@@ -56,7 +56,7 @@ def pg_replayed_child_runs_before_its_parent(sql: str) -> str:
 @mutant((SQL, "replay"), by="test_K4_hold_waits_for_a_replay[fail]")
 def pg_replayed_parent_not_awaited(sql: str) -> str:
     """A replayed parent does not release its dependants."""
-    return broken(sql, "EXISTS (SELECT FROM harbor.edge WHERE edge.parent = $1)", "false")
+    return broken(sql, "(SELECT true FROM harbor.edge WHERE edge.parent = gone.id LIMIT 1) IS NOT NULL", "false")
 
 
 @mutant((SQL, "replay_reopen"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")

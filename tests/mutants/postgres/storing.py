@@ -107,13 +107,13 @@ def pg_all_keys_freed(sql: str) -> str:
     return broken(sql, "owner = $1", "$1::text <> ''")
 
 
-@mutant((SQL, "key_free_workflow"), by="test_X8_the_key_of_a_workflow_goes_with_its_last_record")
+@mutant((SQL, "prune_members"), by="test_X8_the_key_of_a_workflow_goes_with_its_last_record")
 def pg_workflow_key_freed_early(sql: str) -> str:
     """The key of a workflow goes with its first record."""
-    return broken(sql, "AND NOT EXISTS (SELECT FROM harbor.job WHERE job.workflow_id = keys.owner)")
+    return broken(sql, "DESC LIMIT $2", "DESC LIMIT least($2, 0)")
 
 
-@mutant((SQL, "key_hold_workflow"), by="test_the_key_of_a_workflow_goes_with_the_last_of_two_deletes")
+@mutant((SQL, "key_owned"), by="test_the_key_of_a_workflow_goes_with_the_last_of_two_deletes")
 def pg_workflow_key_not_locked(sql: str) -> str:
     """Of two that remove a record each, both leave the key behind."""
     return broken(sql, "FOR UPDATE")

@@ -53,9 +53,7 @@ def _replay(draft: Draft, replay: Replay, now: datetime) -> Replaying:
         return "not_dead"
     if replay.idempotency_key is not None:
         draft.free_key(job.idempotency_key, job.id)
-        wanted = replay
-    else:
-        wanted = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+    wanted = evolve.with_key(replay, job)
     kept = _take_key(draft, wanted, job, now)
     draft.put(evolve.replayed(job, wanted if kept else replace(wanted, idempotency_key=None, key_expires_at=None), now))
     return "replayed" if kept else "replayed_without_key"

@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.evolve import DeadLetter, Replay, with_key
 from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.line import SINCE_EVER
-from taskharbor.core.states import TERMINAL, State
+from taskharbor.core.states import State
+from taskharbor.core.steps import forget
+from taskharbor.core.steps.draft import Draft
 from taskharbor.driver import PRUNE_AGAIN, Cancellation, DeadLettering, Deletion, Replaying, Reschedule
 from taskharbor.drivers.postgres.db import Db, Row
-from taskharbor.drivers.postgres.dependants import LOOKS, nowhere, told, withdraw
+from taskharbor.drivers.postgres.dependants import told, withdraw
+from taskharbor.drivers.postgres.drafts import answered, held_states
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import text_or_none
 from taskharbor.drivers.shared.columns import STATES
@@ -23,7 +26,7 @@ UNFINISHED = ("ready", "waiting", "inflight")
 
 async def cancel(db: Db, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
     """Withdraw jobs in line, and ask the holders of inflight ones to stop (T3)."""
-    states = await _held_states(db, ids, "hold")
+    states = await held_states(db, ids, "hold")
     asked, line = _running_and_in_line(ids, states)
     if asked:
         await db.rows("cancel_request", asked, now)
@@ -46,7 +49,7 @@ def _running_and_in_line(ids: Sequence[str], states: Mapping[str, State]) -> tup
 async def dead_letter(db: Db, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
     """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
     ids = [death.id for death in deaths]
-    states = await _held_states(db, ids, "hold")
+    states = await held_states(db, ids, "hold")
     asked, line = _running_and_in_line(ids, states)
     first = {death.id: death for death in reversed(deaths)}
     if asked:
@@ -70,42 +73,16 @@ def _columns(deaths: Sequence[DeadLetter]) -> tuple[list[object], ...]:
     )
 
 
-async def _held_states(db: Db, ids: Sequence[str], name: str) -> dict[str, State]:
-    """The states of those that exist. Those that the statement of this name holds, the live or the ended ones, stay so
-    until the transaction ends."""
-    states: dict[str, State] = {}
-    left = list(dict.fromkeys(ids))
-    for _ in range(LOOKS):
-        held = {id: STATES[state] for id, state in await db.rows(name, left)}
-        states |= held
-        found = {row[0]: row[1] for row in await db.rows("states", [id for id in left if id not in states])}
-        others = {id: STATES[state] for id, state in found.items() if state is not None}
-        states |= {id: state for id, state in others.items() if (state in TERMINAL) is (name == "hold")}
-        left = [id for id in found if id not in states]  # moved at this moment
-        if not left:
-            return states
-    raise nowhere(left[0])
-
-
 async def delete(db: Db, ids: Sequence[str]) -> list[Deletion]:
-    """Remove terminal jobs that nobody needs."""
-    states = await _held_states(db, ids, "hold_ended")
-    if len(ids) > 1:
-        await db.rows("delete_hold", list(ids))
-    return [await _delete(db, id, states) for id in ids]
-
-
-async def _delete(db: Db, id: str, states: dict[str, State]) -> Deletion:
-    state = states.get(id)
-    if state is None:
-        return "missing"
-    if state not in TERMINAL:
-        return "live"
-    if await db.rows("delete_needed", id):
-        return "needed"
-    await _forget(db, await db.rows("delete", [id]))
-    del states[id]
-    return "deleted"
+    """Remove terminal jobs that no dependant needs (K3)."""
+    draft = Draft()
+    answers = await answered(db, draft, forget.delete(draft, ids))
+    if gone := [id for id, _, after in draft.jobs.changes() if after is None]:
+        await db.rows("delete", gone)
+        await db.rows("delete_edges", gone)
+    if freed := [key for key, _, after in draft.keys.changes() if after is None]:
+        await db.rows("key_remove", freed)
+    return answers
 
 
 async def _forget(db: Db, removed: Sequence[Row]) -> None:
@@ -127,15 +104,18 @@ async def replay(db: Db, replays: Sequence[Replay], now: datetime) -> list[Repla
     """Put dead or cancelled jobs back in line (Q2), each behind those of its parents that run again too (Q3)."""
     ids = [it.id for it in replays]
     await db.rows("replay_parents", ids)
-    states = await _held_states(db, ids, "hold_ended")
+    states = await held_states(db, ids, "hold_ended")
     jobs = {job.id: job for job in await get(db, ids) if job is not None}
     own = [job.idempotency_key for job in jobs.values()]
     keys = [key for key in (*own, *(it.idempotency_key for it in replays)) if key is not None]
     if keys:
         await db.rows("key_hold", list(dict.fromkeys(keys)))
-    answers: list[Replaying] = [await _replay(db, it, jobs, states, now) for it in replays]
+    rows: list[Row] = []
+    answers: list[Replaying] = [await _replay(db, it, jobs, states, rows, now) for it in replays]
     if keys:
         await db.rows("key_leave", keys)
+    if rows:
+        await db.rows("replay", *map(list, zip(*rows, strict=True)))
     again = [id for id, answer in zip(ids, answers, strict=True) if answer.startswith("replayed")]
     reopened = Counter(row[0] for row in await db.rows("replay_reopen", again)) if again else None
     if reopened:
@@ -144,22 +124,24 @@ async def replay(db: Db, replays: Sequence[Replay], now: datetime) -> list[Repla
 
 
 async def _replay(
-    db: Db, replay: Replay, jobs: Mapping[str, JobRecord], states: dict[str, State], now: datetime
+    db: Db, replay: Replay, jobs: Mapping[str, JobRecord], states: dict[str, State], rows: list[Row], now: datetime
 ) -> Replaying:
+    """Take the key of one job, and add its row to those to be written."""
     state = states.get(replay.id)
     if state is None:
         return "missing"
     if state not in (State.DLQ, State.CANCELLED):
         return "not_dead"
     job = jobs[replay.id]
-    key, expires_at = replay.idempotency_key, replay.key_expires_at
-    if key is None:
-        key, expires_at = job.idempotency_key, job.key_expires_at
-    elif job.idempotency_key is not None:
+    wanted = with_key(replay, job)
+    if replay.idempotency_key is not None and job.idempotency_key is not None:
         await db.rows("key_free", [job.id], True)
-    has_key = key is None or await _take_key(db, key, expires_at, job, replay.payload, now)
+    key, expires_at = wanted.idempotency_key, wanted.key_expires_at
+    # A job of this call may hold the key: it is not live before its row is written.
+    is_held = key is not None and any(row[2] == key for row in rows)
+    has_key = key is None or (not is_held and await _take_key(db, key, expires_at, job, replay.payload, now))
     own = (key, expires_at) if has_key else (None, None)
-    await db.rows("replay", job.id, replay.payload, *own, replay.run_at, replay.run_at or now)
+    rows.append((job.id, replay.payload, *own, replay.run_at, replay.run_at or now))
     states[replay.id] = State.READY
     return "replayed" if has_key else "replayed_without_key"
 

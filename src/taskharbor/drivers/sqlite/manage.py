@@ -8,9 +8,8 @@ from datetime import datetime
 
 import msgspec
 from apsw import Connection
-from msgspec.structs import replace
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.evolve import DeadLetter, Replay, with_key
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import digest
 from taskharbor.core.states import TERMINAL, State
@@ -127,9 +126,7 @@ def _replay(db: Connection, replay: Replay, now: int) -> Replaying:
         return "not_dead"
     if replay.idempotency_key is not None:
         _free_key(db, job)
-        wanted = replay
-    else:
-        wanted = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+    wanted = with_key(replay, job)
     kept = _take_key(db, wanted, job, now)
     key = (wanted.idempotency_key, micros_or_none(wanted.key_expires_at)) if kept else (None, None)
     run_at = micros_or_none(replay.run_at)

@@ -75,3 +75,16 @@ SELECT owner FROM harbor.keys WHERE owner = ANY ($1::text[]) ORDER BY key FOR UP
 -- The key of a workflow goes with its last record. $1 workflows
 DELETE FROM harbor.keys
 WHERE owner = ANY ($1::text[]) AND NOT EXISTS (SELECT FROM harbor.job WHERE job.workflow_id = keys.owner)
+
+-- name: key_lock
+-- Lock keys. $1 keys
+SELECT key, owner, digest, expires_at FROM harbor.keys WHERE key = ANY ($1::text[]) ORDER BY key FOR UPDATE
+
+-- name: key_owned
+-- Lock the keys of workflows: of two transactions that remove a record each, the second must see what the first
+-- removed. $1 workflows
+SELECT key, owner, digest, expires_at FROM harbor.keys WHERE owner = ANY ($1::text[]) ORDER BY key FOR UPDATE
+
+-- name: key_remove
+-- $1 keys
+DELETE FROM harbor.keys WHERE key = ANY ($1::text[])

@@ -40,15 +40,20 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS given (id,
     JOIN harbor.job USING (id)
 WHERE live.seq = job.seq AND live.token IS NOT NULL AND live.stop_requested_at IS NULL
 
--- name: delete_needed
--- Whether a dependant is not done; a dead one may be replayed, and reads the results again (K3). $1 id
-SELECT 1 FROM harbor.edge JOIN harbor.job ON job.id = edge.child LEFT JOIN harbor.ended USING (seq)
-WHERE edge.parent = $1 AND (NOT edge.satisfied OR ended.state IS DISTINCT FROM 'done') LIMIT 1
+-- name: delete_records
+-- What deleting reads of jobs. $1 ids
+SELECT id, idempotency_key, workflow_id FROM harbor.job WHERE id = ANY ($1::text[])
 
--- name: delete_hold
--- Lock the keys of jobs that are deleted one by one. $1 ids
-SELECT key FROM harbor.keys
-WHERE key = ANY (ARRAY (SELECT idempotency_key FROM harbor.job WHERE id = ANY ($1::text[]))) ORDER BY key FOR UPDATE
+-- name: delete_below
+-- The edges below jobs, with the states of dependants that have ended. LATERAL, OFFSET and LIMIT make it one index
+-- lookup per row. $1 ids
+SELECT edge.child, edge.position, given.id, edge.policy, edge.satisfied, ended.state
+FROM unnest($1::text[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT child, position, policy, satisfied FROM harbor.edge WHERE edge.parent = given.id OFFSET 0
+) AS edge
+CROSS JOIN LATERAL (SELECT seq FROM harbor.job WHERE job.id = edge.child LIMIT 1) AS job
+LEFT JOIN LATERAL (SELECT state FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1) AS ended ON true
 
 -- name: delete
 -- Delete jobs that have ended, and the keys they own. $1 ids
@@ -84,24 +89,27 @@ WITH parents AS MATERIALIZED (
 SELECT seq FROM harbor.live WHERE seq = ANY (ARRAY (SELECT seq FROM parents)) ORDER BY seq FOR UPDATE
 
 -- name: replay
--- $1 id $2 payload $3 key $4 key_expires_at $5 run_at $6 due_at
+-- $1 ids $2 payloads $3 keys $4 key_expires_at $5 run_at $6 due_at
 WITH again AS (
-    UPDATE harbor.job SET payload = coalesce($2, payload), idempotency_key = $3, key_expires_at = $4, run_at = $5,
-        expires_at = NULL, original_id = coalesce(original_id, id), replays = replays + 1
-    WHERE id = $1 RETURNING seq, priority
+    UPDATE harbor.job SET payload = coalesce(given.payload, job.payload), idempotency_key = given.key,
+        key_expires_at = given.key_expires_at, run_at = given.run_at, expires_at = NULL,
+        original_id = coalesce(job.original_id, job.id), replays = job.replays + 1
+    FROM unnest($1::text[], $2::bytea[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
+        AS given (id, payload, key, key_expires_at, run_at, due_at)
+    WHERE job.id = given.id RETURNING job.seq, job.id, job.priority, given.run_at, given.due_at
 ),
 gone AS (
-    DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq RETURNING ended.*
+    DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq
+    RETURNING ended.*, again.id, again.priority, again.run_at AS next_run_at, again.due_at AS next_due_at
 )
 INSERT INTO harbor.live (
     seq, priority, awaited, version, unmet, due_at, run_at, claimed_at, started_at, failed_at, settled_at, state, queue,
     worker, settled_token, settled_kind, last_error, failures
 )
-SELECT gone.seq, again.priority, EXISTS (SELECT FROM harbor.edge WHERE edge.parent = $1), gone.version, gone.unmet, $6, $5,
-    gone.claimed_at, gone.started_at, gone.failed_at, gone.settled_at,
-    CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END, gone.queue, gone.worker, gone.settled_token,
-    gone.settled_kind, gone.last_error, gone.failures
-FROM gone JOIN again USING (seq)
+SELECT seq, priority, (SELECT true FROM harbor.edge WHERE edge.parent = gone.id LIMIT 1) IS NOT NULL, version, unmet, next_due_at,
+    next_run_at, claimed_at, started_at, failed_at, settled_at, CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END,
+    queue, worker, settled_token, settled_kind, last_error, failures
+FROM gone
 
 -- name: replay_reopen
 -- Replayed jobs wait again for parents whose failure they had collected and that run again. These are locked: one

@@ -20,7 +20,7 @@ from taskharbor.manager import Task, TaskError, TaskManager
 
 AGENTS = ("Ada", "Bob", "Cleo")
 TASKS = 12
-LEASE = 3.0  # short, so that you need not wait for the dead; half a minute is more usual
+LEASE = 3.0  # short, so that the example runs quickly; half a minute is more usual
 
 
 def agent(url: str, name: str, notes: str, *ids: str) -> None:
@@ -35,13 +35,13 @@ def agent(url: str, name: str, notes: str, *ids: str) -> None:
                     claimed = tasks.claim(task.id, name)
                     note.write_text(f"{task.id} {claimed.claim_token}")
                     finish(tasks, claimed, name)
-                except TaskError:  # somebody else has it, or this took too long
+                except TaskError:  # another agent has it, or this took too long
                     continue
             time.sleep(0.05)
 
 
 def go_on(tasks: TaskManager, name: str, id: str, token: str) -> None:
-    """Finish what this agent was at when it was killed, if that is still its own."""
+    """Finish the task that this agent held when it was killed, if its claim is still valid."""
     try:
         claimed = tasks.claim(id, name, token=token)
         print(f"{name} goes on with {claimed.payload.decode()}", flush=True)
@@ -58,14 +58,14 @@ def finish(tasks: TaskManager, task: Task, name: str) -> None:
 
 
 def work(tasks: TaskManager, id: str, name: str) -> None:
-    """Half a second of thinking, with a heartbeat now and then: without one, others would take over."""
+    """Half a second of work with regular heartbeats: without them, other agents would take over."""
     for step in range(5):
         tasks.heartbeat(id, name, progress=step / 5)
         time.sleep(0.1)
 
 
 def kill_at_work(process: subprocess.Popen[bytes], name: str, tasks: TaskManager, ids: list[str]) -> None:
-    """Wait until the agent has a task in hand, and kill it."""
+    """Wait until the agent has claimed a task, and kill it."""
     while process.poll() is None:
         for task in map(tasks.get, ids):
             if task.status == "claimed" and task.claimed_by == name:

@@ -12,7 +12,7 @@ from taskharbor import FailedStep, Harbor, group
 
 harbor = Harbor("sqlite:///crawl.db")
 
-# A small web of our own, so that the example needs none.
+# A small built-in web, so that the example needs no network.
 PAGES = {
     "/": '<a href="/harbour">harbour</a> <a href="/tides">tides</a>',
     "/harbour": '<a href="/">home</a> <a href="/cranes">cranes</a>',
@@ -22,7 +22,7 @@ PAGES = {
 
 @harbor.task(max_attempts=2)
 async def links(page: str) -> list[str]:
-    """The links of a page; a page that is not there fails, twice."""
+    """Return the links of a page; a missing page fails, twice."""
     await asyncio.sleep(0.01)
     if page not in PAGES:
         raise LookupError(f"no page {page}")
@@ -31,7 +31,7 @@ async def links(page: str) -> list[str]:
 
 @harbor.task
 async def merge(found: list[list[str] | FailedStep]) -> dict[str, int]:
-    """How often each page is linked to, and how many pages could not be read."""
+    """Count the links to each page, and the pages that could not be read."""
     counts: dict[str, int] = {}
     for page in found:
         if isinstance(page, FailedStep):

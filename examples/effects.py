@@ -17,7 +17,7 @@ crashes = {3, 7}
 
 @harbor.task
 async def open_account(name: str) -> None:
-    """An empty account, unless there is one."""
+    """Create an empty account, unless it exists."""
     async with current().transaction() as tx:
         await tx.execute("CREATE TABLE IF NOT EXISTS account (name text PRIMARY KEY, cents bigint NOT NULL)")
         await tx.execute("INSERT INTO account VALUES ($1, 0) ON CONFLICT DO NOTHING", name)
@@ -25,7 +25,7 @@ async def open_account(name: str) -> None:
 
 @harbor.task(max_attempts=3)
 async def deposit(account: str, cents: int, number: int) -> None:
-    """Book an amount. Some runs die right before the commit: what they wrote is gone with them."""
+    """Book an amount. Some runs die right before the commit: their writes are rolled back."""
     async with current().transaction() as tx:
         await tx.execute("UPDATE account SET cents = cents + $2 WHERE name = $1", account, cents)
         if number in crashes and current().attempt == 1:
@@ -33,7 +33,7 @@ async def deposit(account: str, cents: int, number: int) -> None:
 
 
 async def main() -> None:
-    """Twenty deposits, some of them tried twice; each is booked once."""
+    """Make twenty deposits, some of them tried twice; each is booked once."""
     if not harbor.url.startswith(("postgresql://", "postgres://")):
         sys.exit("this needs PostgreSQL: set TASKHARBOR_URL=postgresql://user:password@host/database")
     await harbor.amigrate()

@@ -1,4 +1,4 @@
-"""A report for every night in Berlin, one for every month by the same task, and a poller that rests between its runs.
+"""A report for every night in Berlin, one for every month by the same task, and a poller that pauses between its runs.
 
 Run it: python examples/nightly_report.py
 In earnest: taskharbor worker nightly_report:harbor (in this folder), and look with `taskharbor recurring ls`
@@ -18,25 +18,25 @@ BERLIN = ZoneInfo("Europe/Berlin")
 looked = asyncio.Event()
 
 
-# Two schedules, one task: the lower one makes it and is named like it, the upper one needs a name of its own.
+# Two schedules, one task: the lower one creates it and shares its name, the upper one needs its own name.
 @harbor.recurring(name="monthly", cron="30 6 1 * *", tz="Europe/Berlin", arguments={"days": 30})
 @harbor.recurring(cron="0 3 * * *", tz="Europe/Berlin")
 async def nightly(days: int = 1) -> str:
     """The sales of the days before. Retried in the morning or run late, it is still for the night of its slot."""
     job = current()
-    until = (job.slot or job.record.created_at).astimezone(BERLIN).date()  # no slot if somebody enqueued it
+    until = (job.slot or job.record.created_at).astimezone(BERLIN).date()  # no slot if it was enqueued by hand
     return f"sales from {until - timedelta(days=days)} to {until - timedelta(days=1)}"
 
 
 @harbor.recurring(every=timedelta(seconds=1), mode="fixed_delay")
 async def poll() -> None:
-    """Look for new orders, a second after the look before has ended: slow ones never pile up."""
+    """Poll for new orders, a second after the last poll has ended: slow polls never pile up."""
     await asyncio.sleep(0.1)
     looked.set()
 
 
 async def show_plan() -> None:
-    """What runs when, in words and by the clock on the wall in Berlin."""
+    """Print what runs when, in words and in Berlin time."""
     for task in await harbor.admin.recurring.alist():
         at = "" if task.next_run is None else f", next {task.next_run.astimezone(BERLIN):%Y-%m-%d %H:%M:%S%z}"
         print(f"{task.name}: {task.words}{at}")
@@ -54,7 +54,7 @@ async def show_changes_of_clocks() -> None:
 async def main() -> None:
     """An operator's view of it, and the next report now."""
     async with harbor.open(), harbor.worker():
-        await looked.wait()  # a worker that starts writes down what is declared, and then sees to it
+        await looked.wait()  # a starting worker stores the declared schedules, then runs them
         looked.clear()
         await show_plan()
         await show_changes_of_clocks()

@@ -1,4 +1,4 @@
-"""An order goes through a pipeline; one step fails for good, is mended, and its replay lets the rest go on.
+"""An order goes through a pipeline; one step fails for good, is fixed, and its replay lets the rest continue.
 
 Run it: python examples/orders.py
 """
@@ -15,7 +15,7 @@ stock = {"anchor": 0}
 
 @harbor.task
 async def price(item: str, pieces: int) -> dict[str, int | str]:
-    """The order with its price."""
+    """Return the order with its price."""
     return {"item": item, "pieces": pieces, "cents": 4200 * pieces}
 
 
@@ -35,7 +35,7 @@ async def invoice(order: dict[str, int | str], *, currency: str) -> str:
 
 
 async def main() -> None:
-    """See it fail, mend it, and see it go on where it stopped."""
+    """Show it fail, fix the cause, and show it continue where it stopped."""
     async with harbor.open():
         run = await chain(price.step("anchor", 2), pick).then(invoice, currency="EUR").aenqueue()
         await harbor.adrain()

@@ -105,9 +105,9 @@ def test_a_signal_while_the_application_is_imported(desk: Desk) -> None:
 
 
 def test_it_listens_to_the_queues_it_is_told(desk: Desk) -> None:
-    """C: --queues."""
+    """C: --queues, also several times."""
     other, mine = desk.enqueue("shop.welcome", "user_id=1"), desk.enqueue("shop.explode", "text=x")
-    with desk.process("worker", "shop", "--queues", "default=3,spare=1", "--log-level", "debug") as worker:
+    with desk.process("worker", "shop", "-Q", "default=3", "-Q", "spare=1", "--log-level", "debug") as worker:
         assert "works on default, spare" in worker.says("worker.started")
         assert f"job={mine} " in worker.says("job.dead")
         worker.signal(signal.SIGTERM)

@@ -350,7 +350,7 @@ async def swaps_compare_with_the_beginning(
 @mutant((MemoryDriver, "swap_schedules"), by="test_D13_a_waiter_is_woken_by_the_job_of_a_schedule")
 async def ticks_wake_nobody(swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime) -> Any:
     """The job of a tick waits until a worker looks by itself."""
-    with mock.patch.object(driver._work, "ring"):
+    with mock.patch.object(driver._work, "wake"):
         return await swap_schedules(driver, swaps, now)
 
 

@@ -28,7 +28,12 @@ CLOSE_PATIENCE = 5.0
 @click.command()
 @click.argument("application", required=False, metavar="[MODULE:HARBOR]")
 @click.option(
-    "-Q", "--queues", "queue_list", metavar="NAMES", help="a,b or with weights a=3,b=1. Default: the tasks' own."
+    "-Q",
+    "--queues",
+    "queue_lists",
+    multiple=True,
+    metavar="NAMES",
+    help="a,b or with weights a=3,b=1; may be given several times. Default: the tasks' own.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Jobs at a time.")
 @time_option("--lease", "How long a job's lease lasts without a heartbeat.", "30s")
@@ -45,7 +50,7 @@ CLOSE_PATIENCE = 5.0
 @target_options
 def worker(
     application: str | None,
-    queue_list: str | None,
+    queue_lists: tuple[str, ...],
     concurrency: int,
     lease: float,
     grace: float,
@@ -62,7 +67,7 @@ def worker(
     place.app = application or place.app
     if place.spec() is None:
         raise click.UsageError("name the application: `taskharbor worker shop:harbor`, or app in [tool.taskharbor]")
-    names = queues(queue_list)
+    names = queues(",".join(queue_lists) if queue_lists else None)
     if reloading:
         sys.exit(reload.supervise([word for word in sys.argv[1:] if word != "--reload"], log_level))
     loop_factory = _uvloop() if uvloop else None

@@ -50,7 +50,7 @@ class KvDriver(MemoryDriver):
     async def pause(self, queue: str, paused: bool) -> None:
         with self._step() as store:
             store.pause(queue, paused)
-        self._work.ring()
+        self._work.wake()
 
     async def schedules(self) -> list[Schedule]:
         with self._step() as store:
@@ -60,5 +60,5 @@ class KvDriver(MemoryDriver):
     async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
         with self._step() as store:
             answers: list[bool | JobExists] = store.swap_schedules(swaps, now)
-        self._work.ring()
+        self._work.wake()
         return answers

@@ -167,7 +167,7 @@ def test_a_bookmark_that_ends_while_a_claim_is_on_its_way(url: str) -> None:
         async with opened(url) as driver:
             await put(driver, *line(0, 1000))
             await claim(driver, BUSY)
-            lot = await driver._pool.lot()
+            lot = await driver._pool.loop_pool()
             for _ in range(pool.PER_LOOP):
                 await lot.workers.acquire()
             waiting = asyncio.ensure_future(claim(driver, 10))

@@ -63,7 +63,7 @@ class World:
 
     def sessions(self) -> set[int]:
         """Those of the lines that are open and idle."""
-        connections = [it.connection for lot in self.far._pool._lots.values() for it in lot.idle]
+        connections = [it.connection for lot in self.far._pool._loop_pools.values() for it in lot.idle]
         open_now = {it.get_server_pid() for it in connections if not it.is_closed()}
         self._sessions |= open_now
         return open_now
@@ -82,7 +82,7 @@ class World:
 
     async def noticed(self) -> None:
         """Wait until the driver knows that its idle lines were cut."""
-        lots = list(self.far._pool._lots.values())
+        lots = list(self.far._pool._loop_pools.values())
         while any(not it.connection.is_closed() for lot in lots for it in lot.idle):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -108,7 +108,7 @@ def database(postgres: PostgresServer) -> str:
 def url(postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A new store. Every commit tells of itself: bytes that come a moment later would not be where they are counted."""
     monkeypatch.setattr(listen, "MOMENT", 0.0)
-    monkeypatch.setattr(listen.Teller, "owe", lambda *_: None)
+    monkeypatch.setattr(listen.Notifier, "defer", lambda *_: None)
     return postgres.url(database, namespace=f"lines_{next(numbers)}", migrate="true")
 
 

@@ -23,7 +23,7 @@ from taskharbor.driver import Group
 from taskharbor.drivers import from_url
 from taskharbor.drivers.postgres import listen
 from taskharbor.drivers.postgres.driver import PostgresDriver
-from taskharbor.drivers.postgres.listen import COURTESY, MOMENT, Teller
+from taskharbor.drivers.postgres.listen import COURTESY, MOMENT, Notifier
 from taskharbor.errors import DriverUnavailable
 from taskharbor.testing import ProxyThread, run
 
@@ -109,7 +109,7 @@ class TestHearing:
                 [job] = await there.reserve(["q"], T, timedelta(seconds=30), 1, "w")
                 assert job.lease is not None
                 await listening(here)
-                await there._teller.close()  # what was told by now is about the enqueue
+                await there._notifier.close()  # what was told by now is about the enqueue
                 waiting = await waiter(here)
                 done: Transition = Ack(id="first", token=job.lease.token, keep_until=T)
                 if what == "a put-back":
@@ -340,10 +340,10 @@ async def _ear(url: str) -> tuple[Any, asyncio.Queue[str]]:
     return connection, heard
 
 
-class TestTeller:
+class TestNotifier:
     """The rule itself, in virtual time."""
 
-    def told(self, story: Callable[[Teller, list[float]], Coroutine[Any, Any, None]]) -> list[float]:
+    def told(self, story: Callable[[Notifier, list[float]], Coroutine[Any, Any, None]]) -> list[float]:
         """When notifications went out by themselves, those with a commit as negative numbers."""
         times: list[float] = []
 
@@ -352,28 +352,28 @@ class TestTeller:
 
         async def play() -> None:
             start = asyncio.get_running_loop().time()
-            await story(Teller(notify), times)
+            await story(Notifier(notify), times)
             times[:] = [round(time - start, 6) for time in times]
 
         run(play())
         return times
 
     def test_a_commit_in_a_quiet_moment_tells_itself(self) -> None:
-        async def story(teller: Teller, _: list[float]) -> None:
+        async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(3):
-                with teller.about("c") as tell:
+                with notifier.about("c") as tell:
                     assert tell == "c"
                 await asyncio.sleep(MOMENT)
 
         assert self.told(story) == []
 
     def test_those_behind_it_are_told_together_at_the_end_of_the_moment(self) -> None:
-        async def story(teller: Teller, _: list[float]) -> None:
+        async def story(notifier: Notifier, _: list[float]) -> None:
             for number in range(5):
-                with teller.about("c") as tell:
+                with notifier.about("c") as tell:
                     assert (tell is None) == (number > 0)
                 await asyncio.sleep(MOMENT / 10)
-            with teller.about("other") as tell:
+            with notifier.about("other") as tell:
                 assert tell == "other"
             await asyncio.sleep(1)
 
@@ -382,10 +382,10 @@ class TestTeller:
     def test_a_slow_commit_is_told_after_it(self) -> None:
         """It began in the moment of another and ended long after: the last word comes behind its commit."""
 
-        async def story(teller: Teller, _: list[float]) -> None:
-            with teller.about("c"):
+        async def story(notifier: Notifier, _: list[float]) -> None:
+            with notifier.about("c"):
                 pass
-            with teller.about("c") as tell:
+            with notifier.about("c") as tell:
                 assert tell is None
                 await asyncio.sleep(5 * MOMENT)
             await asyncio.sleep(1)
@@ -395,10 +395,10 @@ class TestTeller:
     def test_an_error_may_have_been_a_commit(self) -> None:
         """X3: it is told as well."""
 
-        async def story(teller: Teller, _: list[float]) -> None:
-            with teller.about("c"):
+        async def story(notifier: Notifier, _: list[float]) -> None:
+            with notifier.about("c"):
                 pass
-            with pytest.raises(DriverUnavailable), teller.about("c"):
+            with pytest.raises(DriverUnavailable), notifier.about("c"):
                 raise DriverUnavailable("the reply was lost")
             await asyncio.sleep(1)
 
@@ -407,12 +407,12 @@ class TestTeller:
     def test_those_before_a_commit_that_failed_are_told(self) -> None:
         """It should have told of them."""
 
-        async def story(teller: Teller, _: list[float]) -> None:
+        async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(2):
-                with teller.about("c"):
+                with notifier.about("c"):
                     pass
             await asyncio.sleep(MOMENT)
-            with pytest.raises(DriverUnavailable), teller.about("c"):
+            with pytest.raises(DriverUnavailable), notifier.about("c"):
                 raise DriverUnavailable("nothing was stored")
             await asyncio.sleep(1)
 
@@ -422,9 +422,9 @@ class TestTeller:
         """The first commit after each moment says it for all before it."""
         told: list[float] = []
 
-        async def story(teller: Teller, _: list[float]) -> None:
+        async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(50):
-                with teller.about("c") as tell:
+                with notifier.about("c") as tell:
                     await asyncio.sleep(MOMENT / 10)
                 if tell is not None:
                     told.append(asyncio.get_running_loop().time())
@@ -435,11 +435,11 @@ class TestTeller:
         assert all(later - earlier >= 0.9 * MOMENT for earlier, later in pairwise(told))
 
     def test_closing_tells_at_once(self) -> None:
-        async def story(teller: Teller, _: list[float]) -> None:
+        async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(2):
-                with teller.about("c"):
+                with notifier.about("c"):
                     pass
-            await teller.close()
+            await notifier.close()
             await asyncio.sleep(1)
 
         assert self.told(story) == [0.0]

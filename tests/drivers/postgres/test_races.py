@@ -268,9 +268,9 @@ def test_a_dependant_hears_of_a_whole_batch_at_once(play: Play, result: bytes | 
         await s.driver.enqueue([group(*map(job, members), child("c", *members))], T0)
         held = await s.claim(*members)
         acks = [ack(it, keep_until=KEEP + timedelta(seconds=place), result=result) for place, it in enumerate(held)]
-        db, habit = Between(s.third), settle.Habit()
+        db, hint = Between(s.third), settle.SettleHint()
         for some in (acks[:10], acks[10:]):
-            assert await settle.settle(db, some, T0, habit=habit) == ["ok"] * 10
+            assert await settle.settle(db, some, T0, hint=hint) == ["ok"] * 10
         ends = "settle_ended" if result else "settle_done"
         told = [ends, "dependants", "dependants_release", "dependants_satisfy"]
         assert db.asked == ([] if result else [ends]) + told * 2  # the second time it is expected
@@ -349,11 +349,11 @@ def test_a_settle_that_a_heartbeat_overtakes_is_written(play: Play, kind: str) -
         [held] = await s.claim("a")
         report = Report("a", token_of(held))
         db = Between(s.third, after, lambda: s.driver.extend_lease([report], at(29), LEASE))
-        habit = settle.Habit()
-        habit.waited_for = True  # or there would be a second try before it asks
-        assert await settle.settle(db, [transition(held)], at(31), habit=habit) == ["ok"]
+        hint = settle.SettleHint()
+        hint.waited_for = True  # or there would be a second try before it asks
+        assert await settle.settle(db, [transition(held)], at(31), hint=hint) == ["ok"]
         assert await s.state("a") is state
-        assert not habit.waited_for or kind != "plain"
+        assert not hint.waited_for or kind != "plain"
 
     play(act)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskharbor.drivers.sqlite import watch
-from taskharbor.drivers.sqlite.watch import KernelWatch, Lookout
+from taskharbor.drivers.sqlite.watch import CommitWatcher, KernelWatch
 
 LONG = 30
 
@@ -35,23 +35,23 @@ def test_the_kernel_tells_of_one_write_per_asking(tmp_path: Path) -> None:
 
 def test_without_a_watch_the_thread_looks_every_few_milliseconds(tmp_path: Path) -> None:
     """D13 (WaitForWork): a file that cannot be watched falls back to looking, and never to spinning."""
-    lookout = Lookout(tmp_path / "there is no such file", lambda: None)
-    assert lookout.should_look()
-    assert lookout.nap() == watch.POLL_EVERY
-    lookout.close()
+    watcher = CommitWatcher(tmp_path / "there is no such file", lambda: None)
+    assert watcher.should_look()
+    assert watcher.poll_interval() == watch.POLL_EVERY
+    watcher.close()
 
 
 def test_news_make_it_look_often_for_a_moment(tmp_path: Path) -> None:
     """D13 (WaitForWork): the commit is seen a little after the writing, so it looks again and again until found."""
     log = tmp_path / "log"
     log.write_bytes(b"")
-    lookout = Lookout(log, lambda: None)
-    lookout.should_look()
-    quiet = lookout.nap()
-    lookout.told()
-    assert lookout.should_look()
-    assert lookout.nap() <= min(quiet, watch.POLL_EVERY)
-    lookout.found()
-    assert lookout.should_look()
-    assert lookout.nap() == quiet
-    lookout.close()
+    watcher = CommitWatcher(log, lambda: None)
+    watcher.should_look()
+    quiet = watcher.poll_interval()
+    watcher.told()
+    assert watcher.should_look()
+    assert watcher.poll_interval() <= min(quiet, watch.POLL_EVERY)
+    watcher.found()
+    assert watcher.should_look()
+    assert watcher.poll_interval() == quiet
+    watcher.close()

@@ -40,9 +40,9 @@ from taskharbor.driver import (
     WorkerRecord,
     WorkflowCounts,
 )
-from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
+from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import DriverClosed, DriverForked, JobExists, LeaseError, UnknownDependency
 
 TallyKey = tuple[datetime, str, str, str]
@@ -65,8 +65,8 @@ class MemoryDriver:
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
-        self._work = Bell()
-        self._ends = Bell()
+        self._work = Wakeup()
+        self._ends = Wakeup()
 
     @contextmanager
     def _step(self) -> Generator[Store]:
@@ -81,7 +81,7 @@ class MemoryDriver:
         with self._step() as store:
             results = [store.enqueue(group, now) for group in groups]
         if any(is_news(group.jobs) for group in groups):
-            self._work.ring()
+            self._work.wake()
         return results
 
     async def reserve(
@@ -107,15 +107,15 @@ class MemoryDriver:
         with self._step() as store:
             verdicts: list[Verdict] = [store.settle(to, now) for to in transitions]
             self._count([to for to, verdict in zip(transitions, verdicts, strict=True) if verdict == "ok"], now)
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
         return verdicts
 
     async def close(self) -> None:
         with self._lock:
             self._closed = True
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
 
     # Inspect
 
@@ -154,15 +154,15 @@ class MemoryDriver:
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         with self._step() as store:
             results = store.cancel(ids, now, keep_until)
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
         return results
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
         with self._step() as store:
             results = store.dead_letter(deaths, now)
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
         return results
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
@@ -172,19 +172,19 @@ class MemoryDriver:
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         with self._step() as store:
             results = store.replay(replays, now)
-        self._work.ring()
+        self._work.wake()
         return results
 
     async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
         with self._step() as store:
             results = [store.reschedule(change) for change in changes]
-        self._work.ring()
+        self._work.wake()
         return results
 
     async def pause(self, queue: str, paused: bool) -> None:
         with self._step() as store:
             (store.paused.add if paused else store.paused.discard)(queue)
-        self._work.ring()
+        self._work.wake()
 
     # Maintain
 
@@ -192,8 +192,8 @@ class MemoryDriver:
         with self._step() as store:
             swept = store.sweep(now, keep_until, limit)
         if swept:
-            self._work.ring()
-            self._ends.ring()
+            self._work.wake()
+            self._ends.wake()
         return swept
 
     async def prune(self, now: datetime, limit: int) -> int:
@@ -242,7 +242,7 @@ class MemoryDriver:
         with self._step() as store:
             verdicts = [self._swap(store, swap, now) for swap in swaps]
         if any(swap.job is not None for swap in swaps):
-            self._work.ring()
+            self._work.wake()
         return verdicts
 
     def _swap(self, store: Store, swap: Swap, now: datetime) -> bool | JobExists:

@@ -70,7 +70,7 @@ class OwnDb:
         await self.connection.copy_records_to_table(table, schema_name=self._schema, columns=columns, records=rows)
 
 
-class GuestDb(OwnDb):
+class JoinedDb(OwnDb):
     """A connection of the caller's. It lives on, so what is cut short is undone; if that fails the connection ends, for
     a server answers the commit of a transaction that went wrong as if all were well, and writes nothing."""
 

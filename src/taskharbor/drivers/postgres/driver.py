@@ -37,7 +37,6 @@ from taskharbor.driver import (
     WorkerRecord,
     WorkflowCounts,
 )
-from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.postgres import (
     enqueue,
     inspection,
@@ -52,11 +51,12 @@ from taskharbor.drivers.postgres import (
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import failure
-from taskharbor.drivers.postgres.listen import Listener, Teller
+from taskharbor.drivers.postgres.listen import Listener, Notifier
 from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
 from taskharbor.drivers.postgres.steps import Step, Steps
-from taskharbor.drivers.postgres.within import Home, guest
+from taskharbor.drivers.postgres.within import Location, joined
+from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import JobExists, LeaseError
 
 R = TypeVar("R")
@@ -75,15 +75,15 @@ class PostgresDriver:
         self._pool, self._lent = Pool(login), Pool(login, transactions.PER_LOOP, lends=True)
         self._callers, self._workers = Steps(self._pool), Steps(self._pool, works=True)
         self._lent_blocking = transactions.BlockingPool(login)
-        self._bookmarks, self._habit = Bookmarks(), settle.Habit()
+        self._bookmarks, self._settle_hint = Bookmarks(), settle.SettleHint()
         self._work_channel = f"{login.schema}_work"
         self._listener = None if login.pooled else Listener(login, self._work_channel, self._ring)
         self._begin()
-        self._home = Home(login.database or "", login.schema, self._work_channel)
+        self._location = Location(login.database or "", login.schema, self._work_channel)
 
     def _begin(self) -> None:
-        self._work, self._ends = Bell(), Bell()
-        self._teller = Teller(lambda channel: self._callers.read(lambda db: db.rows("notify", channel)))
+        self._work, self._ends = Wakeup(), Wakeup()
+        self._notifier = Notifier(lambda channel: self._callers.read(lambda db: db.rows("notify", channel)))
         _drivers.add(self)
 
     def renew(self) -> None:
@@ -93,7 +93,7 @@ class PostgresDriver:
         self._begin()
 
     def _ring(self) -> None:
-        self._work.ring()
+        self._work.wake()
 
     @classmethod
     async def open(cls, login: Login, *, migrates: bool = False) -> PostgresDriver:
@@ -104,7 +104,7 @@ class PostgresDriver:
                 await schema.migrate(login)
             async with driver._pool.connection() as db, db.transaction():
                 await schema.check(db.connection, login)
-                driver._home = await transactions.home(db, login, driver._work_channel)
+                driver._location = await transactions.location(db, login, driver._work_channel)
         except BaseException as error:
             await driver.close()
             if isinstance(error, Exception) and (ours := failure(error, login)) is not error:
@@ -118,9 +118,9 @@ class PostgresDriver:
         whole = not enqueue.is_one_step(groups)
         if not any(is_news(group.jobs) for group in groups):
             return await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, None), whole=whole)
-        with self._teller.about(self._work_channel) as tell:
+        with self._notifier.about(self._work_channel) as tell:
             results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
-        self._work.ring()
+        self._work.wake()
         return results
 
     async def reserve(
@@ -159,39 +159,39 @@ class PostgresDriver:
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
         stirred: list[bool] = []
         verdicts = await self._workers.write(
-            lambda db: settle.settle(db, transitions, now, lambda: stirred.append(True), self._habit), whole=False
+            lambda db: settle.settle(db, transitions, now, lambda: stirred.append(True), self._settle_hint), whole=False
         )
         if stirred:
-            self._teller.owe(self._work_channel)
-        self._work.ring()
-        self._ends.ring()
+            self._notifier.defer(self._work_channel)
+        self._work.wake()
+        self._ends.wake()
         return verdicts
 
     async def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        await self._teller.close()
+        await self._notifier.close()
         await self._pool.close()
         await self._lent.close()
         self._lent_blocking.close()
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
 
     # Within
 
     def within(self, tx: object) -> Transaction:
         self._pool.check()
-        return guest(tx, self._home)
+        return joined(tx, self._location)
 
     def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
-        return transactions.awaited(self._lent, self._home, self._committed)
+        return transactions.awaited(self._lent, self._location, self._committed)
 
     def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
-        return self._lent_blocking.transaction(self._home, self._committed)
+        return self._lent_blocking.transaction(self._location, self._committed)
 
     def _committed(self) -> None:
-        self._work.ring()
-        self._ends.ring()
+        self._work.wake()
+        self._ends.wake()
 
     # Inspect
 
@@ -214,12 +214,12 @@ class PostgresDriver:
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         results = await self._told(lambda db: manage.cancel(db, ids, now, keep_until))
-        self._ends.ring()
+        self._ends.wake()
         return results
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
         results = await self._told(lambda db: manage.dead_letter(db, deaths, now))
-        self._ends.ring()
+        self._ends.wake()
         return results
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
@@ -243,9 +243,9 @@ class PostgresDriver:
                 await db.rows("notify", tell)
             return result
 
-        with self._teller.about(self._work_channel) as tell:
+        with self._notifier.about(self._work_channel) as tell:
             result = await self._callers.write(and_tell)
-        self._work.ring()
+        self._work.wake()
         return result
 
     # Maintain
@@ -253,9 +253,9 @@ class PostgresDriver:
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         swept = await self._workers.write(lambda db: manage.sweep(db, now, keep_until, limit))
         if swept:
-            self._work.ring()
-            self._ends.ring()
-            self._teller.owe(self._work_channel)
+            self._work.wake()
+            self._ends.wake()
+            self._notifier.defer(self._work_channel)
         return swept
 
     async def prune(self, now: datetime, limit: int) -> int:

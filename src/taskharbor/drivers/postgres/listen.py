@@ -129,7 +129,7 @@ class Listener:
         self._ring()
 
 
-class Teller:
+class Notifier:
     """Tells of commits by `notify(channel)`: with the commit itself, or at the end of the moment that began with one.
 
     What is told later is told after its commit, so the last commit of a burst is never told too early. The next commit
@@ -140,25 +140,25 @@ class Teller:
         self._notify = notify
         self._lock = threading.Lock()
         self._told: dict[str, float] = {}
-        self._owed: set[str] = set()
+        self._deferred: set[str] = set()
         self._payers: dict[str, asyncio.Task[None]] = {}
 
     @contextmanager
     def about(self, channel: str) -> Generator[str | None]:
         """Around a commit: the channel if the commit is to tell it, None if somebody does so afterwards."""
-        owed = channel in self._owed
+        deferred = channel in self._deferred
         if self._is_quiet(channel):
             try:
                 yield channel
             except BaseException:
-                if owed:  # by those before it
-                    self.owe(channel)
+                if deferred:  # by those before it
+                    self.defer(channel)
                 raise
             return
         try:
             yield None
         finally:  # also after an error, because it may have been committed
-            self.owe(channel)
+            self.defer(channel)
 
     def _is_quiet(self, channel: str) -> bool:
         """Whether nobody told it just now; from now on somebody did."""
@@ -167,13 +167,13 @@ class Teller:
             if time < self._told.get(channel, -MOMENT) + MOMENT:
                 return False
             self._told[channel] = time
-            self._owed.discard(channel)
+            self._deferred.discard(channel)
             return True
 
-    def owe(self, channel: str) -> None:
+    def defer(self, channel: str) -> None:
         """See to it that a commit is told that was just made."""
         with self._lock:
-            self._owed.add(channel)
+            self._deferred.add(channel)
             payer = self._payers.get(channel)
             if payer is None or payer.get_loop().is_closed():
                 self._payers[channel] = asyncio.get_running_loop().create_task(self._pay(channel))
@@ -189,10 +189,10 @@ class Teller:
                 self._retire(channel)
 
     def _is_owed(self, channel: str) -> bool:
-        with self._lock:  # in one step: whoever owes from now on finds nobody who pays
-            if channel not in self._owed:
+        with self._lock:  # in one step: a notification deferred from now on finds no flush under way
+            if channel not in self._deferred:
                 self._retire(channel)
-            return channel in self._owed
+            return channel in self._deferred
 
     def _retire(self, channel: str) -> None:
         if self._payers.get(channel) is asyncio.current_task():
@@ -200,18 +200,18 @@ class Teller:
 
     async def _tell(self, channel: str) -> None:
         with self._lock:
-            self._owed.discard(channel)
+            self._deferred.discard(channel)
             self._told[channel] = asyncio.get_running_loop().time()
         try:
             await self._notify(channel)
         except HarborError:
             pass  # a hint that is missed costs a poll
         except asyncio.CancelledError:
-            self._owed.add(channel)
+            self._deferred.add(channel)
             raise
 
     async def close(self) -> None:
-        """Tell what is owed, if that can be done at once."""
+        """Tell what is deferred, if that can be done at once."""
         here = asyncio.get_running_loop()
         payers = [task for task in list(self._payers.values()) if task.get_loop() is here]
         for task in payers:
@@ -219,5 +219,5 @@ class Teller:
         await asyncio.gather(*payers, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_WITHIN):
-                for channel in list(self._owed):
+                for channel in list(self._deferred):
                     await self._tell(channel)

@@ -26,7 +26,7 @@ PER_LOOP = 4
 ANSWER_WITHIN = 60.0
 
 
-class Lot:
+class LoopPool:
     """The connections of one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: int) -> None:
@@ -89,7 +89,7 @@ class Pool:
         self.login = login
         self.lends = lends
         self._per_loop = per_loop
-        self._lots: WeakKeyDictionary[asyncio.AbstractEventLoop, Lot] = WeakKeyDictionary()
+        self._loop_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictionary()
         self._tenants: dict[int, AsyncGenerator[None]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -104,46 +104,46 @@ class Pool:
         if self._closed:
             raise DriverClosed("this postgres driver was closed")
 
-    def connection(self, *, works: bool = False) -> Taken:
+    def connection(self, *, works: bool = False) -> Checkout:
         """A connection for one step, `async with`; what `works` waits only for its like."""
-        return Taken(self, works)
+        return Checkout(self, works)
 
-    async def connect(self, lot: Lot) -> OwnDb:
+    async def connect(self, loop_pool: LoopPool) -> OwnDb:
         """A new one."""
         connection = await self.login.connect(lent=self.lends)
-        lot.open.add(connection)
+        loop_pool.open.add(connection)
         return OwnDb(connection, self.login.schema)
 
-    async def lot(self) -> Lot:
+    async def loop_pool(self) -> LoopPool:
         """That of the running loop."""
         loop = asyncio.get_running_loop()
-        lot = self._lots.get(loop)
-        return lot if lot is not None else await self._new_lot(loop)
+        loop_pool = self._loop_pools.get(loop)
+        return loop_pool if loop_pool is not None else await self._new_loop_pool(loop)
 
-    async def _new_lot(self, loop: asyncio.AbstractEventLoop) -> Lot:
+    async def _new_loop_pool(self, loop: asyncio.AbstractEventLoop) -> LoopPool:
         with self._lock:
-            lot = self._lots.get(loop)
-            if lot is not None:
-                return lot
-            lot = self._lots[loop] = Lot(loop, self._per_loop)
-        tenant = self._tenants[id(loop)] = self._tenancy(loop, lot)
+            loop_pool = self._loop_pools.get(loop)
+            if loop_pool is not None:
+                return loop_pool
+            loop_pool = self._loop_pools[loop] = LoopPool(loop, self._per_loop)
+        tenant = self._tenants[id(loop)] = self._tenancy(loop, loop_pool)
         await anext(tenant)
-        return lot
+        return loop_pool
 
-    async def _tenancy(self, loop: asyncio.AbstractEventLoop, lot: Lot) -> AsyncGenerator[None]:
+    async def _tenancy(self, loop: asyncio.AbstractEventLoop, loop_pool: LoopPool) -> AsyncGenerator[None]:
         """Ends when its loop shuts its generators down: the last moment at which connections can be closed there."""
         try:
             yield
         finally:
-            lot.clear()
+            loop_pool.clear()
             self._tenants.pop(id(loop), None)
 
     def renew(self) -> None:
         """In a forked child: begin anew, and lose what was inherited. It must not even be collected as garbage, which
         would take the parent's sockets out of the parent's event loops."""
-        _lose([connection for lot in self._lots.values() for connection in lot.open])
+        _lose([connection for loop_pool in self._loop_pools.values() for connection in loop_pool.open])
         _lose(list(self._tenants.values()))
-        self._lots, self._tenants = WeakKeyDictionary(), {}
+        self._loop_pools, self._tenants = WeakKeyDictionary(), {}
         self._lock = threading.Lock()
 
     async def close(self) -> None:
@@ -151,25 +151,25 @@ class Pool:
         self._closed = True
         here = asyncio.get_running_loop()
         with self._lock:
-            lots = list(self._lots.items())
-        for loop, lot in lots:
+            pools = list(self._loop_pools.items())
+        for loop, loop_pool in pools:
             if loop is here:
-                for db in list(lot.idle):
+                for db in list(loop_pool.idle):
                     with suppress(Exception):
                         await db.connection.close(timeout=1)
-                lot.clear()
+                loop_pool.clear()
             elif not loop.is_closed():
                 with suppress(RuntimeError):
-                    loop.call_soon_threadsafe(lot.clear)
+                    loop.call_soon_threadsafe(loop_pool.clear)
         if (tenant := self._tenants.get(id(here))) is not None:
             await tenant.aclose()
 
 
-class Taken:
+class Checkout:
     """A connection while a step uses it; afterwards it is free again, or thrown away. Not a generator: it is in the way
     of everything."""
 
-    __slots__ = ("_db", "_lot", "_pool", "_slot", "_works")
+    __slots__ = ("_db", "_loop_pool", "_pool", "_slot", "_works")
 
     def __init__(self, pool: Pool, works: bool) -> None:
         self._pool = pool
@@ -178,30 +178,30 @@ class Taken:
     async def __aenter__(self) -> OwnDb:
         pool = self._pool
         pool.check()
-        lot = self._lot = await pool.lot()
-        slot = self._slot = lot.workers if self._works else lot.callers
+        loop_pool = self._loop_pool = await pool.loop_pool()
+        slot = self._slot = loop_pool.workers if self._works else loop_pool.callers
         await slot.acquire()
         try:
-            db = self._db = lot.take() or await pool.connect(lot)
+            db = self._db = loop_pool.take() or await pool.connect(loop_pool)
         except BaseException as error:
             slot.release()
             if isinstance(error, Exception) and (ours := failure(error, pool.login)) is not error:
                 raise ours from error
             raise
         if not pool.lends:
-            lot.asks(db)
+            loop_pool.asks(db)
         return db
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pool, lot, db = self._pool, self._lot, self._db
-        lot.answered(db)
+        pool, loop_pool, db = self._pool, self._loop_pool, self._db
+        loop_pool.answered(db)
         self._slot.release()
         if pool.is_closed or db.connection.is_closed() or not (error is None or is_harmless(error, db.connection)):
-            lot.drop(db.connection)
+            loop_pool.drop(db.connection)
         else:
-            lot.idle.append(db)
+            loop_pool.idle.append(db)
         if isinstance(error, Exception) and (ours := failure(error, pool.login, asked=True)) is not error:
             raise ours from error
 

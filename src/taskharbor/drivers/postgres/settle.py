@@ -30,7 +30,7 @@ from taskharbor.errors import StoreCorrupt
 Given = tuple[int, str, Transition]
 
 
-class Habit:
+class SettleHint:
     """Whether somebody waited for the last plain successes."""
 
     waited_for = False
@@ -41,7 +41,7 @@ async def settle(
     transitions: Sequence[Transition],
     now: datetime,
     stir: Callable[[], object] = lambda: None,
-    habit: Habit | None = None,
+    hint: SettleHint | None = None,
 ) -> list[Verdict]:
     """Write outcomes; what a statement did not touch is told why. The first of several for one job counts. `stir` is
     called if there may be work now that was not in line before."""
@@ -52,20 +52,20 @@ async def settle(
         for place, to in left.items():
             step.setdefault(to.id, place)
         chosen = [left.pop(place) for place in step.values()]
-        found = await _settle_or_refuse(db, chosen, now, stir, habit or Habit())
+        found = await _settle_or_refuse(db, chosen, now, stir, hint or SettleHint())
         verdicts |= {place: found[id] for id, place in step.items()}
     return [verdicts[place] for place in range(len(transitions))]
 
 
 async def _settle_or_refuse(
-    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], habit: Habit
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], hint: SettleHint
 ) -> dict[str, Verdict]:
     """What became of each; of a job there is one. A lease that is in order by the time it is looked at was renewed just
     now, by a heartbeat that overtook us: then it can be settled."""
     verdicts: dict[str, Verdict] = {}
     left = transitions
     for _ in range(LOOKS):
-        done = await _settle_once(db, left, now, stir, habit)
+        done = await _settle_once(db, left, now, stir, hint)
         verdicts.update((id, "ok") for id in done)
         left = [to for to in left if to.id not in done]
         jobs = await get(db, [to.id for to in left]) if left else []
@@ -77,12 +77,12 @@ async def _settle_or_refuse(
 
 
 async def _settle_once(
-    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], habit: Habit
+    db: Db, transitions: Sequence[Transition], now: datetime, stir: Callable[[], object], hint: SettleHint
 ) -> set[str]:
     """The ids of those that were written; each job appears once."""
     done: set[str] = set()
     plain = all(map(is_plain, transitions))
-    if plain and not habit.waited_for:
+    if plain and not hint.waited_for:
         done = set(await _finish(db, transitions, now, whole=False))
         transitions = [to for to in transitions if to.id not in done]
         if not transitions:
@@ -94,7 +94,7 @@ async def _settle_once(
         if not plain:  # those are counted by the statement that ends them
             await _count(db, written, now)
     if plain:
-        habit.waited_for = waited_for
+        hint.waited_for = waited_for
     return done | set(came_to)
 
 

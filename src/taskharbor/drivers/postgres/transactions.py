@@ -22,7 +22,7 @@ from taskharbor.drivers.postgres.failure import away, failure
 from taskharbor.drivers.postgres.login import CONNECT_WITHIN, Login
 from taskharbor.drivers.postgres.pool import ANSWER_WITHIN, Pool
 from taskharbor.drivers.postgres.psycopg_db import INSTALL, BlockingPsycopgDb, has_psycopg
-from taskharbor.drivers.postgres.within import Home, enqueue_in, settle_in
+from taskharbor.drivers.postgres.within import Location, enqueue_in, settle_in
 from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, HarborError, MissingExtra
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ ENDED = "the transaction was ended inside its block: leave COMMIT and ROLLBACK t
 AWAY_STATES = ("08", "53", "57", "25006")
 
 
-async def home(db: Db, login: Login, channel: str) -> Home:
+async def location(db: Db, login: Login, channel: str) -> Location:
     """Where the store is, as its server names it; a pooler may know the database by another name."""
     ((database, _),) = await db.rows("location", login.schema)
-    return Home(str(database), login.schema, channel)
+    return Location(str(database), login.schema, channel)
 
 
 class Awaited:
@@ -52,10 +52,10 @@ class Awaited:
 
     blocks = False
 
-    def __init__(self, db: OwnDb, home: Home, login: Login, committed: Callable[[], object]) -> None:
+    def __init__(self, db: OwnDb, location: Location, login: Login, committed: Callable[[], object]) -> None:
         self.handle = db.connection
         self._committed = committed
-        self.home = home
+        self.location = location
         self._db = db
         self._login = login
         self._transaction = db.connection.transaction()
@@ -107,12 +107,12 @@ class Awaited:
 
 
 @asynccontextmanager
-async def awaited(pool: Pool, home: Home, committed: Callable[[], object]) -> AsyncGenerator[Awaited]:
+async def awaited(pool: Pool, location: Location, committed: Callable[[], object]) -> AsyncGenerator[Awaited]:
     """A transaction for a block. What goes wrong inside of it, a cancellation too, costs no connection."""
     begun, raised = False, None
     try:
         async with pool.connection() as db:
-            tx = Awaited(db, home, pool.login, committed)
+            tx = Awaited(db, location, pool.login, committed)
             await tx.begin()
             begun = True
             try:
@@ -135,10 +135,10 @@ class Blocking:
 
     blocks = True
 
-    def __init__(self, line: Line, home: Home, login: Login, committed: Callable[[], object]) -> None:
+    def __init__(self, line: Line, location: Location, login: Login, committed: Callable[[], object]) -> None:
         self.handle = line.connection
         self._committed = committed
-        self.home = home
+        self.location = location
         self._line = line
         self._login = login
         self._transaction = self.handle.transaction()
@@ -154,7 +154,7 @@ class Blocking:
         """The connection, if the transaction is still open."""
         if not is_in_transaction(self.handle):
             raise DriverError(ENDED)
-        return BlockingPsycopgDb(self.handle, self.home.sql)
+        return BlockingPsycopgDb(self.handle, self.location.sql)
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
         return await enqueue_in(self, groups, now)
@@ -200,10 +200,10 @@ class BlockingPool:
         self._pid = os.getpid()
 
     @contextmanager
-    def transaction(self, home: Home, committed: Callable[[], object]) -> Generator[Blocking]:
+    def transaction(self, location: Location, committed: Callable[[], object]) -> Generator[Blocking]:
         """A transaction for a block."""
         with self._line() as line:
-            tx = Blocking(line, home, self._login, committed)
+            tx = Blocking(line, location, self._login, committed)
             tx.begin()
             try:
                 yield tx

@@ -18,7 +18,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres import enqueue, settle
-from taskharbor.drivers.postgres.db import Connection, Db, GuestDb
+from taskharbor.drivers.postgres.db import Connection, Db, JoinedDb
 from taskharbor.drivers.postgres.psycopg_db import INSTALL, AsyncPsycopgDb, BlockingPsycopgDb, has_psycopg
 from taskharbor.drivers.postgres.sql import statements
 from taskharbor.errors import InvalidJob, MissingExtra
@@ -33,7 +33,7 @@ ACCEPTED = (
 )
 
 
-class Home(Struct, frozen=True):
+class Location(Struct, frozen=True):
     """Where the store is, and whom to tell of new jobs."""
 
     database: str
@@ -50,7 +50,7 @@ class Joined(Protocol):
     """A transaction that verbs run in; `db` gives the connection, in a state to be used."""
 
     @property
-    def home(self) -> Home: ...
+    def location(self) -> Location: ...
     async def db(self) -> Db: ...
 
 
@@ -58,7 +58,7 @@ async def enqueue_in(tx: Joined, groups: Sequence[Group], now: datetime) -> list
     """Store groups if the transaction commits, which then tells the workers."""
     db = await tx.db()
     async with db.transaction():
-        return await enqueue.enqueue(db, groups, now, tx.home.channel)
+        return await enqueue.enqueue(db, groups, now, tx.location.channel)
 
 
 async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
@@ -68,31 +68,31 @@ async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime
     async with db.transaction():
         verdicts = await settle.settle(db, transitions, now, lambda: stirred.append(True))
         if stirred:
-            await db.rows("notify", tx.home.channel)
+            await db.rows("notify", tx.location.channel)
         return verdicts
 
 
-class Guest:
+class JoinedTransaction:
     """The caller's transaction."""
 
-    def __init__(self, handle: object, home: Home, kind: Kind) -> None:
+    def __init__(self, handle: object, location: Location, kind: Kind) -> None:
         self.handle = handle
-        self.home = home
+        self.location = location
         self.blocks = kind.blocks
         self._open = kind.open
 
     async def db(self) -> Db:
         """The connection below the handle: in a transaction, and to the store's database."""
-        db = await self._open(self.handle, self.home)
-        ((database, is_home),) = await db.rows("location", self.home.schema)
-        if database != self.home.database:
+        db = await self._open(self.handle, self.location)
+        ((database, is_here),) = await db.rows("location", self.location.schema)
+        if database != self.location.database:
             raise InvalidJob(
-                f"tx= leads to the database {database!r}, the jobs are in {self.home.database!r}, and no transaction "
-                "spans both: use a connection to that one"
+                f"tx= leads to the database {database!r}, the jobs are in {self.location.database!r}, and no "
+                "transaction spans both: use a connection to that one"
             )
-        if not is_home:
+        if not is_here:
             raise InvalidJob(
-                f"tx= leads to a server whose database {database!r} has no schema {self.home.schema!r}: use a "
+                f"tx= leads to a server whose database {database!r} has no schema {self.location.schema!r}: use a "
                 "connection to the server that the harbor's URL names"
             )
         return db
@@ -108,10 +108,10 @@ class Kind(Struct, frozen=True):
     """How statements run through handles of one kind."""
 
     blocks: bool
-    open: Callable[[Any, Home], Awaitable[Db]]
+    open: Callable[[Any, Location], Awaitable[Db]]
 
 
-def guest(handle: object, home: Home) -> Guest:
+def joined(handle: object, location: Location) -> JoinedTransaction:
     """The transaction of a handle, or why it cannot be had."""
     origins = {base.__module__.partition(".")[0] for base in type(handle).__mro__}
     kind: Kind | None = None
@@ -125,7 +125,7 @@ def guest(handle: object, home: Home) -> Guest:
         raise InvalidJob(
             f"tx={_named(handle)} is not a transaction that can be joined: give {ACCEPTED}{_hint(origins)}"
         )
-    return Guest(handle, home, kind)
+    return JoinedTransaction(handle, location, kind)
 
 
 def _named(handle: object) -> str:
@@ -145,12 +145,12 @@ def _hint(origins: set[str]) -> str:
 # asyncpg
 
 
-async def _asyncpg(handle: Connection, home: Home) -> Db:
+async def _asyncpg(handle: Connection, location: Location) -> Db:
     if handle.is_closed():
         raise InvalidJob("tx= is a connection that was closed: open a new one, and enqueue inside its transaction")
     if not handle.is_in_transaction():
         raise InvalidJob("tx= has no open transaction: enqueue inside `async with connection.transaction():`")
-    return GuestDb(handle, home.schema)
+    return JoinedDb(handle, location.schema)
 
 
 # psycopg 3
@@ -166,14 +166,14 @@ def _psycopg_kind(handle: object) -> Kind | None:
     return Kind(True, _blocking_psycopg) if isinstance(handle, psycopg.Connection) else None
 
 
-async def _async_psycopg(handle: psycopg.AsyncConnection[Any], home: Home) -> Db:
+async def _async_psycopg(handle: psycopg.AsyncConnection[Any], location: Location) -> Db:
     _check_psycopg(handle, "`async with connection.transaction():`")
-    return AsyncPsycopgDb(handle, home.sql)
+    return AsyncPsycopgDb(handle, location.sql)
 
 
-async def _blocking_psycopg(handle: psycopg.Connection[Any], home: Home) -> Db:
+async def _blocking_psycopg(handle: psycopg.Connection[Any], location: Location) -> Db:
     _check_psycopg(handle, "`with connection.transaction():`, with Django `with transaction.atomic():`")
-    return BlockingPsycopgDb(handle, home.sql)
+    return BlockingPsycopgDb(handle, location.sql)
 
 
 def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], block: str) -> None:
@@ -208,30 +208,30 @@ def _sqlalchemy_kind(handle: object) -> Kind | None:
     return Kind(False, _async_connection) if isinstance(handle, AsyncConnection) else None
 
 
-async def _session(handle: Any, home: Home) -> Db:
-    return await _connection(handle.connection(), home)
+async def _session(handle: Any, location: Location) -> Db:
+    return await _connection(handle.connection(), location)
 
 
-async def _connection(handle: Any, home: Home) -> Db:
+async def _connection(handle: Any, location: Location) -> Db:
     handle.exec_driver_sql("SELECT 1")  # begins, if nothing did yet
     below = handle.connection.driver_connection
     if not _is_psycopg(below, "Connection"):
         raise _wrong_below(below)
-    return await _blocking_psycopg(cast("psycopg.Connection[Any]", below), home)
+    return await _blocking_psycopg(cast("psycopg.Connection[Any]", below), location)
 
 
-async def _async_session(handle: Any, home: Home) -> Db:
-    return await _async_connection(await handle.connection(), home)
+async def _async_session(handle: Any, location: Location) -> Db:
+    return await _async_connection(await handle.connection(), location)
 
 
-async def _async_connection(handle: AsyncConnection, home: Home) -> Db:
+async def _async_connection(handle: AsyncConnection, location: Location) -> Db:
     await handle.exec_driver_sql("SELECT 1")  # with asyncpg, SQLAlchemy begins no sooner
     below: object = (await handle.get_raw_connection()).driver_connection
     if isinstance(below, asyncpg.Connection):
-        return await _asyncpg(cast(Connection, below), home)
+        return await _asyncpg(cast(Connection, below), location)
     if not _is_psycopg(below, "AsyncConnection"):
         raise _wrong_below(below)
-    return await _async_psycopg(cast("psycopg.AsyncConnection[Any]", below), home)
+    return await _async_psycopg(cast("psycopg.AsyncConnection[Any]", below), location)
 
 
 def _is_psycopg(below: object, name: str) -> bool:

@@ -41,7 +41,7 @@ from taskharbor.driver import (
 from taskharbor.drivers.sqlite import enqueue, inspection, manage, overview, records, reserve, settle
 from taskharbor.drivers.sqlite.batch import Request, Work
 from taskharbor.drivers.sqlite.thread import BatchThread
-from taskharbor.drivers.sqlite.within import guest
+from taskharbor.drivers.sqlite.within import joined
 from taskharbor.errors import CapabilityMissing, JobExists, LeaseError
 
 R = TypeVar("R")
@@ -104,8 +104,8 @@ class SqliteDriver:
             peek=None if ids is not None else lambda db: reserve.peek(db, queues, now, limit),
         )
         if buried:  # damaged jobs have ended, and somebody may have waited for them
-            self._thread.work.ring()
-            self._thread.ends.ring()
+            self._thread.work.wake()
+            self._thread.ends.wake()
         return jobs
 
     async def extend_lease(
@@ -125,7 +125,7 @@ class SqliteDriver:
 
     def within(self, tx: object) -> Transaction:
         self._thread.check_files()
-        return guest(tx, self._thread.path, self._thread.file)
+        return joined(tx, self._thread.path, self._thread.file)
 
     def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
         raise CapabilityMissing(
@@ -180,8 +180,8 @@ class SqliteDriver:
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         swept = await self._write(lambda db: manage.sweep(db, now, keep_until, limit))
         if swept:  # every worker sweeps every second, mostly for nothing
-            self._thread.work.ring()
-            self._thread.ends.ring()
+            self._thread.work.wake()
+            self._thread.ends.wake()
         return swept
 
     async def prune(self, now: datetime, limit: int) -> int:

@@ -18,12 +18,12 @@ from typing import Any
 
 import apsw
 
-from taskharbor.drivers.bell import Bell
 from taskharbor.drivers.sqlite import batch, fork
 from taskharbor.drivers.sqlite.batch import Answer, Request
 from taskharbor.drivers.sqlite.connection import open_store
 from taskharbor.drivers.sqlite.files import Files, Identity
-from taskharbor.drivers.sqlite.watch import Lookout
+from taskharbor.drivers.sqlite.watch import CommitWatcher
+from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, StoreGone
 
 Reply = tuple["asyncio.Future[Any]", Answer]
@@ -45,8 +45,8 @@ class BatchThread:
         self.db: apsw.Connection | None = None
         self.file: Identity | None = None
         self.forked = False
-        self.work = Bell()
-        self.ends = Bell()
+        self.work = Wakeup()
+        self.ends = Wakeup()
         self._synchronous = synchronous
         self._queue: SimpleQueue[Request | Call] = SimpleQueue()
         self._entry = threading.Lock()
@@ -96,14 +96,14 @@ class BatchThread:
             self.check()
             self._queue.put(request)
 
-    async def listen(self, bell: Bell, timeout: float) -> None:
+    async def listen(self, wakeup: Wakeup, timeout: float) -> None:
         """Wait for a ring or `timeout` seconds."""
         self.check()
         with self._entry:
             self._listeners += 1
             self._queue.put(Call.LISTEN)
         try:
-            await bell.wait(timeout)
+            await wakeup.wait(timeout)
         finally:
             with self._entry:
                 self._listeners -= 1
@@ -146,36 +146,36 @@ class BatchThread:
                 looks = db.cursor()
                 self._seen = _data_version(looks)
                 self._files = files = Files(self.path, self.file, db)
-            lookout = Lookout(Path(db.filename_wal), lambda: self._queue.put(Call.NEWS))
+            watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(Call.NEWS))
             _post([(self._opened, (None, None))])
             try:
-                while self._turn(db, looks, files, lookout):
+                while self._turn(db, looks, files, watcher):
                     pass
             finally:
-                lookout.close()
+                watcher.close()
         except BaseException as error:
             self._end()
             _post([(self._opened, (None, error))])
         else:
             self._end()
 
-    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, files: Files, lookout: Lookout) -> bool:
-        requests, stop = self._take(lookout)
+    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, files: Files, watcher: CommitWatcher) -> bool:
+        requests, stop = self._take(watcher)
         if self._gone is None and (requests or self._listeners):
             self._mind(files.wrong_now_and_then())
         if requests:
-            answers = self._answered(db, requests, files, lookout)
+            answers = self._answered(db, requests, files, watcher)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
             if any(it.tells_work for it in requests):
                 _ring(self.work)
             if any(it.tells_end for it in requests):
                 _ring(self.ends)
         if self._listeners and self._gone is None:
-            self._look(looks, lookout)
+            self._look(looks, watcher)
         return not stop
 
     def _answered(
-        self, db: apsw.Connection, requests: list[Request], files: Files, lookout: Lookout
+        self, db: apsw.Connection, requests: list[Request], files: Files, watcher: CommitWatcher
     ) -> Sequence[Answer]:
         """The answers to a batch. Nobody is told that a write is done which nobody else can see."""
         answers: Sequence[Answer] = ()
@@ -183,7 +183,7 @@ class BatchThread:
             with self._in_sqlite:
                 answers = batch.run(db, self.path, requests)
             if any(it.writes for it in requests):
-                lookout.wrote()
+                watcher.wrote()
                 self._mind(files.wrong())
         gone = self._gone
         return answers if gone is None else [(None, StoreGone(gone)) for _ in requests]
@@ -196,17 +196,17 @@ class BatchThread:
             self._gone = wrong
             _ring(self.work, self.ends)
 
-    def _take(self, lookout: Lookout) -> tuple[list[Request], bool]:
+    def _take(self, watcher: CommitWatcher) -> tuple[list[Request], bool]:
         """All requests that wait by now, and whether to stop after them."""
         requests: list[Request] = []
         stop = False
         try:
-            item = self._queue.get(timeout=lookout.nap() if self._listeners else None)
+            item = self._queue.get(timeout=watcher.poll_interval() if self._listeners else None)
             while True:
                 if isinstance(item, Request):
                     requests.append(item)
                 elif item is Call.NEWS:
-                    lookout.told()
+                    watcher.told()
                 stop = stop or item is Call.STOP
                 if self._queue.empty():
                     break
@@ -215,9 +215,9 @@ class BatchThread:
             pass
         return requests, stop
 
-    def _look(self, looks: apsw.Cursor, lookout: Lookout) -> None:
+    def _look(self, looks: apsw.Cursor, watcher: CommitWatcher) -> None:
         """Ring when another process has committed. What was seen moves on only when somebody can hear the ring."""
-        if not (self.work.awaited or self.ends.awaited) or not lookout.should_look():
+        if not (self.work.awaited or self.ends.awaited) or not watcher.should_look():
             return
         try:
             with self._in_sqlite:
@@ -226,7 +226,7 @@ class BatchThread:
             return
         if version != self._seen:
             self._seen = version
-            lookout.found()
+            watcher.found()
             _ring(self.work, self.ends)
 
     def _end(self) -> None:
@@ -264,10 +264,10 @@ def _data_version(looks: apsw.Cursor) -> int:
     return version
 
 
-def _ring(*bells: Bell) -> None:
-    for bell in bells:
+def _ring(*wakeups: Wakeup) -> None:
+    for wakeup in wakeups:
         try:
-            bell.ring()
+            wakeup.wake()
         except RuntimeError:
             # A waiter's loop was closed in this very moment.
             continue

@@ -26,7 +26,7 @@ IN_MODIFY, IN_ONESHOT = 0x2, 0x80000000
 EVENT = struct.Struct("iIII")
 
 
-class Lookout:
+class CommitWatcher:
     """Says how long to sleep and whether to look now. Used by one thread; only the kernel's news come from another."""
 
     def __init__(self, log: Path, tell: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ class Lookout:
         self._look_until = 0.0
         self._looked = 0.0
 
-    def nap(self) -> float:
+    def poll_interval(self) -> float:
         """Seconds to sleep at the most, while somebody waits for news."""
         if self._kernel is None:
             return POLL_EVERY

@@ -24,7 +24,7 @@ from taskharbor.errors import InvalidJob
 STANDARD_LIBRARY = ("sqlite3", "aiosqlite", "sqlalchemy")
 
 
-class Guest:
+class JoinedConnection:
     """A transaction of the caller's. Its coroutines never wait: SQLite blocks."""
 
     blocks = True
@@ -41,7 +41,7 @@ class Guest:
             return settle.settle(self.handle, transitions, now)
 
 
-def guest(handle: object, path: Path, file: Identity | None) -> Guest:
+def joined(handle: object, path: Path, file: Identity | None) -> JoinedConnection:
     """The transaction of a handle, or why it cannot be had."""
     if not isinstance(handle, apsw.Connection):
         raise InvalidJob(f"tx={type(handle).__module__}.{type(handle).__qualname__} {_why_not(handle)}")
@@ -51,7 +51,7 @@ def guest(handle: object, path: Path, file: Identity | None) -> Guest:
         )
     if not handle.in_transaction:
         raise InvalidJob('tx= has no open transaction: enqueue inside `with connection:`, or after "BEGIN IMMEDIATE"')
-    return Guest(handle)
+    return JoinedConnection(handle)
 
 
 def _why_not(handle: object) -> str:

@@ -1,4 +1,4 @@
-"""A bell that coroutines of any event loop can wait for and any thread can ring: wake-up hints inside one process."""
+"""Wake-up hints inside one process: coroutines of any event loop wait, any thread wakes them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 from contextlib import suppress
 
 
-class Bell:
-    """`ring` wakes everybody who is waiting right now; a ring that nobody waits for is forgotten."""
+class Wakeup:
+    """`wake` wakes all current waiters; without waiters it does nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake all waiters."""
         if not self._waiting:
             return
@@ -25,11 +25,11 @@ class Bell:
             if loop is _running_loop():
                 _wake(future)
             else:
-                with suppress(RuntimeError):  # its loop has closed: nobody waits there any more
+                with suppress(RuntimeError):  # its loop has closed: no waiter is left there
                     loop.call_soon_threadsafe(_wake, future)
 
     async def wait(self, timeout: float) -> bool:
-        """Return at the next ring or after `timeout` seconds; whether it rang."""
+        """Return at the next `wake` or after `timeout` seconds; whether it was woken."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             self._waiting.add(future)
@@ -45,7 +45,7 @@ class Bell:
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody is waiting."""
+        """Whether there are waiters."""
         return bool(self._waiting)
 
 

@@ -15,6 +15,7 @@ from taskharbor.core.decide import (
     Retention,
     admit,
     by_hand,
+    dead_by_hand,
     dead_letter,
     decide,
     is_suspect,
@@ -365,3 +366,12 @@ def test_a_dead_letter_by_hand_outlives_its_retention_and_its_key(job: JobRecord
     assert by_hand(dead) == "order 17 is void"
     assert by_hand(replace(dead, dlq_reason="max_attempts")) is None
     assert by_hand(replace(dead, dlq_reason=None)) is None
+
+
+def test_a_run_stopped_by_a_dead_letter_counts_as_dead_unless_it_failed() -> None:
+    """Q4, D9: the job is dead when its run is put back, and the totals say so."""
+    released = decided(claimed(), Interrupted())
+    assert released.increment is not None
+    assert dead_by_hand(released) == replace(released, increment=replace(released.increment, outcome="dlq"))
+    for to in (decided(claimed(), Failed("ValueError", "no")), replace(released, increment=None)):
+        assert dead_by_hand(to) is to

@@ -118,7 +118,7 @@ def test_a_terminal_gets_a_bar(desk: Desk) -> None:
         ("nonsense", 2, "sqlite:///taskharbor.db"),
         ("sqlite://host/jobs.db", 2, "names a file"),
         ("sqlite:///", 2, "memory://"),
-        ("sqlite:///nowhere/jobs.db", 2, "make it first"),
+        ("sqlite:///nowhere/jobs.db", 2, "create it first"),
         ("sqlite:///jobs.db?synchronous=off", 2, "write full"),
         ("sqlite:///jobs.db?sails=3", 2, "no option"),
         ("redis://host", 2, "sqlite:///jobs.db"),

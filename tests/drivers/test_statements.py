@@ -18,7 +18,8 @@ GROUPS = ["dependants", "enqueue", "inspect", "keys", "manage", "records", "rese
 POSTGRES_ONLY = {
     *("enqueue_one", "enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "key_hold_workflow", "reserve_on"),
-    *("settle_ended", "hold", "hold_ended", "dependants_release_ended", "delete_hold", "replay_parents"),
+    *("key_lock", "key_owned", "key_remove", "delete_records", "delete_below"),
+    *("settle_ended", "hold", "hold_ended", "dependants_release_ended", "replay_parents"),
     *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum"),
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.
@@ -26,7 +27,7 @@ SQLITE_ONLY = {
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),
     *("dependants_any", "dependants_satisfy_all", "withdraw_waiting", "damage", "damage_dead_letter", "record"),
-    "counts_line",
+    *("counts_line", "delete_needed"),
 }
 
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskharbor.core.tally import Increment, Tally, added, key_of, tallies
-from taskharbor.core.transition import Ack
+from taskharbor.core.tally import Tally, added, key_of, tallies
+from taskharbor.core.transition import Ack, Increment
 
 from .make import NOW, SECOND, moments
 

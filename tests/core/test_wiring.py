@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
 
 from taskharbor.core import wiring
 from taskharbor.core.codec import Signature, Undecodable, encode_named
 from taskharbor.core.collecting import FailedStep
+from taskharbor.core.dependency import Parent
 from taskharbor.core.states import State
 from taskharbor.core.wiring import TooMuch, Wiring, filled, wired, wiring_of
 
@@ -22,23 +22,14 @@ JSON = st.recursive(
 )
 
 
-class Came(Struct):
-    """What a parent came to."""
-
-    result: bytes | None = None
-    id: str = "p"
-    state: State = State.DONE
-    error: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Of the result."""
-        return len(self.result or b"")
+def ended(state: State = State.DONE, *, id: str = "p", result: bytes | None = None, error: str | None = None) -> Parent:
+    """A parent that has ended."""
+    return Parent(id, "collect", True, state, result, error, len(result or b""))
 
 
-def came_to(value: Any) -> Came:
-    """A parent that is done."""
-    return Came(json.dumps(value).encode())
+def returned(value: Any) -> Parent:
+    """A parent that returned this value."""
+    return ended(result=json.dumps(value).encode())
 
 
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=3), JSON)
@@ -47,7 +38,7 @@ def test_an_argument_is_added_to_those_that_were_given(arguments: dict[str, Any]
     arguments.pop("taken", None)
     payload = wired(encode_named(arguments), Wiring(takes=0, out=[(1, 2)], outs=2))
     assert wiring_of(payload) == Wiring(takes=0, out=[(1, 2)], outs=2)
-    found = json.loads(filled(payload, "taken", [came_to(value)]))
+    found = json.loads(filled(payload, "taken", [returned(value)]))
     assert found == {"v": 1, "args": {"taken": value, **arguments}}
 
 
@@ -66,14 +57,14 @@ def test_an_argument_is_added_to_those_that_were_given(arguments: dict[str, Any]
 def test_results_are_nested_as_the_shape_says(takes: Any, values: list[Any], expected: Any) -> None:
     """K3: in order; parents that are only waited for come last and are left out."""
     payload = wired(encode_named({}), Wiring(takes=takes))
-    found = json.loads(filled(payload, "x", [came_to(value) for value in values]))
+    found = json.loads(filled(payload, "x", [returned(value) for value in values]))
     assert found["args"] == {"x": expected}
 
 
 def test_a_parent_without_a_result_gives_nothing() -> None:
     """K3."""
     payload = wired(encode_named({}), Wiring(takes=0))
-    assert json.loads(filled(payload, "x", [Came()]))["args"] == {"x": None}
+    assert json.loads(filled(payload, "x", [ended()]))["args"] == {"x": None}
 
 
 @pytest.mark.parametrize("state", [State.DLQ, State.CANCELLED])
@@ -84,7 +75,7 @@ def test_a_failed_parent_is_a_failed_step(state: State) -> None:
 
     signature = Signature("t", handler)
     payload = wired(signature.encode_rest(list[int | FailedStep], (), {}), Wiring(takes=2))
-    parents = [came_to(5), Came(id="dead", state=state, error="Boom: x")]
+    parents = [returned(5), ended(state, id="dead", error="Boom: x")]
     (parts,), _ = signature.decode(filled(payload, "parts", parents))
     assert parts == [5, FailedStep("dead", str(state), "Boom: x")]
 
@@ -93,11 +84,11 @@ def test_parents_that_are_gone_are_missed() -> None:
     """K3, F9: a replay long after the retention has a readable end."""
     payload = wired(encode_named({}), Wiring(takes=2))
     with pytest.raises(Undecodable, match="the results of its parents are gone"):
-        filled(payload, "x", [came_to(1)])
+        filled(payload, "x", [returned(1)])
     payload = wired(encode_named({}), Wiring(takes=0, edges=2))
     with pytest.raises(Undecodable, match="the results of its parents are gone: they were deleted"):
-        filled(payload, "x", [came_to("of one that was only waited for")])
-    assert json.loads(filled(payload, "x", [came_to(1), came_to(2)]))["args"] == {"x": 1}
+        filled(payload, "x", [returned("of one that was only waited for")])
+    assert json.loads(filled(payload, "x", [returned(1), returned(2)]))["args"] == {"x": 1}
 
 
 def test_more_than_a_step_can_be_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,19 +96,19 @@ def test_more_than_a_step_can_be_given_is_refused(monkeypatch: pytest.MonkeyPatc
     assert wiring.LIMIT == 16 * 1024 * 1024
     monkeypatch.setattr(wiring, "LIMIT", 10)
     payload = wired(encode_named({}), Wiring(takes=2))
-    assert json.loads(filled(payload, "x", [came_to("abc"), came_to("def")]))["args"] == {"x": ["abc", "def"]}
+    assert json.loads(filled(payload, "x", [returned("abc"), returned("def")]))["args"] == {"x": ["abc", "def"]}
     with pytest.raises(TooMuch, match="the results of its 2 parents take 11 bytes, the limit is 10"):
-        filled(payload, "x", [came_to("abc"), came_to("defg")])
+        filled(payload, "x", [returned("abc"), returned("defg")])
 
 
 def test_failures_that_are_collected_count_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """K3, K4: regression: ten thousand long errors were no bytes at all."""
     payload = wired(encode_named({}), Wiring(takes=2))
-    given = [came_to("abc"), Came(state=State.DLQ, error="é" * 500)]
+    given = [returned("abc"), ended(State.DLQ, error="é" * 500)]
     monkeypatch.setattr(wiring, "LIMIT", 1000)
     with pytest.raises(TooMuch, match=r"the results of its 2 parents take 1,\d\d\d bytes, the limit is 1,000"):
         filled(payload, "x", given)
-    assert filled(payload, "x", [came_to("abc"), Came(state=State.CANCELLED)])
+    assert filled(payload, "x", [returned("abc"), ended(State.CANCELLED)])
 
 
 def test_a_payload_without_wiring_is_left_as_it_is() -> None:

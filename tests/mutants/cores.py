@@ -19,7 +19,6 @@ from taskharbor.core.outcome import Failed
 from taskharbor.core.retry import Chance, Retry
 from taskharbor.core.states import State
 from taskharbor.core.transition import Fail, PutBack, Transition
-from taskharbor.core.wiring import Given
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.errors import LeaseError, LeaseExpired, LeaseMismatch
@@ -242,7 +241,7 @@ def signals_are_plain_errors(from_error: Any, error: BaseException, retry: Retry
 
 
 @mutant((wirings, "_value"), by="a_failed_step_stands_in_for_its_result")
-def failed_result_is_null(value: Any, results: Iterator[Given]) -> bytes:
+def failed_result_is_null(value: Any, results: Iterator[Parent]) -> bytes:
     """A finalizer that collects failures cannot tell them from empty results."""
     given = next(results)
     return b"null" if given.state is not State.DONE else value(iter([given]))

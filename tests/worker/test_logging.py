@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Retry, Unrecoverable, current
-from taskharbor.core.last_run import last_run
+from taskharbor.core.run_times import last_run
 from taskharbor.testing import LoopClock
 from taskharbor.worker.observe import MOST_UNKNOWN, JobFilter, Observer
 from world import World, until, virtual

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Retry, Snooze, Unrecoverable, current
-from taskharbor.core.overrun import overrun_since
+from taskharbor.core.run_times import overrun_since
 from world import World, time, until, virtual
 
 

@@ -13,9 +13,8 @@ from msgspec import Struct
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import JobRecord
-from taskharbor.core.last_run import last_run
-from taskharbor.core.overrun import overrun_since, spread_of
 from taskharbor.core.reserved import TASKS
+from taskharbor.core.run_times import last_run, overrun_since, spread_of
 from taskharbor.core.shown import shown
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import Parent, WorkerRecord

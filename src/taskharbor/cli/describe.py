@@ -15,8 +15,8 @@ from taskharbor.cli.output import Cell, exact
 from taskharbor.cli.target import filled_in
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
-from taskharbor.core.last_run import last_run
 from taskharbor.core.reserved import TASKS
+from taskharbor.core.run_times import last_run
 from taskharbor.core.shown import shown
 
 if TYPE_CHECKING:

@@ -48,18 +48,18 @@ class Signature:
         self._parameters = self._call.parameters
         self.returns: Any = hints.get("return", Any)
         self._open = {p.kind: p.name for p in self._parameters.values() if p.kind in _OPEN}
-        self._bare = [p.name for p in self._parameters.values() if p.kind is p.POSITIONAL_ONLY or self._leads(p)]
+        bare = POSITIONAL if inspect.Parameter.VAR_POSITIONAL in self._open else POSITIONAL[:1]
+        self._bare = [p.name for p in self._parameters.values() if p.kind in bare]
         self._plain = not self._open and not self._bare
-        self._whole = self._plain and all(map(_is_needed_in_place, self._parameters.values()))
+        self._whole = self._plain and all(
+            p.default is p.empty and p.kind in POSITIONAL for p in self._parameters.values()
+        )
         try:
             self._struct = _struct(self._parameters.values(), hints)
             self._envelope: Callable[..., Any] = msgspec.defstruct("Envelope", [("v", int), ("args", self._struct)])
             self._decoder = decoder(self._envelope)
         except Exception as error:
             raise ConfigError(f"task {name}: {_undecodable(hints, self._parameters)}: {error}") from error
-
-    def _leads(self, parameter: inspect.Parameter) -> bool:
-        return parameter.kind in POSITIONAL and inspect.Parameter.VAR_POSITIONAL in self._open
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
         """The payload of a call, or an error that names the argument and the fix."""
@@ -144,29 +144,29 @@ class Signature:
 
     def decode(self, payload: bytes) -> Arguments:
         """Positional and keyword arguments for the handler, or `Undecodable` with the reason (F9)."""
-        try:
-            envelope = self._decoder.decode(payload)
-        except Exception as error:  # msgspec's errors, and anything a user's type raises during validation
-            raise Undecodable(_why_undecodable(payload) or self._refused(error)) from None
-        if envelope.v != VERSION:
-            raise Undecodable(_wrong_version(envelope.v))
-        return (astuple(envelope.args), {}) if self._whole else self._spread(envelope.args)
+        values = self._opened(payload, self._decoder)
+        return (astuple(values), {}) if self._whole else self._spread(values)
 
     def named(self, payload: bytes) -> dict[str, Any]:
         """The arguments by name; the first may be missing until another step supplies it."""
+        return self._given(self._opened(payload, self._rest))
+
+    def _opened(self, payload: bytes, reads: msgspec.json.Decoder[Any]) -> Any:
+        """The values in a payload."""
         try:
-            envelope = self._rest.decode(payload)
-        except Exception as error:
-            raise Undecodable(_why_undecodable(payload) or self._refused(error)) from None
+            envelope = reads.decode(payload)
+        except Exception as error:  # msgspec's errors, and anything a user's type raises during validation
+            why = _why_undecodable(payload) or f"the arguments do not fit the signature: {self._misfit(error)}"
+            raise Undecodable(why) from None
         if envelope.v != VERSION:
             raise Undecodable(_wrong_version(envelope.v))
-        return {name: value for name in self._parameters if (value := getattr(envelope.args, name)) is not UNSET}
+        return envelope.args
 
-    def _refused(self, error: Exception) -> str:
-        return f"the arguments do not fit the signature: {self._misfit(error)}"
+    def _given(self, values: Any) -> dict[str, Any]:
+        return {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
 
     def _spread(self, values: Any) -> Arguments:
-        named = {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
+        named = self._given(values)
         if self._plain:
             return (), named
         # an omitted argument keeps its position, or the next one would move into it
@@ -176,10 +176,6 @@ class Signature:
         if (more := self._open.get(inspect.Parameter.VAR_KEYWORD)) is not None:
             named.update(named.pop(more, {}))
         return tuple(args), named
-
-
-def _is_needed_in_place(parameter: inspect.Parameter) -> bool:
-    return parameter.default is parameter.empty and parameter.kind in POSITIONAL
 
 
 def encode_named(arguments: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:

@@ -15,28 +15,17 @@ import msgspec.inspect as types
 from taskharbor.core.collecting import FailedStep, readable
 from taskharbor.core.jsonable import Hooked
 
-_TEXT = "text"
-_WHOLE = "whole number"
-_FORMS: dict[type, frozenset[str]] = {
-    types.NoneType: frozenset({"null"}),
-    types.BoolType: frozenset({"truth"}),
-    types.IntType: frozenset({_WHOLE}),
-    types.FloatType: frozenset({_WHOLE, "number"}),
-    types.StrType: frozenset({_TEXT}),
-    types.BytesType: frozenset({_TEXT}),
-    types.ByteArrayType: frozenset({_TEXT}),
-    types.DateTimeType: frozenset({_TEXT}),
-    types.DateType: frozenset({_TEXT}),
-    types.TimeType: frozenset({_TEXT}),
-    types.TimeDeltaType: frozenset({_TEXT}),
-    types.UUIDType: frozenset({_TEXT}),
-    types.DictType: frozenset({"object"}),
-    types.TypedDictType: frozenset({"object"}),
-    types.DataclassType: frozenset({"object"}),
-    types.StructType: frozenset({"object"}),
-    types.NamedTupleType: frozenset({"list"}),
-    types.TupleType: frozenset({"list"}),
+_TIMES = (types.DateTimeType, types.DateType, types.TimeType, types.TimeDeltaType)
+_TEXTS = (types.StrType, types.BytesType, types.ByteArrayType, types.UUIDType, *_TIMES)
+_KINDS: dict[str, tuple[type, ...]] = {
+    "null": (types.NoneType,),
+    "truth": (types.BoolType,),
+    "whole number": (types.IntType, types.FloatType),
+    "text": _TEXTS,
+    "object": (types.DictType, types.TypedDictType, types.DataclassType, types.StructType),
+    "list": (types.NamedTupleType, types.TupleType),
 }
+_FORMS = {kind: frozenset({form}) for form, kinds in _KINDS.items() for kind in kinds}
 _LISTS = (types.ListType, types.SetType, types.FrozenSetType, types.VarTupleType)
 
 

@@ -141,7 +141,7 @@ def cron(text: str, zone: str) -> Cron:
         first = next(CronSim(expression, _SOME_TIME), None)
     except CronSimError as error:
         reason = "it never happens" if str(error) == "Bad day-of-month" and _fields_alone(expression) else str(error)
-        raise ConfigError(f"cron={text!r} cannot be used: {_lower(reason)}. Write {_EXAMPLE}") from None
+        raise ConfigError(f"cron={text!r} cannot be used: {reason[:1].lower()}{reason[1:]}. Write {_EXAMPLE}") from None
     if first is None:
         raise ConfigError(f"cron={text!r} cannot be used: it never happens. Write {_EXAMPLE}")
     return found
@@ -168,10 +168,6 @@ def _fields_alone(expression: str) -> bool:
     except CronSimError:
         return False
     return True
-
-
-def _lower(reason: str) -> str:
-    return reason[:1].lower() + reason[1:]
 
 
 @lru_cache(maxsize=256)

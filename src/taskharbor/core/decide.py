@@ -26,9 +26,9 @@ from taskharbor.core.outcome import (
     Succeeded,
 )
 from taskharbor.core.retry import Chance, Retry
-from taskharbor.core.tally import CANCELLED, DEAD, DONE, RELEASED, RETRIED, Increment
+from taskharbor.core.tally import CANCELLED, DEAD, DONE, RELEASED, RETRIED
 from taskharbor.core.text import kind_of, message_of
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Cancel, Fail, Increment, PutBack, Transition
 
 UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the jitter
 MAX_UNKNOWN_PUT_BACKS = 30
@@ -80,14 +80,14 @@ def decide(
         case Failed():
             return _after_failure(job, outcome, retry, retention, now, chance)
         case Snoozed(delay):
-            return _put_back(job, later(now, delay), retention, now, crashes=0, unknown=0)
+            return _put_back(job, later(now, delay), retention, now)
         case Interrupted(started):
-            if started and _runs_once(job):
+            if started and job.max_attempts == 1 and job.max_crashes == 1:
                 return _after_interruption(job, retention, now)
-            return _put_back(job, job.due_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
+            return _released(job, job.due_at, job.unknown_put_backs, retention, now)
         case Deferred(delay):
             run_at = later(now, delay) if delay else job.due_at
-            return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=job.unknown_put_backs)
+            return _released(job, run_at, job.unknown_put_backs, retention, now)
         case NotRegistered():
             return _after_unknown(job, retention, now)
         case CancelledByRequest():
@@ -162,27 +162,12 @@ def _after_failure(
         reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
         job = replace(job, failures=_kept(job, entry))
         return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
-    return PutBack(
-        id=job.id,
-        token=token_of(job),
-        keep_until=later(now, retention.done),
-        started_at=job.started_at,
-        attempts=attempts,
-        last_error=_summary(entry),
-        failed_at=now,
-        failures=_kept(job, entry),
-        run_at=later(now, delay),
-        increment=_counted(job, RETRIED),
-    )
-
-
-def _runs_once(job: JobRecord) -> bool:
-    """Whether the job may run at most once (F6)."""
-    return job.max_attempts == 1 and job.max_crashes == 1
+    job = replace(job, attempts=attempts, last_error=_summary(entry), failed_at=now, failures=_kept(job, entry))
+    return _put_back(job, later(now, delay), retention, now, RETRIED)
 
 
 def _after_interruption(job: JobRecord, retention: Retention, now: datetime) -> Fail:
-    """Dead-letter a job that may run only once and whose worker stopped during that run."""
+    """Dead-letter a job that may run at most once (F6) and whose worker stopped during that run."""
     failed = Failed("Interrupted", "the worker stopped during the only run this job is allowed")
     entry = _entry(job, failed, now, attempt=job.attempts + 1)
     return _fail(job, entry, "interrupted", retention, now)
@@ -195,11 +180,16 @@ def _after_unknown(job: JobRecord, retention: Retention, now: datetime) -> PutBa
         entry = _entry(job, Failed("UnknownTask", message), now)
         return _fail(job, entry, "unknown_task", retention, now)
     run_at = later(now, UNKNOWN_TASK_RETRY.ceiling(unknown))
-    return _put_back(job, run_at, retention, now, crashes=job.crashes, unknown=unknown)
+    return _released(job, run_at, unknown, retention, now)
+
+
+def _released(job: JobRecord, run_at: datetime, unknown: int, retention: Retention, now: datetime) -> PutBack:
+    """Put back a job that has not run to an end: its crashes still count."""
+    return replace(_put_back(job, run_at, retention, now), crashes=job.crashes, unknown_put_backs=unknown)
 
 
 def _put_back(
-    job: JobRecord, run_at: datetime, retention: Retention, now: datetime, *, crashes: int, unknown: int
+    job: JobRecord, run_at: datetime, retention: Retention, now: datetime, outcome: str = RELEASED
 ) -> PutBack:
     return PutBack(
         id=job.id,
@@ -207,13 +197,11 @@ def _put_back(
         keep_until=later(now, retention.done),
         started_at=job.started_at,
         attempts=job.attempts,
-        crashes=crashes,
-        unknown_put_backs=unknown,
         last_error=job.last_error,
         failed_at=job.failed_at,
         failures=job.failures,
         run_at=run_at,
-        increment=_counted(job, RELEASED),
+        increment=_counted(job, outcome),
     )
 
 

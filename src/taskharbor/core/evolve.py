@@ -7,7 +7,7 @@ kit holds SQL drivers to them. Nothing here checks a lease: `core.lease` does.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,12 @@ from msgspec.structs import replace
 from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, check
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
+
+# A store's answers to requests about a job outside of a run (T3, Q2, Q4, K3).
+Cancellation = Literal["cancelled", "requested", "finished", "missing"]
+DeadLettering = Literal["dead", "requested", "finished", "missing"]
+Deletion = Literal["deleted", "missing", "live", "needed"]
+Replaying = Literal["replayed", "replayed_without_key", "missing", "not_dead"]
 
 _RESERVE, _RECLAIM, _ACK = Move.RESERVE, Move.RECLAIM, Move.ACK  # bound once, as the states are: used for every job
 
@@ -242,10 +248,5 @@ def with_key(replay: Replay, job: JobRecord) -> Replay:
 def rescheduled(job: JobRecord, run_at: datetime | None, priority: int | None) -> JobRecord:
     """A ready job with a new time or priority."""
     check(Move.RESCHEDULE, job.state, READY)
-    due_at = job.due_at if run_at is None else run_at
-    return replace(
-        job,
-        run_at=job.run_at if run_at is None else run_at,
-        due_at=due_at,
-        priority=job.priority if priority is None else priority,
-    )
+    moved = job if run_at is None else replace(job, run_at=run_at, due_at=run_at)
+    return moved if priority is None else replace(moved, priority=priority)

@@ -24,7 +24,6 @@ class State(StrEnum):
 
 
 TERMINAL = frozenset({State.DONE, State.DLQ, State.CANCELLED})
-LIVE = frozenset(State) - TERMINAL
 
 
 class Move(StrEnum):
@@ -72,11 +71,6 @@ MOVES: dict[Move, tuple[frozenset[State | None], frozenset[State | None]]] = {
 _LEGAL = {
     (move, before, after) for move, (sources, targets) in MOVES.items() for before in sources for after in targets
 }
-
-
-def is_legal(move: Move, before: State | None, after: State | None) -> bool:
-    """Whether the table lists this move."""
-    return (move, before, after) in _LEGAL
 
 
 def check(move: Move, before: State | None, after: State | None) -> None:

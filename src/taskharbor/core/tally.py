@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from taskharbor.core.transition import Transition
+
 DONE, DEAD, CANCELLED, RETRIED, RELEASED = "done", "dlq", "cancelled", "retried", "released"
 NOT_STARTED = "not_started:"
-
-
-class Increment(Struct, frozen=True, gc=False):
-    """What a run counts as. The time it waited is that from `due_at` to its start."""
-
-    queue: str
-    task: str
-    outcome: str
-    due_at: datetime
 
 
 class Tally(Struct, frozen=True):
@@ -42,20 +34,10 @@ class Tally(Struct, frozen=True):
     waited: float = 0.0
 
 
-class Counted(Protocol):
-    """A transition, as far as it counts."""
-
-    @property
-    def started_at(self) -> datetime | None: ...
-
-    @property
-    def increment(self) -> Increment | None: ...
-
-
 Key = tuple[str, str, str]
 
 
-def key_of(to: Counted) -> Key | None:
+def key_of(to: Transition) -> Key | None:
     """The total that a settled transition adds to: queue, task and outcome; None if it is not counted."""
     add = to.increment
     if add is None:
@@ -63,7 +45,7 @@ def key_of(to: Counted) -> Key | None:
     return add.queue, add.task, add.outcome if to.started_at is not None else NOT_STARTED + add.outcome
 
 
-def tallies(settled: Iterable[Counted], now: datetime) -> list[Tally]:
+def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     """The totals of transitions that were settled at `now`, in order of their names."""
     sums: dict[Key, list[float]] = {}
     for to in settled:

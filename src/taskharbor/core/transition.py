@@ -12,7 +12,15 @@ from datetime import datetime
 from msgspec import Struct
 
 from taskharbor.core.job import Failure, NewJob
-from taskharbor.core.tally import Increment
+
+
+class Increment(Struct, frozen=True, gc=False):
+    """What a run adds to the totals. The time it waited is that from `due_at` to its start."""
+
+    queue: str
+    task: str
+    outcome: str
+    due_at: datetime
 
 
 class _Settlement(Struct, frozen=True, gc=False, kw_only=True):

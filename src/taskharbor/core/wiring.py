@@ -7,13 +7,14 @@ Besides its arguments, the envelope of a step may hold `takes`, the shape of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from taskharbor.core.codec import Undecodable
 from taskharbor.core.collecting import FailedStep
+from taskharbor.core.dependency import Parent
 from taskharbor.core.states import State
 from taskharbor.core.workflow import Path, Shape
 
@@ -42,21 +43,6 @@ class _Envelope(Struct, frozen=True, omit_defaults=True):
     edges: int = 0
 
 
-class Given(Protocol):
-    """The state and result of one parent."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def result(self) -> bytes | None: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def size(self) -> int: ...
-
-
 class TooMuch(Exception):
     """The results together exceed the limit for an argument."""
 
@@ -80,7 +66,7 @@ def wiring_of(payload: bytes) -> Wiring:
         return Wiring()
 
 
-def filled(payload: bytes, parameter: str, given: Sequence[Given]) -> bytes:
+def filled(payload: bytes, parameter: str, given: Sequence[Parent]) -> bytes:
     """The payload with its missing argument, built from the parents' results."""
     envelope = _decoder.decode(payload)
     assert envelope.takes is not None
@@ -97,7 +83,7 @@ def filled(payload: bytes, parameter: str, given: Sequence[Given]) -> bytes:
     return b'{"v":%d,"args":{%s:%s%s%s}' % (envelope.v, _encode(parameter), value, comma, rest)
 
 
-def _parts(takes: Shape, results: Iterator[Given]) -> Iterator[bytes]:
+def _parts(takes: Shape, results: Iterator[Parent]) -> Iterator[bytes]:
     if takes == 0:
         yield _value(results)
         return
@@ -112,16 +98,16 @@ def _parts(takes: Shape, results: Iterator[Given]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _size(given: Given) -> int:
+def _size(given: Parent) -> int:
     """The size of one parent's result, even if it was not loaded because the total is too large."""
     return given.size if given.state is State.DONE else len(_failed(given))
 
 
-def _failed(given: Given) -> bytes:
+def _failed(given: Parent) -> bytes:
     return _encode(FailedStep(given.id, str(given.state), given.error))
 
 
-def _value(results: Iterator[Given]) -> bytes:
+def _value(results: Iterator[Parent]) -> bytes:
     given = next(results, None)
     if given is None:
         raise Undecodable("the results of its parents are gone: their retention has run out")

@@ -15,24 +15,25 @@ called from several threads and event loops at once.
     engine        WaitForWork, ServerClock   hints and the engine's clock: sessions, idle workers
     transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`
     migration     Connect, Migrates   how a store is opened and migrated
-    offers        offered, capability   asking a driver for one of these
 
-Import from here; the modules are internal. Where a caller needs a protocol that the driver lacks, it gets
-`CapabilityMissing` (D13).
+Import from here; the modules are internal. `offered` and `capability` ask a driver for a protocol. Callers name the
+smallest one that has what they call, so that a driver loses no more than what it lacks.
 """
 
-from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
+from typing import TypeVar, cast
+from weakref import WeakKeyDictionary
+
 from taskharbor.core.dependency import Parent
-from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 from taskharbor.core.group import Enqueued, Group, GroupResult
 from taskharbor.core.lease import Extended, Report, Verdict
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps.forget import PRUNE_AGAIN
-from taskharbor.core.tally import Increment, Tally
+from taskharbor.core.tally import Tally
+from taskharbor.core.transition import Increment
 from taskharbor.driver.engine import ServerClock, WaitForWork
 from taskharbor.driver.managing import Manage
 from taskharbor.driver.migration import Connect, Migrates, Migration
-from taskharbor.driver.offers import COMMON, SPECIAL, capability, offered
 from taskharbor.driver.reading import DeadGroup, Inspect, QueueCounts
 from taskharbor.driver.registry import Counters, Registry, WorkerRecord
 from taskharbor.driver.schedules import Schedules
@@ -40,6 +41,7 @@ from taskharbor.driver.transactions import OwnTransaction, Transaction, Within, 
 from taskharbor.driver.upkeep import Maintain
 from taskharbor.driver.verbs import Driver
 from taskharbor.driver.workflows import WorkflowCounts, WorkflowStore
+from taskharbor.errors import CapabilityMissing
 
 __all__ = [
     "COMMON",
@@ -87,3 +89,28 @@ __all__ = [
     "capability",
     "offered",
 ]
+
+C = TypeVar("C")
+# Every built-in driver has the first group; the second depends on the engine.
+COMMON: tuple[type, ...] = (Inspect, Manage, Maintain, WorkflowStore, Schedules, Registry, Counters, WaitForWork)
+SPECIAL: tuple[type, ...] = (Within, ServerClock)
+_offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
+
+
+def offered(driver: Driver, protocol: type[C]) -> C | None:
+    """The driver as this protocol, or None if it does not have it."""
+    try:
+        known = _offers.setdefault(driver, {})
+    except TypeError:  # a driver without weak references
+        return driver if isinstance(driver, protocol) else None
+    if protocol not in known:  # asked before every wait, and isinstance of a protocol is slow
+        known[protocol] = isinstance(driver, protocol)
+    return cast(C, driver) if known[protocol] else None
+
+
+def capability(driver: Driver, protocol: type[C]) -> C:
+    """The driver as this protocol, or `CapabilityMissing`: absent means loudly absent (D13)."""
+    found = offered(driver, protocol)
+    if found is None:
+        raise CapabilityMissing(f"the {driver.name} driver has no {protocol.__name__}")
+    return found

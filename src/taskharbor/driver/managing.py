@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
-from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 
 
 @runtime_checkable

@@ -21,16 +21,7 @@ from msgspec import Struct
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    COMMON,
-    Driver,
-    Extended,
-    Group,
-    GroupResult,
-    Report,
-    ServerClock,
-    Within,
-)
+from taskharbor.driver import COMMON, Driver, Extended, Group, GroupResult, Report, ServerClock, Within
 from taskharbor.errors import DriverUnavailable, LeaseError
 
 When = Callable[[str], bool]

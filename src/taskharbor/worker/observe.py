@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
-from taskharbor.core.overrun import spread_of
+from taskharbor.core.run_times import spread_of
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.errors import LeaseError

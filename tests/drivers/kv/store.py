@@ -8,9 +8,8 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import astuple
 
-from taskharbor.core.answers import Cancellation, DeadLettering, Deletion, Replaying
 from taskharbor.core.dependency import Parent
-from taskharbor.core.evolve import DeadLetter, Replay, Reschedule
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 from taskharbor.core.group import Group, GroupResult
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Extended, Report, Verdict, check_duration

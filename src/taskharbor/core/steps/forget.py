@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from taskharbor.core.answers import Deletion
+from taskharbor.core.evolve import Deletion
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import DONE, TERMINAL
 from taskharbor.core.steps.draft import Draft

@@ -8,8 +8,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from taskharbor.core import evolve
-from taskharbor.core.answers import Replaying
-from taskharbor.core.evolve import Replay
+from taskharbor.core.evolve import Replay, Replaying
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord, digest
 from taskharbor.core.states import CANCELLED, DLQ, TERMINAL

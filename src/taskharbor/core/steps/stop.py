@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskharbor.core import evolve
-from taskharbor.core.answers import Cancellation, DeadLettering
-from taskharbor.core.evolve import DeadLetter
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering
 from taskharbor.core.states import INFLIGHT, TERMINAL
 from taskharbor.core.steps.dependants import look_below, look_up_keys, put_end, tell
 from taskharbor.core.steps.draft import Draft

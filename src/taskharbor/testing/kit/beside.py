@@ -11,15 +11,7 @@ from msgspec.structs import replace
 
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
-from taskharbor.driver import (
-    COMMON,
-    Driver,
-    Group,
-    Report,
-    Reschedule,
-    Swap,
-    WorkerRecord,
-)
+from taskharbor.driver import COMMON, Driver, Group, Report, Reschedule, Swap, WorkerRecord
 from taskharbor.errors import DriverClosed
 from taskharbor.testing.kit.scene import KEEP, Cases, Scene, ack, at, job
 

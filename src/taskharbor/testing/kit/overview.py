@@ -217,13 +217,7 @@ class Overview(Cases):
                 last_id="a3",
             ),
             DeadGroup(
-                fingerprint="bb",
-                task="shop.bill",
-                error=None,
-                count=2,
-                first_at=at(1),
-                last_at=at(5),
-                last_id="b2",
+                fingerprint="bb", task="shop.bill", error=None, count=2, first_at=at(1), last_at=at(5), last_id="b2"
             ),
             DeadGroup(
                 fingerprint="", task="t", error="who knows", count=1, first_at=at(3), last_at=at(3), last_id="none"

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pytest
 
@@ -187,8 +187,29 @@ AFTER = {"ack": State.DONE, "put_back": State.READY, "fail": State.DLQ, "cancel"
 every_settle = pytest.mark.parametrize("kind", list(SETTLES))
 
 
+class _Offer(Generic[C]):
+    """The driver as one of its protocols; a case that needs one that the driver declares to lack is skipped."""
+
+    def __init__(self, protocol: type[C]) -> None:
+        self._protocol = protocol
+
+    def __get__(self, scene: Scene, owner: type[Scene]) -> C:
+        if self._protocol in scene.harness.lacks:
+            pytest.skip(f"the {scene.driver.name} driver declares that it lacks {self._protocol.__name__}")
+        return capability(scene.driver, self._protocol)
+
+
 class Scene:
     """An open driver and the helpers that cases use; `now` stands still until a case moves it."""
+
+    manage = _Offer(Manage)
+    upkeep = _Offer(Maintain)
+    flows = _Offer(WorkflowStore)
+    schedules = _Offer(Schedules)
+    registry = _Offer(Registry)
+    counters = _Offer(Counters)
+    waits = _Offer(WaitForWork)
+    within = _Offer(Within)
 
     def __init__(self, harness: Harness, driver: Driver) -> None:
         self.harness = harness
@@ -202,55 +223,10 @@ class Scene:
         self.now += timedelta(seconds=seconds)
 
     @property
-    def manage(self) -> Manage:
-        """The driver as `Manage`."""
-        return self._as(Manage)
-
-    @property
-    def upkeep(self) -> Maintain:
-        """The driver as `Maintain`."""
-        return self._as(Maintain)
-
-    @property
-    def flows(self) -> WorkflowStore:
-        """The driver as `WorkflowStore`."""
-        return self._as(WorkflowStore)
-
-    @property
-    def schedules(self) -> Schedules:
-        """The driver as `Schedules`."""
-        return self._as(Schedules)
-
-    @property
-    def registry(self) -> Registry:
-        """The driver as `Registry`."""
-        return self._as(Registry)
-
-    @property
-    def counters(self) -> Counters:
-        """The driver as `Counters`."""
-        return self._as(Counters)
-
-    @property
-    def waits(self) -> WaitForWork:
-        """The driver as `WaitForWork`."""
-        return self._as(WaitForWork)
-
-    @property
-    def within(self) -> Within:
-        """The driver as `Within`."""
-        return self._as(Within)
-
-    @property
     def application(self) -> Application:
         """The application that shares the store."""
         assert self.harness.application is not None, "the cases of Within need a Harness with an `application`"
         return self.harness.application
-
-    def _as(self, protocol: type[C]) -> C:
-        if protocol in self.harness.lacks:
-            pytest.skip(f"the {self.driver.name} driver declares that it lacks {protocol.__name__}")
-        return capability(self.driver, protocol)
 
     async def another(self) -> Scene:
         """A second handle on the same store; an ephemeral driver returns itself."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.tally import Increment, Tally
+from taskharbor.core.tally import Tally
+from taskharbor.core.transition import Increment
 from taskharbor.errors import JobNotInflight, LeaseExpired, LeaseMismatch
 from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, child, every_settle, fail, job, put_back
 

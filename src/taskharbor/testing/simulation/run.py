@@ -79,12 +79,7 @@ def _involved(result: Result) -> set[str]:
 
 
 def simulate(
-    scenario: Scenario,
-    seed: int,
-    *,
-    driver: str = "memory",
-    faults: Faults | None = None,
-    limit: float = LIMIT,
+    scenario: Scenario, seed: int, *, driver: str = "memory", faults: Faults | None = None, limit: float = LIMIT
 ) -> Result:
     """Run the scenario on virtual time; everything in it follows from the seed.
 

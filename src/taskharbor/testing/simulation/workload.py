@@ -88,12 +88,7 @@ class Application:
                 raise Snooze(2)
 
         self.quick = quick
-        self.steps += [
-            quick.step,
-            lambda: quick.step(7),
-            lambda: parent.step(self.chance.randint(1, 3)),
-            snoozing.step,
-        ]
+        self.steps += [quick.step, lambda: quick.step(7), lambda: parent.step(self.chance.randint(1, 3)), snoozing.step]
 
     def _failing(self) -> None:
         @self.harbor.task(name="failing", max_attempts=3, retry=Retry(base=2, cap=5))
@@ -106,10 +101,7 @@ class Application:
         async def hopeless(kind: int) -> None:
             raise (Unrecoverable("never"), SystemExit(1), RetryAfter(1), KeyboardInterrupt())[kind]
 
-        self.steps += [
-            lambda: failing.step(self.chance.randint(1, 4)),
-            lambda: hopeless.step(self.chance.randrange(4)),
-        ]
+        self.steps += [lambda: failing.step(self.chance.randint(1, 4)), lambda: hopeless.step(self.chance.randrange(4))]
 
     def _slow(self) -> None:
         @self.harbor.task(name="slow")

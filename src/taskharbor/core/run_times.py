@@ -1,4 +1,4 @@
-"""Runs past their timeout and the time spent on failed attempts, for describing a job in trouble (F2, F5)."""
+"""Times of runs, from the record of a job: overruns, the spread of attempts, and the last run (F2, F5, R1)."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def spread_of(failures: Sequence[Failure]) -> timedelta | None:
     if len(last) < 2:
         return None
     return last[0].failed_at - (last[-1].started_at or last[-1].failed_at)
+
+
+def last_run(job: JobRecord) -> timedelta | None:
+    """The time from the start to the settle of the last run; None while it runs, or if it never started or settled."""
+    if job.started_at is None or job.settled_at is None or job.settled_at < job.started_at:
+        return None
+    return job.settled_at - job.started_at

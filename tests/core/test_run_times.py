@@ -1,4 +1,4 @@
-"""Runs past their timeout, and how far apart the attempts of a job were."""
+"""Overruns, the spread of attempts, and the duration of the last run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor.core.job import Failure
-from taskharbor.core.overrun import overrun_since, spread_of
+from taskharbor.core.run_times import last_run, overrun_since, spread_of
 from taskharbor.core.states import State
 
 from .make import NOW, SECOND, claimed, failure, lease, record
@@ -52,3 +52,19 @@ def test_attempts_before_a_replay_do_not_count(attempts: tuple[int, ...], spread
     """F2, Q2: a replayed job starts again at attempt 1, and one attempt has no spread."""
     failures: list[Failure] = [failure(attempt) for attempt in attempts]
     assert spread_of(failures) == spread
+
+
+@pytest.mark.parametrize(
+    ("started", "settled", "took"),
+    [(None, None, None), (0, None, None), (None, 5, None), (0, 5, 5), (0, 0, 0), (5, 0, None)],
+)
+def test_the_last_run_took_from_its_start_to_its_settle(
+    started: int | None, settled: int | None, took: int | None
+) -> None:
+    """R1: None if it never started or settled, or was settled before: then it still runs, or its lease ran out."""
+    job = record(
+        State.DONE,
+        started_at=None if started is None else NOW + started * SECOND,
+        settled_at=None if settled is None else NOW + settled * SECOND,
+    )
+    assert last_run(job) == (None if took is None else took * SECOND)

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor import Harbor, Job, Retry, Unrecoverable, chord, current, group
-from taskharbor.admin import bulk, dead_letters
+from taskharbor.admin import bulk
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS
 from taskharbor.core.job import JobRecord
 from taskharbor.core.wiring import wiring_of
@@ -275,7 +275,7 @@ async def test_one_id_may_come_alone() -> None:
 @virtual
 async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2: previewed, bounded, in bites; a group by its fingerprint."""
-    monkeypatch.setattr(dead_letters, "PAGE", 4)
+    monkeypatch.setattr("taskharbor.client.client.PAGE", 4)
     monkeypatch.setattr(bulk, "BITE", 3)
     world = Ward()
     await world.harbor.aenqueue_many(world.die.step(f"cause {number}") for number in range(10))
@@ -346,7 +346,7 @@ async def test_a_purge_deletes_by_age_and_words() -> None:
 @virtual
 async def test_a_purge_is_bounded_and_frees_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2, I2: in bites, the newest first; only dead jobs."""
-    monkeypatch.setattr(dead_letters, "PAGE", 2)
+    monkeypatch.setattr("taskharbor.client.client.PAGE", 2)
     monkeypatch.setattr(bulk, "BITE", 2)
     world = Ward()
     jobs = await world.dead(*"abcde")

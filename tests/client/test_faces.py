@@ -16,7 +16,7 @@ import pytest
 
 from taskharbor import AsyncTask, Flow, Graph, Harbor, Job, JobContext, Retry, Run, Step, Task, current
 from taskharbor.admin import admin, dead_letters, jobs, queues, recurring, workers, workflows
-from taskharbor.admin.base import Part
+from taskharbor.admin.base import AdminPart
 from taskharbor.client.blocks import Managed
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import (
@@ -96,7 +96,7 @@ def test_every_coroutine_is_a_and_the_name_of_its_blocking_twin(face: type) -> N
 def test_every_part_of_the_admin_is_looked_at() -> None:
     """P1: also one that was added lately."""
     parts = Harbor("memory://").admin
-    found = {type(part) for part in (*vars(parts).values(), parts.recurring) if isinstance(part, Part)}
+    found = {type(part) for part in (*vars(parts).values(), parts.recurring) if isinstance(part, AdminPart)}
     assert found <= set(FACES)
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from taskharbor.admin.base import Part
+from taskharbor.admin.base import AdminPart
 from taskharbor.admin.dead_letters import DeadLetters
 from taskharbor.admin.jobs import Jobs
 from taskharbor.admin.queues import Queues
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from taskharbor.admin.recurring import Recurring
 
 
-class Admin(Part):
+class Admin(AdminPart):
     """The operator's view of a harbor."""
 
     def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:

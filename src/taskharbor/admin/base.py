@@ -1,4 +1,4 @@
-"""A part of the operator's view: what `harbor.admin` is made of."""
+"""The base of the parts of `harbor.admin`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from datetime import datetime, timedelta
 
 from taskharbor.client.client import Client
 from taskharbor.client.portal import Portal
+from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter, parse
+from taskharbor.core.job import JobRecord
+from taskharbor.driver import Deletion, Manage, Replaying, capability
 from taskharbor.errors import JobNotFound
 
 LIMIT = 50
@@ -17,7 +20,7 @@ Words = str | Sequence[str] | Filter
 Ids = str | Sequence[str]
 
 
-class Part:
+class AdminPart:
     """Asks the store through the client, at the store's time."""
 
     def __init__(self, client: Client) -> None:
@@ -31,17 +34,31 @@ class Part:
     def _now(self) -> datetime:
         return self._client.session.now()
 
-    def _filter(self, words: Words) -> Filter:
-        if isinstance(words, Filter):
-            return words
-        return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
+    async def _filter(self, words: Words) -> Filter:
+        async with self._client.store():  # its clock is known once it is open
+            if isinstance(words, Filter):
+                return words
+            return parse(tuple(words.split() if isinstance(words, str) else words), self._now())
 
-    async def _why_gone(self, id: str) -> JobNotFound:
+    async def _matching(self, where: Filter, limit: int, after: str | None) -> list[JobRecord]:
+        return [self._client.seen(job) for job in await self._client.query(where, limit, after)]
+
+    async def _get(self, id: str) -> JobRecord:
+        if (job := await self._client.record(id)) is not None:
+            return self._client.seen(job)
         if await self._client.workflow(id) is not None:
-            return JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
-        return JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+            raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
+        raise JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+
+    async def _delete(self, ids: Sequence[str]) -> list[Deletion]:
+        async with self._client.store() as driver:
+            return await capability(driver, Manage).delete(ids)
+
+    async def _replay(self, ids: Sequence[str]) -> list[Replaying]:
+        async with self._client.store() as driver:
+            return await capability(driver, Manage).replay([Replay(id=id) for id in ids], self._now())
 
 
 def each(ids: Ids) -> Sequence[str]:
-    """The ids; one may come alone."""
+    """The ids as a sequence."""
     return [ids] if isinstance(ids, str) else ids

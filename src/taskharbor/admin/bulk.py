@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from taskharbor.client.client import Client
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -19,8 +20,10 @@ from taskharbor.errors import ConfigError, InvalidJob
 A = TypeVar("A")
 Act = Literal["cancel", "delete", "replay", "dead_letter"]
 Progress = Callable[[int], object]
+Look = Callable[[JobRecord | None, datetime], str]
 BITE = 500
 MOST = 1_000_000
+WOULD = "would"
 
 _ENDED = (Shown.DONE, Shown.DLQ, Shown.CANCELLED)
 _UNFINISHED = tuple(state for state in Shown if state not in _ENDED)
@@ -31,12 +34,18 @@ APPLIES: dict[Act, tuple[Shown, ...]] = {
     "dead_letter": _UNFINISHED,
 }
 REFUSALS: dict[Act, str] = {"cancel": "finished", "delete": "live", "replay": "not_dead", "dead_letter": "finished"}
+_DONE: dict[Act, str] = {
+    "cancel": "cancelled",
+    "delete": "deleted",
+    "replay": "replayed",
+    "dead_letter": "dead-lettered",
+}
 
 
 class Bulk(Struct, frozen=True):
-    """What an act did: the ids of the jobs that matched, the newest first, and the ids by the answer they got.
+    """The jobs that an act was for: their ids, the newest first, and the ids by the answer they got.
 
-    `changed` is the answer for a job that matched, but did not any more right before the act.
+    `changed` is the answer for a job that did not match any more right before the act.
     """
 
     matched: list[str]
@@ -46,10 +55,11 @@ class Bulk(Struct, frozen=True):
 def applicable(act: Act, where: Filter) -> Filter:
     """The filter, narrowed to the states that the act applies to; `ConfigError` if it names others, or nothing."""
     if where == Filter():
-        raise ConfigError(f"say which jobs to {_spoken(act)}: filter words such as queue:mail, or * for all")
+        verb = act.replace("_", "-")
+        raise ConfigError(f"say which jobs to {verb}: filter words such as queue:mail, or * for all")
     if others := [state for state in where.states if state not in APPLIES[act]]:
         allowed = ", ".join(APPLIES[act])
-        raise ConfigError(f"jobs that are {others[0]} cannot be {_done(act)}: leave state: out, or use {allowed}")
+        raise ConfigError(f"jobs that are {others[0]} cannot be {_DONE[act]}: leave state: out, or use {allowed}")
     return where if where.states else replace(where, states=APPLIES[act])
 
 
@@ -59,15 +69,10 @@ def includes(act: Act, where: Filter, job: JobRecord) -> bool:
 
 
 def still(act: Act, where: Filter, job: JobRecord | None, now: datetime) -> str:
-    """What holds now for a job that matched before: the act `would` still take it, or it is `missing` or `changed`."""
+    """Look at a job that matched before: the act `would` still take it, or it is `missing` or `changed`."""
     if job is None:
         return "missing"
-    return "would" if where.matches(job, now) and includes(act, where, job) else "changed"
-
-
-def would(ids: Sequence[str], seen: Sequence[str]) -> list[str]:
-    """The ids that the act would still take."""
-    return [id for id, answer in zip(ids, seen, strict=True) if answer == "would"]
+    return WOULD if where.matches(job, now) and includes(act, where, job) else "changed"
 
 
 def preview(act: Act, job: JobRecord | None, now: datetime) -> str:
@@ -76,16 +81,18 @@ def preview(act: Act, job: JobRecord | None, now: datetime) -> str:
         return "missing"
     if act == "replay" and job.queue == TASKS:
         return "task"
-    return "would" if shown(job, now) in APPLIES[act] else REFUSALS[act]
+    return WOULD if shown(job, now) in APPLIES[act] else REFUSALS[act]
 
 
-async def matching(act: Act, where: Filter, pages: AsyncIterator[list[JobRecord]], limit: int) -> list[str]:
-    """The ids of the jobs on these pages that the act takes, at most `limit`."""
-    if not 1 <= limit <= MOST:
-        raise InvalidJob(f"limit must be from 1 to {MOST:,}, not {limit!r}")
+async def matching(
+    takes: Callable[[JobRecord], bool], pages: AsyncIterator[list[JobRecord]], limit: int, most: int
+) -> list[str]:
+    """The ids of the jobs on these pages that an act takes, at most `limit`."""
+    if not 1 <= limit <= most:
+        raise InvalidJob(f"limit must be from 1 to {most:,}, not {limit!r}")
     ids: dict[str, None] = {}
     async for page in pages:
-        ids |= dict.fromkeys(job.id for job in page if includes(act, where, job))
+        ids |= dict.fromkeys(job.id for job in page if takes(job))
         if len(ids) >= limit:
             break
     return [*ids][:limit]
@@ -103,17 +110,36 @@ async def in_bites(
     return answers
 
 
+async def only_look(ids: Sequence[str]) -> Sequence[str]:
+    """The act of a dry run."""
+    return [WOULD] * len(ids)
+
+
+async def look_and_act(
+    client: Client,
+    ids: Sequence[str],
+    look: Look,
+    act: Callable[[Sequence[str]], Awaitable[Sequence[str]]] = only_look,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Look at each job again and act on those that it `would` take; the others are answered by the look."""
+
+    async def look_first(bite: Sequence[str]) -> list[str]:
+        seen = [look(job, client.session.now()) for job in await client.records(bite)]
+        answers = iter(await act([id for id, answer in zip(bite, seen, strict=True) if answer == WOULD]))
+        return [next(answers) if answer == WOULD else answer for answer in seen]
+
+    return await in_bites(ids, look_first, progress)
+
+
+async def would(client: Client, ids: Sequence[str], look: Look) -> list[str]:
+    """The ids of the jobs that an act would take now."""
+    return by_answer(ids, await look_and_act(client, ids, look)).get(WOULD, [])
+
+
 def by_answer(ids: Sequence[str], answers: Sequence[str]) -> dict[str, list[str]]:
     """The ids that got each answer."""
     found: dict[str, list[str]] = {}
     for id, answer in zip(ids, answers, strict=True):
         found.setdefault(answer, []).append(id)
     return found
-
-
-def _spoken(act: Act) -> str:
-    return act.replace("_", "-")
-
-
-def _done(act: Act) -> str:
-    return {"cancel": "cancelled", "delete": "deleted", "replay": "replayed", "dead_letter": "dead-lettered"}[act]

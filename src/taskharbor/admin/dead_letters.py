@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.admin.base import BULK_LIMIT, LIMIT, Ids, Part, Words, each
-from taskharbor.admin.bulk import in_bites, would
-from taskharbor.client.client import PAGE, Client
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
+from taskharbor.admin.bulk import WOULD, Look, look_and_act, matching, would
+from taskharbor.client.client import Client
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, JobOptions, checked, seconds
 from taskharbor.client.portal import blocking
@@ -33,9 +33,9 @@ MOMENT = timedelta(microseconds=1)
 
 
 class Purged(Struct, frozen=True):
-    """What a purge did: the ids of the jobs that are gone, and of those that stay because others wait for them.
+    """The ids of the jobs that a purge deleted, and of those that stay because others wait for them.
 
-    `changed`: those that were left alone because they were gone before, or not what was asked for any more.
+    `changed`: left alone, because they were gone before or did not match any more.
     """
 
     deleted: list[str]
@@ -44,9 +44,9 @@ class Purged(Struct, frozen=True):
 
 
 class Replayed(Struct, frozen=True):
-    """What a replay did: the ids of the jobs that run again, and of those among them whose key another job has now.
+    """The ids of the jobs that run again, and of those among them whose key another job has now.
 
-    `changed`: those that were left alone because they were gone, or not what was asked for any more.
+    `changed`: left alone, because they were gone or did not match any more.
     """
 
     replayed: list[str]
@@ -54,27 +54,7 @@ class Replayed(Struct, frozen=True):
     changed: list[str] = []
 
 
-class _Which(Struct, frozen=True):
-    """Which dead jobs are asked for: those that match, died until `last`, and are tasks of a TaskManager only if so."""
-
-    where: Filter
-    last: datetime | None
-    tasks: bool
-
-    def takes(self, job: JobRecord, now: datetime) -> bool:
-        """Whether it is one of them now."""
-        return (
-            self.where.matches(job, now)
-            and (self.tasks or job.queue != TASKS)
-            and (self.last is None or (job.completed_at or job.created_at) <= self.last)
-        )
-
-
-Takes = Callable[[JobRecord, datetime], bool]
-Do = Callable[[Manage, Sequence[str]], Awaitable[Sequence[str]]]
-
-
-class DeadLetters(Part):
+class DeadLetters(AdminPart):
     """Jobs in the dead-letter queue."""
 
     def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
@@ -83,25 +63,21 @@ class DeadLetters(Part):
 
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching dead jobs, the newest first."""
-        async with self._client.store() as driver:
-            found = await capability(driver, Inspect).query(self._dead(words), self._now(), limit, after)
-        return [self._client.seen(record) for record in found]
+        return await self._matching(await self._dead(words), limit, after)
 
     async def aget(self, id: str) -> JobRecord:
         """One dead job with its reason and its failures, or `JobNotFound`."""
-        job = await self._client.record(id)
-        if job is None:
-            raise await self._why_gone(id)
+        job = await self._get(id)
         if job.state is not DLQ:
             raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
-        return self._client.seen(job)
+        return job
 
     async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
         """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""
+        where = await self._dead(words)
         async with self._client.store() as driver:
-            inspect = capability(driver, Inspect)
-            groups = await inspect.dead_groups(self._dead(words), self._now(), limit)
-            last = await inspect.get([group.last_id for group in groups])
+            groups = await capability(driver, Inspect).dead_groups(where, self._now(), limit)
+        last = await self._client.records([group.last_id for group in groups])
         return [_with_reason(group, job) for group, job in zip(groups, last, strict=True)]
 
     async def areplay(
@@ -112,33 +88,35 @@ class DeadLetters(Part):
         idempotency_key: str | None = None,
         idempotency_ttl: Duration | EllipsisType | None = ...,
     ) -> Replaying:
-        """Run a dead or cancelled job again, perhaps with other arguments or under a new key (Q2).
+        """Run a dead or cancelled job again, optionally with other arguments or under a new key (Q2).
 
-        The arguments take the place of the old ones for good; where the task is registered, they must fit it.
-        Says `replayed`, or `missing` if there is no such job; `replayed_without_key` if another job has the key by now.
-        `IllegalMove` if it is neither dead nor cancelled, or a TaskManager's task.
+        The arguments replace the old ones for good; where the task is registered, they must fit it. Returns `replayed`,
+        `replayed_without_key` if another job has the key by now, or `missing`. `IllegalMove` if the job is neither dead
+        nor cancelled, or a TaskManager's task.
         """
         key = _key(idempotency_key, idempotency_ttl)
-        async with self._client.store() as driver:
-            inspect, session = capability(driver, Inspect), self._client.session
-            (job,) = await inspect.get([id])
-            if job is None:
-                return "missing"
-            if job.queue == TASKS:
-                raise IllegalMove(
-                    f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
-                    "TaskManager.retry while attempts remain, or delete it and submit it again"
-                )
-            replay = Replay(
-                id=id,
-                payload=None if arguments is None else self.edited(job, arguments),
-                idempotency_key=_own_key(key, job),
-                key_expires_at=key_expiry(key, session.settings, self._now()) if key else None,
+        if (job := await self._client.record(id)) is None:
+            return "missing"
+        if job.queue == TASKS:
+            raise IllegalMove(
+                f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
+                "TaskManager.retry while attempts remain, or delete it and submit it again"
             )
+        replay = Replay(
+            id=id,
+            payload=None if arguments is None else self.edited(job, arguments),
+            idempotency_key=_own_key(key, job),
+            key_expires_at=key_expiry(key, self._client.session.settings, self._now()) if key else None,
+        )
+        async with self._client.store() as driver:
             (answer,) = await capability(driver, Manage).replay([replay], self._now())
-            if answer == "not_dead":
-                raise await self._not_dead(inspect, id)
-            return answer
+        if answer == "not_dead":
+            job = await self._client.record(id)
+            state = "gone" if job is None else shown(job, self._now()).value
+            raise IllegalMove(
+                f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
+            )
+        return answer
 
     def edited(self, job: JobRecord, arguments: Mapping[str, Any]) -> bytes:
         """The job's payload with other arguments, or why they do not fit; its place in a workflow stays (K3)."""
@@ -149,13 +127,6 @@ class DeadLetters(Part):
         payload = encode_named(arguments, limit) if task is None else _fitting(task, arguments, wiring, limit)
         return checked_size(wired(payload, wiring), limit, f"the arguments of {job.type}")
 
-    async def _not_dead(self, inspect: Inspect, id: str) -> IllegalMove:
-        (job,) = await inspect.get([id])
-        state = "gone" if job is None else shown(job, self._now()).value
-        return IllegalMove(
-            f"job {id} is {state}: only a dead or cancelled job can be replayed; to run it again, enqueue it again"
-        )
-
     async def areplay_all(
         self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False, among: Ids | None = None
     ) -> Replayed:
@@ -164,40 +135,30 @@ class DeadLetters(Part):
         `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the replay;
         one that does not match any more is left alone (`changed`). Tasks of a TaskManager are left out.
         """
-        which = await self._which(words, None, tasks=False)
-        ids = await self._ids(which, limit, among, dry_run)
-        # The first ones first: those behind them in a workflow wait for them.
-        return Replayed(ids, []) if dry_run else await self._replay(ids[::-1], which.takes)
+        where = await self._dead(words)
+        look = _looking(where, None, tasks=False)
+        ids = await self._ids(where, look, limit, among, dry_run)
+        # Jobs go before their dependants, which have to wait for them.
+        return Replayed(ids, []) if dry_run else await self._replay_ids(ids[::-1], look)
 
     async def areplay_ids(self, ids: Ids) -> Replayed:
         """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
-        return await self._replay(each(ids), lambda job, _: job.queue != TASKS)
+        return await self._replay_ids(each(ids), _taking(lambda job: job.queue != TASKS))
 
-    async def _replay(self, ids: Sequence[str], takes: Takes) -> Replayed:
-        async def replay(manage: Manage, taken: Sequence[str]) -> Sequence[str]:
-            return await manage.replay([Replay(id=id) for id in taken], self._now())
-
+    async def _replay_ids(self, ids: Sequence[str], look: Look) -> Replayed:
         found = Replayed([], [])
-        for id, answer in zip(ids, await self._answers(ids, takes, replay), strict=True):
+        for id, answer in zip(ids, await self._answers(ids, look, self._replay), strict=True):
             (found.replayed if answer.startswith("replayed") else found.changed).append(id)
             if answer == "replayed_without_key":
                 found.without_key.append(id)
         return found
 
-    async def _answers(self, ids: Sequence[str], takes: Takes, do: Do) -> list[str]:
-        """Look at each job again and act on those that are still to be taken; the others are `changed`."""
+    async def _answers(
+        self, ids: Sequence[str], look: Look, act: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+    ) -> list[str]:
         if len(ids) > BULK_LIMIT:
             raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
-
-        async def act(bite: Sequence[str]) -> list[str]:
-            async with self._client.store() as driver:
-                jobs, now = await capability(driver, Inspect).get(bite), self._now()
-                taken = [job is not None and takes(job, now) for job in jobs]
-                manage = capability(driver, Manage)
-                answers = iter(await do(manage, [id for id, takes_it in zip(bite, taken, strict=True) if takes_it]))
-            return [next(answers) if takes_it else "changed" for takes_it in taken]
-
-        return await in_bites(ids, act, None)
+        return await look_and_act(self._client, ids, look, act)
 
     async def apurge(
         self,
@@ -214,67 +175,51 @@ class DeadLetters(Part):
         TaskManager are dead jobs here. `dry_run` only looks, and does not find these out. `among`: only these jobs, as
         in `replay_all`.
         """
-        which = await self._which(words, older_than, tasks=True)
-        ids = await self._ids(which, limit, among, dry_run)
-        return Purged(ids, []) if dry_run else await self._purge(ids, which.takes)
+        where = await self._dead(words)
+        last = None if older_than is None else _before(self._now(), older_than)
+        if last is not None:  # a job that died by then was created by then
+            where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
+        look = _looking(where, last, tasks=True)
+        ids = await self._ids(where, look, limit, among, dry_run)
+        return Purged(ids, []) if dry_run else await self._purge(ids, look)
 
     async def apurge_ids(self, ids: Ids) -> Purged:
-        """Delete these jobs, if they have ended and nobody needs them but cancelled ones, which go with them."""
-        return await self._purge(each(ids), lambda _job, _now: True)
+        """Delete these jobs, if they have ended and no others need them but cancelled ones, which go with them."""
+        return await self._purge(each(ids), _taking(lambda _: True))
 
-    async def _purge(self, ids: Sequence[str], takes: Takes) -> Purged:
-        first = await self._delete(ids, takes)
+    async def _purge(self, ids: Sequence[str], look: Look) -> Purged:
+        first = await self._delete_ids(ids, look)
         if not first.needed or not await self._delete_cancelled(first.needed):
             return first
-        second = await self._delete(first.needed, takes)
+        second = await self._delete_ids(first.needed, look)
         return Purged(first.deleted + second.deleted, second.needed, first.changed + second.changed)
 
     async def _delete_cancelled(self, ids: Sequence[str]) -> bool:
-        """Delete what is cancelled in the workflows of these jobs, the last ones first; whether there was anything."""
-        async with self._client.store() as driver:
-            jobs = await capability(driver, Inspect).get(ids)
-        gone = False
+        """Delete the cancelled jobs in the workflows of these jobs, the last ones first; whether there were any."""
+        jobs, gone = await self._client.records(ids), False
         for workflow in dict.fromkeys(job.workflow_id for job in jobs if job is not None and job.workflow_id):
             async for page in self._client.pages(Filter(workflow_id=workflow, states=(Shown.CANCELLED,))):
-                gone |= bool((await self._delete([job.id for job in page], _is_cancelled)).deleted)
+                cancelled = _taking(lambda job: job.state is CANCELLED)
+                gone |= bool((await self._delete_ids([job.id for job in page], cancelled)).deleted)
         return gone
 
-    async def _delete(self, ids: Sequence[str], takes: Takes) -> Purged:
-        async def delete(manage: Manage, taken: Sequence[str]) -> Sequence[str]:
-            return await manage.delete(taken)
-
+    async def _delete_ids(self, ids: Sequence[str], look: Look) -> Purged:
         purged = Purged([], [])
         lists = {"deleted": purged.deleted, "needed": purged.needed}
-        for id, answer in zip(ids, await self._answers(ids, takes, delete), strict=True):
+        for id, answer in zip(ids, await self._answers(ids, look, self._delete), strict=True):
             lists.get(answer, purged.changed).append(id)
         return purged
 
-    async def _which(self, words: Words, older_than: Duration | None, *, tasks: bool) -> _Which:
-        async with self._client.store():  # whose time is known from here on
-            where, last = self._dead(words), None if older_than is None else _before(self._now(), older_than)
-        if last is not None:  # whoever died until then was created until then
-            where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
-        return _Which(where, last, tasks)
+    async def _ids(self, where: Filter, look: Look, limit: int, among: Ids | None, dry_run: bool) -> list[str]:
+        """The ids of matching dead jobs, the newest first."""
+        if among is None:
+            pages = self._client.pages(where)
+            return await matching(lambda job: look(job, self._now()) == WOULD, pages, limit, BULK_LIMIT)
+        named = [*dict.fromkeys(each(among))]
+        return await would(self._client, named, look) if dry_run else named
 
-    async def _ids(self, which: _Which, limit: int, among: Ids | None, dry_run: bool) -> list[str]:
-        """The ids of matching dead jobs, the newest first; read page by page, for records may be large."""
-        if not 1 <= limit <= BULK_LIMIT:
-            raise InvalidJob(f"limit must be from 1 to {BULK_LIMIT:,}, not {limit!r}")
-        if among is not None:
-            named = [*dict.fromkeys(each(among))]
-            return would(named, await self._answers(named, which.takes, _only_look)) if dry_run else named
-        ids: dict[str, None] = {}
-        size, after = min(PAGE, limit), None
-        while len(ids) < limit:
-            page, now = await self.alist(which.where, limit=size, after=after), self._now()
-            ids |= dict.fromkeys(job.id for job in page if which.takes(job, now))
-            if len(page) < size:
-                break
-            size, after = PAGE, page[-1].id  # the limit is no measure of what has to be looked through
-        return [*ids][:limit]
-
-    def _dead(self, words: Words) -> Filter:
-        where = self._filter(words)
+    async def _dead(self, words: Words) -> Filter:
+        where = await self._filter(words)
         if not set(where.states) <= {Shown.DLQ}:
             raise ConfigError("the dead-letter queue holds dead jobs only: leave state: out, or look through all jobs")
         return replace(where, states=(Shown.DLQ,))
@@ -295,8 +240,19 @@ def _with_reason(group: DeadGroup, last: JobRecord | None) -> DeadGroup:
     return group if reason is None else replace(group, error=f"by hand: {reason}")
 
 
-def _is_cancelled(job: JobRecord, _: datetime) -> bool:
-    return job.state is CANCELLED
+def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:
+    """Take dead jobs that match and died by `last`; those of a TaskManager only with `tasks`."""
+
+    def look(job: JobRecord | None, now: datetime) -> str:
+        if job is None or not where.matches(job, now) or (job.queue == TASKS and not tasks):
+            return "changed"
+        return WOULD if last is None or (job.completed_at or job.created_at) <= last else "changed"
+
+    return look
+
+
+def _taking(takes: Callable[[JobRecord], bool]) -> Look:
+    return lambda job, _: WOULD if job is not None and takes(job) else "changed"
 
 
 def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:
@@ -333,7 +289,3 @@ def _before(now: datetime, age: Duration) -> datetime:
     except (TypeError, ValueError, OverflowError):
         pass
     raise InvalidJob(f"older_than must be seconds or a timedelta, neither negative nor before all time, not {age!r}")
-
-
-async def _only_look(_: Manage, taken: Sequence[str]) -> Sequence[str]:
-    return ["would"] * len(taken)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Literal, TypedDict, Unpack
+from functools import partial
+from typing import Literal, TypedDict, Unpack, cast
 
-from taskharbor.admin.base import ALIVE, BULK_LIMIT, LIMIT, Ids, Part, Words, each
+from taskharbor.admin.base import ALIVE, BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
 from taskharbor.admin.bulk import (
+    MOST,
+    WOULD,
     Act,
     Bulk,
     Progress,
     applicable,
     by_answer,
     in_bites,
+    includes,
+    look_and_act,
     matching,
     preview,
     still,
@@ -24,7 +29,6 @@ from taskharbor.admin.why import Facts, Why, why
 from taskharbor.client.options import checked, moment
 from taskharbor.client.portal import blocking
 from taskharbor.core.decide import dead_letter
-from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -35,10 +39,8 @@ from taskharbor.driver import (
     Cancellation,
     DeadLettering,
     Deletion,
-    Driver,
     Inspect,
     Manage,
-    Parent,
     Registry,
     Replaying,
     Reschedule,
@@ -58,21 +60,16 @@ class BulkOptions(TypedDict, total=False):
     progress: Progress | None
 
 
-class Jobs(Part):
+class Jobs(AdminPart):
     """All jobs."""
 
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching jobs, the newest first. Words: `state:dlq,ready queue:mail task:mail.* tag:x error:… since:1h`."""
-        async with self._client.store() as driver:
-            found = await capability(driver, Inspect).query(self._filter(words), self._now(), limit, after)
-        return [self._client.seen(record) for record in found]
+        return await self._matching(await self._filter(words), limit, after)
 
     async def aget(self, id: str) -> JobRecord:
         """One job, or `JobNotFound`."""
-        record = await self._client.record(id)
-        if record is None:
-            raise await self._why_gone(id)
-        return self._client.seen(record)
+        return await self._get(id)
 
     async def awhy(self, job: JobRecord | str) -> Why:
         """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
@@ -80,19 +77,11 @@ class Jobs(Part):
         async with self._client.store() as driver:
             registry, now = offered(driver, Registry), self._now()
             counts = await capability(driver, Inspect).counts(now) if record.state in (READY, INFLIGHT) else []
-            return why(
-                Facts(
-                    job=record,
-                    now=now,
-                    paused=any(count.paused for count in counts if count.queue == record.queue),
-                    workers=await registry.workers(now - ALIVE) if registry is not None else (),
-                    parents=await self._parents(driver, record) if record.state is WAITING else (),
-                )
-            )
-
-    async def _parents(self, driver: Driver, job: JobRecord) -> list[Parent]:
-        (found,) = await capability(driver, WorkflowStore).parents([job.id], 0)
-        return found
+            paused = any(count.paused for count in counts if count.queue == record.queue)
+            workers = await registry.workers(now - ALIVE) if registry is not None else ()
+            waits = record.state is WAITING
+            parents = (await capability(driver, WorkflowStore).parents([record.id], 0))[0] if waits else ()
+        return why(Facts(job=record, now=now, paused=paused, workers=workers, parents=parents))
 
     async def aresolve(self, texts: Ids) -> list[str]:
         """The id that each text is, or the UUID that it is the ending of (8 characters or more); else the text itself.
@@ -100,8 +89,7 @@ class Jobs(Part):
         Endings are searched among the newest 50,000 jobs. `ConfigError` if a text is the ending of several ids.
         """
         asked = each(texts)
-        async with self._client.store() as driver:
-            records = await capability(driver, Inspect).get(asked)
+        records = await self._client.records(asked)
         unknown = [text for text, record in zip(asked, records, strict=True) if record is None]
         pages = ([job.id for job in page] async for page in self._client.pages(Filter()))
         found = await resolve(unknown, pages, "job")
@@ -129,7 +117,7 @@ class Jobs(Part):
         """
         said, retention = _reason(reason), self._client.session.settings.retention
 
-        async def bury(bite: Sequence[str]) -> list[DeadLettering]:
+        async def act(bite: Sequence[str]) -> list[DeadLettering]:
             async with self._client.store() as driver:
                 now, found = self._now(), await capability(driver, Inspect).get(bite)
                 jobs = {job.id: job for job in found if job is not None}
@@ -137,19 +125,14 @@ class Jobs(Part):
                 answers = iter(await capability(driver, Manage).dead_letter(deaths, now))
             return [next(answers) if id in jobs else "missing" for id in bite]
 
-        return await in_bites(each(ids), bury, progress)
+        return await in_bites(each(ids), act, progress)
 
     async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
         """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
 
         One that is `live` has to be cancelled first.
         """
-
-        async def delete(bite: Sequence[str]) -> list[Deletion]:
-            async with self._client.store() as driver:
-                return await capability(driver, Manage).delete(bite)
-
-        return await in_bites(each(ids), delete, progress)
+        return await in_bites(each(ids), self._delete, progress)
 
     async def areplay(self, ids: Ids, *, progress: Progress | None = None) -> list[Replaying | Literal["task"]]:
         """Run dead or cancelled jobs again: `replayed`, `missing`, `not_dead` or `task` (a TaskManager's) for each.
@@ -157,25 +140,15 @@ class Jobs(Part):
         `harbor.admin.dlq.replay` can change a job's arguments and key as well.
         """
 
-        async def replay(bite: Sequence[str]) -> list[Replaying | Literal["task"]]:
-            async with self._client.store() as driver:
-                found = await capability(driver, Inspect).get(bite)
-                tasks = {job.id for job in found if job is not None and job.queue == TASKS}
-                replays = [Replay(id=id) for id in bite if id not in tasks]
-                answers = iter(await capability(driver, Manage).replay(replays, self._now()))
-            return ["task" if id in tasks else next(answers) for id in bite]
+        def look(job: JobRecord | None, _: datetime) -> str:
+            return "task" if job is not None and job.queue == TASKS else WOULD
 
-        return await in_bites(each(ids), replay, progress)
+        answers = await look_and_act(self._client, each(ids), look, self._replay, progress)
+        return cast('list[Replaying | Literal["task"]]', answers)
 
     async def apreview(self, act: Act, ids: Ids) -> list[str]:
         """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
-
-        async def look(bite: Sequence[str]) -> list[str]:
-            async with self._client.store() as driver:
-                records = await capability(driver, Inspect).get(bite)
-            return [preview(act, record, self._now()) for record in records]
-
-        return await in_bites(each(ids), look, None)
+        return await look_and_act(self._client, each(ids), partial(preview, act))
 
     async def acancel_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Cancel matching jobs that have not ended, at most `limit` (10,000 unless told). `dry_run` only looks.
@@ -196,47 +169,30 @@ class Jobs(Part):
 
     async def adead_letter_all(self, words: Words, *, reason: str, **options: Unpack[BulkOptions]) -> Bulk:
         """Dead-letter matching jobs that have not ended, likewise."""
-        said = _reason(reason)
-
-        async def bury(ids: Sequence[str]) -> Sequence[str]:
-            return await self.adead_letter(ids, reason=said)
-
-        return await self._all("dead_letter", words, bury, **options)
+        return await self._all("dead_letter", words, partial(self.adead_letter, reason=_reason(reason)), **options)
 
     async def _all(
         self,
         act: Act,
         words: Words,
-        do: Callable[[Sequence[str]], Awaitable[Sequence[str]]],
+        do: Callable[[Ids], Awaitable[Sequence[str]]],
         *,
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
         among: Ids | None = None,
         progress: Progress | None = None,
     ) -> Bulk:
-        async with self._client.store():  # its clock is known from here on
-            where = applicable(act, self._filter(words))
-
-        async def look(bite: Sequence[str]) -> list[str]:
-            async with self._client.store() as driver:
-                records = await capability(driver, Inspect).get(bite)
-            return [still(act, where, record, self._now()) for record in records]
-
+        where = applicable(act, await self._filter(words))
+        look = partial(still, act, where)
         if among is None:
-            ids = await matching(act, where, self._client.pages(where), limit)
+            ids = await matching(partial(includes, act, where), self._client.pages(where), limit, MOST)
         else:
             ids = [*dict.fromkeys(each(among))]
         if dry_run:
-            return Bulk(ids if among is None else would(ids, await in_bites(ids, look, None)), {})
-
-        async def check_and_do(bite: Sequence[str]) -> list[str]:
-            seen = await look(bite)
-            answers = iter(await do(would(bite, seen)))
-            return [next(answers) if answer == "would" else answer for answer in seen]
-
+            return Bulk(ids if among is None else await would(self._client, ids, look), {})
         # Dependants go first, except in a replay: there they have to wait for the jobs before them.
         order = ids[::-1] if act == "replay" else ids
-        return Bulk(ids, by_answer(order, await in_bites(order, check_and_do, progress)))
+        return Bulk(ids, by_answer(order, await look_and_act(self._client, order, look, do, progress)))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Move a job that waits in line; False if it does not."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from taskharbor.admin.base import Part
+from taskharbor.admin.base import AdminPart
 from taskharbor.client.portal import blocking
 from taskharbor.core.names import check_name
 from taskharbor.core.reserved import check_queue
 from taskharbor.driver import Inspect, Manage, QueueCounts, capability
 
 
-class Queues(Part):
+class Queues(AdminPart):
     """Queues: counts, pause and resume."""
 
     async def alist(self) -> list[QueueCounts]:

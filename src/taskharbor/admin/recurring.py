@@ -13,7 +13,7 @@ from typing import Any, Protocol, Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.admin.base import Part
+from taskharbor.admin.base import AdminPart
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import When, definition_of, recurrence
 from taskharbor.client.handle import Job
@@ -78,7 +78,7 @@ class Found(Struct, frozen=True):
     last: JobRecord | None
 
 
-class Recurring(Part):
+class Recurring(AdminPart):
     """Recurring tasks, declared in code or made at run time."""
 
     def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from taskharbor.admin.base import ALIVE, Part
+from taskharbor.admin.base import ALIVE, AdminPart
 from taskharbor.client.portal import blocking
 from taskharbor.driver import Registry, WorkerRecord, capability
 
 
-class Workers(Part):
+class Workers(AdminPart):
     """Workers that reported themselves lately."""
 
     async def alist(self) -> list[WorkerRecord]:

@@ -7,16 +7,16 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from taskharbor.admin.base import LIMIT, Part
+from taskharbor.admin.base import LIMIT, AdminPart
+from taskharbor.admin.bulk import in_bites
 from taskharbor.admin.endings import resolve
 from taskharbor.client.client import PAGE
 from taskharbor.client.portal import blocking
-from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.shown import shown
 from taskharbor.core.states import State
-from taskharbor.driver import Inspect, Manage, Parent, WorkflowCounts, WorkflowStore, capability
+from taskharbor.driver import Inspect, Parent, WorkflowCounts, WorkflowStore, capability
 from taskharbor.workflows import stored
 
 
@@ -40,7 +40,7 @@ class GraphNode(Struct, frozen=True, kw_only=True):
     parents: list[tuple[str, str, bool]]
 
 
-class Workflows(Part):
+class Workflows(AdminPart):
     """Jobs that were enqueued as one flow."""
 
     async def alist(self, *, limit: int = LIMIT, after: str | None = None) -> list[Workflow]:
@@ -100,10 +100,10 @@ class Workflows(Part):
         return await stored.cancel(self._client, id)
 
     async def areplay(self, id: str) -> list[str]:
-        """Run what died or was cancelled again, so that the workflow goes on; the ids of those jobs.
+        """Replay the dead and cancelled jobs, so that the workflow goes on; return their ids.
 
-        Not what nobody waits for any more: a failure that was collected by jobs that are done. The first ones first, so
-        that those behind them wait for them.
+        A failure that was collected by jobs that are done is left out. Jobs go before their dependants, which have to
+        wait for them.
         """
         dead: list[str] = []
         served, missed = set[str](), set[str]()
@@ -115,12 +115,8 @@ class Workflows(Part):
                 if is_dead and not left_out:
                     dead.append(job.id)
         left = dead[::-1]
-        replayed: list[str] = []
-        for some in (left[at : at + PAGE] for at in range(0, len(left), PAGE)):
-            async with self._client.store() as driver:
-                answers = await capability(driver, Manage).replay([Replay(id=each) for each in some], self._now())
-            replayed += [each for each, answer in zip(some, answers, strict=True) if answer.startswith("replayed")]
-        return replayed
+        answers = await in_bites(left, self._replay, None)
+        return [id for id, answer in zip(left, answers, strict=True) if answer.startswith("replayed")]
 
     async def _edges(self, jobs: Sequence[JobRecord]) -> Sequence[Sequence[Parent]]:
         async with self._client.store() as driver:

@@ -169,10 +169,19 @@ class Client:
         async with self.store() as driver:
             return driver
 
+    async def records(self, ids: Sequence[str]) -> list[JobRecord | None]:
+        """The jobs as stored."""
+        async with self.store() as driver:
+            return await capability(driver, Inspect).get(ids)
+
     async def record(self, id: str) -> JobRecord | None:
         """The job as stored."""
+        return (await self.records([id]))[0]
+
+    async def query(self, where: Filter, limit: int, after: str | None = None) -> list[JobRecord]:
+        """Matching jobs, the newest first, starting after the id `after`."""
         async with self.store() as driver:
-            return (await capability(driver, Inspect).get([id]))[0]
+            return await capability(driver, Inspect).query(where, self.session.now(), limit, after)
 
     async def workflow(self, id: str) -> WorkflowCounts | None:
         """The states of a workflow's jobs as stored."""
@@ -187,8 +196,7 @@ class Client:
         """
         after = None
         while True:
-            async with self.store() as driver:
-                page = await capability(driver, Inspect).query(where, self.session.now(), PAGE, after)
+            page = await self.query(where, PAGE, after)
             if page:
                 yield page
             if len(page) < PAGE:

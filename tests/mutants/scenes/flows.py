@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from taskharbor import FailedStep, Flow, Retry, Run, chain, current, group
-from taskharbor.admin import workflows
+from taskharbor.admin import bulk
 from taskharbor.client import client as clients
 from taskharbor.core import wiring
 from taskharbor.core.job import JobRecord
@@ -314,7 +314,7 @@ async def a_cancelled_workflow_that_collects_can_be_replayed() -> None:
 
     members = group(member.using(delay=100).step(number) for number in range(7))
     flow = members.on_failure("collect").then(gather).using(idempotency_key="k")
-    with mock.patch.object(clients, "PAGE", 3), mock.patch.object(workflows, "PAGE", 3):
+    with mock.patch.object(clients, "PAGE", 3), mock.patch.object(bulk, "BITE", 3):
         run = await flow.aenqueue()
         assert await run.acancel() == 8
         assert (await flow.aenqueue()).created

@@ -14,7 +14,8 @@ from taskharbor.admin.admin import Admin
 from taskharbor.client.blocks import Managed, run_here
 from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
-from taskharbor.client.enqueue import Calls, SingleCall, listed
+from taskharbor.client.enqueue import CallGroup, SingleCall, listed
+from taskharbor.client.forking import own_rng
 from taskharbor.client.handle import Job
 from taskharbor.client.naming import returns_its_result
 from taskharbor.client.opening import opened, stand_in
@@ -22,7 +23,6 @@ from taskharbor.client.options import Duration, JobOptions
 from taskharbor.client.other_names import HARBOR_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.rng import own_rng
 from taskharbor.client.session import Session
 from taskharbor.client.settings import Settings, settings_of
 from taskharbor.core.codec import PAYLOAD_LIMIT
@@ -218,12 +218,12 @@ class Harbor:
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """Store many steps at once: all of them or none."""
         given = listed(steps)
-        return await self._client.submit(Calls(self._client, given)) if given else []
+        return await self._client.submit(CallGroup(self._client, *given)) if given else []
 
     def enqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """The blocking twin of `aenqueue_many`. With `tx=`, it uses that in the calling thread."""
         if given := listed(steps):
-            return self._client.submit_blocking("aenqueue_many", Calls(self._client, given))
+            return self._client.submit_blocking("aenqueue_many", CallGroup(self._client, *given))
         refuse_on_a_loop("aenqueue_many")
         return []
 

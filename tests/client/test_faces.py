@@ -29,7 +29,6 @@ from taskharbor.errors import (
 )
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
-from taskharbor.worker import transaction
 from taskharbor.worker.running_worker import RunningWorker
 from taskharbor.workflows.flow import Ready
 
@@ -100,7 +99,7 @@ def test_every_part_of_the_admin_is_looked_at() -> None:
     assert found <= set(FACES)
 
 
-@pytest.mark.parametrize("face", [Managed, TaskManager, transaction.Block], ids=lambda face: face.__name__)
+@pytest.mark.parametrize("face", [Managed, TaskManager], ids=lambda face: face.__name__)
 def test_context_managers_serve_both_kinds_of_with(face: type) -> None:
     """P1: `with` and `async with`."""
     assert all(hasattr(face, name) for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"))

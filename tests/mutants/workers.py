@@ -468,7 +468,7 @@ def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty
 async def key_check_then_put_in_the_client(submit: Any, client: Client, what: SingleCall) -> Any:
     """The client looks for a key, and leaves it out of the enqueue if it is free."""
     async with client.store() as driver:
-        call = what.call
+        (call,) = what.calls
         key = call.options.get("idempotency_key")
         if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
             call.options = {**call.options}

@@ -10,13 +10,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, S
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from taskharbor.client.attendance import Watch
 from taskharbor.client.batching import no_answer
-from taskharbor.client.hints import discard
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
@@ -257,6 +256,12 @@ class Client:
                 await hints.wait_for_end(id, wait)
                 return
         await asyncio.sleep(min(wait, pause))
+
+
+def discard(hint: asyncio.Future[Any]) -> None:
+    """Cancel a wake-up hint and ignore how it ended: the next real operation meets the same error and reports it."""
+    if not hint.cancel() and not hint.cancelled():
+        hint.exception()
 
 
 def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:

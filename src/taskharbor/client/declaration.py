@@ -1,4 +1,4 @@
-"""What can be said about a recurring task, checked when it is said, and the definition that is stored for it."""
+"""The options of recurring tasks, checked when they are given, and the definition that is stored for one."""
 
 from __future__ import annotations
 
@@ -13,25 +13,16 @@ from msgspec.structs import replace
 
 from taskharbor.client.call import Call
 from taskharbor.client.job_builder import JobBuilder
-from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions
+from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions, check_moment, moment
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
 from taskharbor.core.cron import cron
-from taskharbor.core.recurrence import (
-    ANCHOR,
-    MICROSECOND,
-    CatchUp,
-    Definition,
-    Mode,
-    Overlap,
-    Recurrence,
-    checked,
-)
-from taskharbor.errors import ConfigError
+from taskharbor.core.recurrence import ANCHOR, MICROSECOND, CatchUp, Definition, Mode, Overlap, Recurrence, checked
+from taskharbor.errors import ConfigError, InvalidJob
 
 
 class When(TypedDict, total=False):
-    """When a recurring task runs, and what becomes of ticks that were missed or overlap."""
+    """When a recurring task runs, and what happens to ticks that were missed or overlap."""
 
     cron: str
     every: Duration
@@ -45,7 +36,7 @@ class When(TypedDict, total=False):
 
 
 class RecurringOptions(When, total=False):
-    """The same, and what can be said about its jobs."""
+    """The same, and the options of its jobs."""
 
     queue: str
     priority: int
@@ -66,7 +57,7 @@ class Declared(Struct, frozen=True):
 
 
 def recurrence(given: Mapping[str, Any], base: Recurrence | None = None) -> Recurrence:
-    """The recurrence that was asked for, or `base` with what was asked for changed; `ConfigError` names the mistake."""
+    """The recurrence of these options, or `base` changed by them; `ConfigError` names the mistake."""
     if unknown := set(given) - set(_READ):
         others = ", ".join(("name", "arguments", "retry", *sorted(TASK_OPTIONS)))
         raise ConfigError(f"unknown option {min(unknown)!r}; it takes {', '.join(_READ)}, and in code {others}")
@@ -85,21 +76,13 @@ def _cron(name: str, value: Any) -> str:
     return value
 
 
-def _seconds(name: str, value: Any) -> timedelta:
+def _timedelta(name: str, value: Any) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
         raise ConfigError(f"{name} must be seconds or a timedelta, not {value!r}")
     try:
         return value if isinstance(value, timedelta) else timedelta(seconds=value)
     except (OverflowError, ValueError):
         raise ConfigError(f"{name} must be a number of seconds that a calendar can hold") from None
-
-
-def _every(name: str, value: Any) -> int:
-    return _seconds(name, value) // MICROSECOND
-
-
-def _jitter(name: str, value: Any) -> float:
-    return _seconds(name, value).total_seconds()
 
 
 def _zone(name: str, value: Any) -> str:
@@ -113,12 +96,11 @@ def _zone(name: str, value: Any) -> str:
 
 
 def _anchor(name: str, value: Any) -> datetime:
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise ConfigError(f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}")
     try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise ConfigError(f"{name} must be a time that UTC can express, not {value!r}") from None
+        check_moment(name, value)
+    except InvalidJob as error:
+        raise ConfigError(str(error)) from None
+    return moment(value)
 
 
 def _one_of(*known: str) -> Callable[[str, Any], str]:
@@ -138,14 +120,14 @@ def _count(name: str, value: Any) -> int:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "cron": _cron,
-    "every": _every,
+    "every": lambda name, value: _timedelta(name, value) // MICROSECOND,
     "tz": _zone,
     "anchor": _anchor,
     "mode": _one_of(*get_args(Mode)),
     "catch_up": _one_of(*get_args(CatchUp)),
     "max_catch_up": _count,
     "overlap": _one_of(*get_args(Overlap)),
-    "jitter": _jitter,
+    "jitter": lambda name, value: _timedelta(name, value).total_seconds(),
 }
 
 
@@ -161,7 +143,7 @@ def check_call(function: Callable[..., Any], arguments: Mapping[str, Any]) -> No
 
 
 def check_options(options: JobOptions) -> None:
-    """Refuse options that say something about one job alone."""
+    """Refuse options that apply to a single job only."""
     if single := sorted(options.keys() - TASK_OPTIONS):
         raise ConfigError(f"{single[0]}= is about one job: a recurring task takes {', '.join(sorted(TASK_OPTIONS))}")
 

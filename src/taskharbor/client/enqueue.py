@@ -1,4 +1,4 @@
-"""Calls of tasks on their way into the store, and handles on their jobs on the way back."""
+"""Calls of tasks on their way to the store, and the handles on their jobs that callers get back."""
 
 from __future__ import annotations
 
@@ -16,51 +16,39 @@ from taskharbor.errors import InvalidJob
 C = TypeVar("C", bound=Call)
 
 
-class Calls:
-    """Calls that are stored as one group."""
-
-    batched = False
-
-    def __init__(self, client: Client, calls: Sequence[Call]) -> None:
+class _Calls:
+    def __init__(self, client: Client, *calls: Call) -> None:
         self._client = client
-        self._calls = calls
+        self.calls = calls
         self.tx = _transaction_of(client, calls)
 
     def group(self, session: Session) -> Group:
         """Their jobs."""
-        return _group(session, self._calls)
+        builder = JobBuilder(session)
+        return Group(jobs=builder.checked(builder.jobs(self.calls)))
+
+    def _job(self, call: Call, stored: Enqueued) -> Job[Any]:
+        return Job(self._client, stored.id, call.returns, stored.created, stored.same_payload)
+
+
+class CallGroup(_Calls):
+    """Calls that are stored together, all or none."""
+
+    batched = False
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> list[Job[Any]]:
         """A handle for each job, in their order."""
-        return [_job(self._client, call, each) for call, each in zip(self._calls, stored, strict=True)]
+        return [self._job(call, each) for call, each in zip(self.calls, stored, strict=True)]
 
 
-class SingleCall:
-    """A call that is stored by itself, in one commit with those of other callers; but in a transaction, alone."""
+class SingleCall(_Calls):
+    """A call that is stored by itself: in one commit with those of other callers, or in the caller's transaction."""
 
     batched = True
 
-    def __init__(self, client: Client, call: Call) -> None:
-        self._client = client
-        self.call = call
-        self.tx = _transaction_of(client, (call,))
-
-    def group(self, session: Session) -> Group:
-        """Its job."""
-        return _group(session, (self.call,))
-
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> Job[Any]:
         """A handle on the job."""
-        return _job(self._client, self.call, stored[0])
-
-
-def _group(session: Session, calls: Sequence[Call]) -> Group:
-    builder = JobBuilder(session)
-    return Group(jobs=builder.checked(builder.jobs(calls)))
-
-
-def _job(client: Client, call: Call, stored: Enqueued) -> Job[Any]:
-    return Job(client, stored.id, call.returns, stored.created, stored.same_payload)
+        return self._job(self.calls[0], stored[0])
 
 
 def listed(calls: Iterable[C]) -> list[C]:
@@ -71,7 +59,7 @@ def listed(calls: Iterable[C]) -> list[C]:
 
 
 def _transaction_of(client: Client, calls: Sequence[Call]) -> object | None:
-    """The handle that these steps of one harbor go with (`tx=`), None if they go with none; all of them or none."""
+    """The transaction that these steps of one harbor share (`tx=`), None if they have none."""
     handle: object | None = None
     for number, call in enumerate(calls):
         if not isinstance(call, Call):

@@ -1,22 +1,30 @@
-"""What a forked child has to renew: a lock that another thread of the parent held stays locked in it for ever."""
+"""After a fork: reset locks that a parent thread may have held, and randomness that parent and child would share."""
 
 from __future__ import annotations
 
 import os
 import weakref
 from collections.abc import Callable
+from random import Random
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Renewal = tuple[weakref.ref[Any], Callable[[Any], object]]
 
-_renewals: dict[int, Renewal] = {}  # by the reference's id, in the order in which the things were made
+_renewals: dict[int, Renewal] = {}  # by the id of the reference, in the order of creation
 
 
 def after_fork(thing: T, renew: Callable[[T], object]) -> None:
-    """Call `renew(thing)` in every forked child in which the thing still lives; until then nothing is kept alive."""
+    """Call `renew(thing)` in every forked child, as long as the thing lives; this does not keep it alive."""
     known = weakref.ref(thing, _forget)
     _renewals[id(known)] = (known, renew)
+
+
+def own_rng() -> Random:
+    """A random generator; a forked child seeds its own, or parent and child would mint the same ids."""
+    rng = Random()
+    after_fork(rng, Random.seed)
+    return rng
 
 
 def _forget(known: weakref.ref[Any]) -> None:
@@ -30,4 +38,4 @@ def _in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)  # once, for what is registered there stays for ever
+    os.register_at_fork(after_in_child=_in_child)  # once: nothing is ever removed from that list

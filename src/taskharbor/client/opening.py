@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TypeVar
 
 from taskharbor.client.blocks import Managed
@@ -11,56 +11,44 @@ from taskharbor.client.client import Client
 from taskharbor.client.session import Session
 
 T = TypeVar("T")
+Enter = Callable[[Session], AbstractContextManager[object]]
 
 
 def opened(client: Client, value: T) -> Managed[T]:
     """Connect at the beginning of the block and close at its end."""
-
-    @asynccontextmanager
-    async def awaited() -> AsyncGenerator[T]:
-        await client.session.driver()
-        try:
-            yield value
-        finally:
-            await client.session.close()
-
-    @contextmanager
-    def blocking() -> Generator[T]:
-        client.portal.run(client.session.driver)
-        try:
-            yield value
-        finally:
-            _close(client.session)
-
-    return Managed("open", awaited, blocking)
+    return _block("open", lambda: client.session, nullcontext, value, own=False)
 
 
 def stand_in(client: Client, make: Callable[[], Session], value: T, *, everywhere: bool) -> Managed[T]:
     """Use another session inside the block: everywhere in this process, or in this context alone."""
     enter = client.stand_in if everywhere else client.stand_in_here
+    return _block("stand_in", make, enter, value, own=True)
 
+
+def _block(name: str, make: Callable[[], Session], enter: Enter, value: T, *, own: bool) -> Managed[T]:
     @asynccontextmanager
     async def awaited() -> AsyncGenerator[T]:
         session = make()
         with enter(session):
+            if not own:
+                await session.driver()
             try:
                 yield value
             finally:
                 await session.close()
-                session.portal.close()
+                if own:
+                    session.portal.close()
 
     @contextmanager
     def blocking() -> Generator[T]:
         session = make()
         with enter(session):
+            if not own:
+                session.portal.run(session.driver)
             try:
                 yield value
             finally:
-                _close(session)
+                session.portal.run(session.close)
+                session.portal.close()
 
-    return Managed("stand_in", awaited, blocking)
-
-
-def _close(session: Session) -> None:
-    session.portal.run(session.close)
-    session.portal.close()
+    return Managed(name, awaited, blocking)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, cast
 
@@ -14,6 +14,7 @@ from taskharbor.core.reserved import check_key, check_queue
 from taskharbor.errors import ConfigError, InvalidJob
 
 Duration = float | timedelta
+Rule = Callable[[str, Any], object]
 TAG_LIMIT = 50
 HEADERS_LIMIT = 64 * 1024
 SHOWN_LIMIT = 80
@@ -112,51 +113,35 @@ def moment(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
 
-def _text(name: str, value: Any) -> None:
-    check_name(name, value)
+def _whole(least: int, most: float = math.inf, *, optional: bool = False) -> Rule:
+    upper = "up" if most >= MOST else f"to {most}"
+
+    def rule(name: str, value: Any) -> None:
+        if value is None and optional:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InvalidJob(f"{name} must be a whole number from {least} {upper}, not {value!r}")
+
+    return rule
 
 
-def _queue(name: str, value: Any) -> None:
-    check_queue(name, value)
+def _duration(*, positive: bool = False, optional: bool = False) -> Rule:
+    least = "more than" if positive else "at least"
+
+    def rule(name: str, value: Any) -> None:
+        if value is None and optional:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+            raise InvalidJob(f"{name} must be seconds or a timedelta, not {value!r}")
+        length = seconds(value)
+        if not math.isfinite(length) or length < 0 or (positive and length == 0):
+            raise InvalidJob(f"{name} must be {least} zero seconds, not {value!r}")
+
+    return rule
 
 
-def _key(name: str, value: Any) -> None:
-    check_key(name, value)
-
-
-def _whole(name: str, value: Any, least: int, most: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        upper = "up" if most in (None, MOST) else f"to {most}"
-        raise InvalidJob(f"{name} must be a whole number from {least} {upper}, not {value!r}")
-
-
-def _priority(name: str, value: Any) -> None:
-    _whole(name, value, -100, 100)
-
-
-def _bound(name: str, value: Any) -> None:
-    if value is not None:
-        _whole(name, value, 1, MOST)
-
-
-def _duration(name: str, value: Any, *, positive: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
-        raise InvalidJob(f"{name} must be seconds or a timedelta, not {value!r}")
-    length = seconds(value)
-    if not math.isfinite(length) or length < 0 or (positive and length == 0):
-        raise InvalidJob(f"{name} must be {'more than' if positive else 'at least'} zero seconds, not {value!r}")
-
-
-def _delay(name: str, value: Any) -> None:
-    _duration(name, value, positive=False)
-
-
-def _optional_duration(name: str, value: Any) -> None:
-    if value is not None:
-        _duration(name, value, positive=True)
-
-
-def _moment(name: str, value: Any) -> None:
+def check_moment(name: str, value: Any) -> None:
+    """Refuse anything but an aware time that UTC can express."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidJob(f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}")
     try:
@@ -167,11 +152,11 @@ def _moment(name: str, value: Any) -> None:
 
 def _expires(name: str, value: Any) -> None:
     if isinstance(value, datetime):
-        _moment(name, value)
+        check_moment(name, value)
     elif not isinstance(value, int | float | timedelta):
         raise InvalidJob(f"{name} must be seconds, a timedelta or a datetime with a time zone, not {value!r}")
     else:
-        _duration(name, value, positive=False)
+        _DELAY(name, value)
 
 
 def _tags(name: str, value: Any) -> None:
@@ -197,51 +182,46 @@ def _headers(name: str, value: Any) -> None:
         raise InvalidJob(f"{name} have {size:,} characters in all, the limit is {HEADERS_LIMIT:,}")
 
 
-def checked_settings(given: Mapping[str, Any]) -> None:
+def _transaction(name: str, value: Any) -> None:
+    if value is None:
+        raise InvalidJob(f"{name} must be a connection or session with an open transaction, not None")
+
+
+_BOUND = _whole(1, MOST, optional=True)
+_DELAY = _duration()
+_TIMEOUT = _duration(positive=True, optional=True)
+_RULES: dict[str, Rule] = {
+    "id": check_name,
+    "queue": check_queue,
+    "priority": _whole(-100, 100),
+    "delay": _DELAY,
+    "run_at": check_moment,
+    "expires": _expires,
+    "idempotency_key": check_key,
+    "idempotency_ttl": _TIMEOUT,
+    "max_attempts": _BOUND,
+    "max_crashes": _BOUND,
+    "timeout": _TIMEOUT,
+    "tags": _tags,
+    "headers": _headers,
+    "tx": _transaction,
+}
+_SETTINGS: dict[str, Rule] = {
+    "max_attempts": _BOUND,
+    "max_crashes": _BOUND,
+    "timeout": _TIMEOUT,
+    "idempotency_ttl": _TIMEOUT,
+    "payload_limit": _whole(1),
+    "keep_done": _DELAY,
+    "keep_dead": _DELAY,
+    "store_timeout": _duration(positive=True),
+}
+
+
+def check_settings(given: Mapping[str, Any]) -> None:
     """Reject invalid harbor settings with a `ConfigError` that names the rule."""
     try:
         for name, value in given.items():
             _SETTINGS[name](name, value)
     except InvalidJob as error:
         raise ConfigError(f"Harbor: {error}") from None
-
-
-def _count(name: str, value: Any) -> None:
-    _whole(name, value, 1, None)
-
-
-def _positive(name: str, value: Any) -> None:
-    _duration(name, value, positive=True)
-
-
-def _transaction(name: str, value: Any) -> None:
-    if value is None:
-        raise InvalidJob(f"{name} must be a connection or session with an open transaction, not None")
-
-
-_RULES = {
-    "id": _text,
-    "queue": _queue,
-    "priority": _priority,
-    "delay": _delay,
-    "run_at": _moment,
-    "expires": _expires,
-    "idempotency_key": _key,
-    "idempotency_ttl": _optional_duration,
-    "max_attempts": _bound,
-    "max_crashes": _bound,
-    "timeout": _optional_duration,
-    "tags": _tags,
-    "headers": _headers,
-    "tx": _transaction,
-}
-_SETTINGS = {
-    "max_attempts": _bound,
-    "max_crashes": _bound,
-    "timeout": _optional_duration,
-    "idempotency_ttl": _optional_duration,
-    "payload_limit": _count,
-    "keep_done": _delay,
-    "keep_dead": _delay,
-    "store_timeout": _positive,
-}

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from taskharbor.client.options import Duration, checked_settings, seconds
+from taskharbor.client.options import Duration, check_settings, seconds
 from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
 from taskharbor.core.retry import Retry
@@ -30,7 +30,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def settings_of(*, retry: Retry | None, **given: Any) -> Settings:
     """The settings that `Harbor(…)` was given, or `ConfigError` that names the wrong one."""
-    checked_settings(given)
+    check_settings(given)
     for name in ("timeout", "idempotency_ttl"):
         given[name] = None if given[name] is None else seconds(given[name])
     retention = Retention(_length(given.pop("keep_done")), _length(given.pop("keep_dead")))

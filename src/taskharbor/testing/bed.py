@@ -16,9 +16,9 @@ from taskharbor import drivers
 from taskharbor.client.attendance import Attendance
 from taskharbor.client.blocks import run_here
 from taskharbor.client.client import Client
+from taskharbor.client.forking import own_rng
 from taskharbor.client.handle import Job
 from taskharbor.client.portal import Portal
-from taskharbor.client.rng import own_rng
 from taskharbor.client.session import Session
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from msgspec import Struct
 
@@ -16,9 +16,9 @@ from taskharbor.core.text import bounded
 from taskharbor.errors import LeaseLost, NoCurrentJob
 
 if TYPE_CHECKING:
+    from taskharbor.client.blocks import Managed
     from taskharbor.client.handle import Job
     from taskharbor.worker.running import JobRun
-    from taskharbor.worker.transaction import Block
     from taskharbor.workflows.flow import Flow
     from taskharbor.workflows.run import Run
     from taskharbor.workflows.step import Step
@@ -114,17 +114,17 @@ class JobContext(Struct, frozen=True):
         self._run.own_effects().new_jobs += jobs
         return handle
 
-    def transaction(self) -> Block:
+    def transaction(self) -> Managed[Any]:
         """A transaction that ends with this job's Ack: what is written in it happens exactly if the job is done.
 
         `async with current().transaction() as tx:`, or `with` in a `def` handler; `tx` is a connection to the store's
         database. If the lease was lost, all of it is rolled back and `LeaseLost` raised. After the block the job is
         done, whatever the handler still does: give its result inside, by `set_result`.
         """
-        from taskharbor.worker.transaction import Block  # seldom needed
+        from taskharbor.worker.transaction import transaction  # seldom needed
 
         self._must_go_on("it can have no further transaction")
-        return Block(self._run)
+        return transaction(self._run)
 
     def set_result(self, value: object) -> None:
         """The job's result, for a handler that ends in a `transaction`: what it returns afterwards comes too late."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from taskharbor.client.hints import discard
+from taskharbor.client.client import discard
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import STORE_BACKOFF, jitter
 from taskharbor.driver import WaitForWork, offered

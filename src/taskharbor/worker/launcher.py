@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskharbor.client.blocks import Managed, alongside
@@ -107,11 +108,9 @@ class Launcher:
             await (until_open(self._session) if waits else self._session.driver())
             if waits and self._application.recurring:
                 capability(await self._session.driver(), Schedules)
-            app = self._application
-            for lifespan in app.lifespans:
+            for lifespan in self._application.lifespans:
                 await stack.enter_async_context(_manager(lifespan))
-            recurring = list(app.recurring.values())
-            yield lambda options: Worker(self._client, app.tasks, app.middleware, options, app.on_dead, recurring)
+            yield partial(Worker, self._client, self._application)
 
     def _options(self, queues: Queues, **given: Any) -> WorkerOptions:
         from taskharbor.worker.worker_options import WorkerOptions

@@ -10,19 +10,17 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from taskharbor.client.client import Client
-from taskharbor.client.declaration import Declared
-from taskharbor.client.registered_task import Registered
 from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
+from taskharbor.worker.application import Application
 from taskharbor.worker.background import Hosted, InTask, InThread
-from taskharbor.worker.dead_hooks import DeadHooks, Hook
+from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.drain_failures import Failure, Failures
-from taskharbor.worker.executor import Executor, Middleware
+from taskharbor.worker.executor import Executor
 from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.observe import Observer
@@ -46,20 +44,12 @@ FLUSH_PATIENCE = 10.0
 class Worker:
     """One worker on one event loop. `start`, then `stop`; or `drain` for what is due now."""
 
-    def __init__(
-        self,
-        client: Client,
-        tasks: Mapping[str, Registered],
-        middleware: Sequence[Middleware],
-        options: WorkerOptions,
-        on_dead: Sequence[Hook] = (),
-        recurring: Sequence[Declared] = (),
-    ) -> None:
+    def __init__(self, client: Client, app: Application, options: WorkerOptions) -> None:
         session = client.session
         now, rng = session.now, session.chance
         self._session = session
         self._options = options
-        self._tasks = tasks
+        self._tasks = tasks = app.tasks
         self._queues = QueueWeights(options.queues, options.concurrency, rng)
         self._started_at = now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{rng.getrandbits(32):08x}"
@@ -67,10 +57,10 @@ class Worker:
         self._hosted: list[Hosted] = []
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
         self._observer = Observer()
-        self._dead_hooks = DeadHooks(on_dead, now, options.threads)
-        self._scheduler = Scheduler(client, tasks, recurring)
+        self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
+        self._scheduler = Scheduler(client, tasks, list(app.recurring.values()))
         self._upkeep = Upkeep(session, self._observer, self._describe)
-        self._executor = Executor(tasks, middleware, client, self._threads)
+        self._executor = Executor(tasks, app.middleware, client, self._threads)
         self._keeper = keeper = Keeper(session.driver, now, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)
         self._settler = settler = Settler(

@@ -26,7 +26,6 @@ from taskharbor.errors import DriverUnavailable, LeaseError
 
 When = Callable[[str], bool]
 Call = Callable[[], Awaitable[Any]]
-BESIDE = (*COMMON, ServerClock)
 
 
 def verbs(protocol: type) -> list[str]:
@@ -36,9 +35,17 @@ def verbs(protocol: type) -> list[str]:
 
 PARAMETERS = {
     verb: tuple(inspect.signature(vars(kind)[verb]).parameters)[1:]
-    for kind in (Driver, *BESIDE)
+    for kind in (Driver, *COMMON, ServerClock)
     for verb in verbs(kind)
 }
+BESIDE = [verbs(kind) for kind in (*COMMON, ServerClock)]
+WITHIN = verbs(Within)
+
+
+def _has(driver: Driver, verbs: Sequence[str]) -> bool:
+    """Whether the driver has all of these, as isinstance() with a protocol says it, but many times faster."""
+    own, kind = vars(driver), type(driver)
+    return all(verb in own or hasattr(kind, verb) for verb in verbs)
 
 
 def always(verb: str) -> bool:
@@ -75,12 +82,12 @@ class Wrapper:
         self.ephemeral = inner.ephemeral
         self.max_payload = inner.max_payload
         # Instance attributes, because isinstance() with a protocol looks past __getattr__.
-        for protocol in BESIDE:
-            if isinstance(inner, protocol):
-                for verb in verbs(protocol):
+        for offered in BESIDE:
+            if _has(inner, offered):
+                for verb in offered:
                     setattr(self, verb, partial(self._call, verb))
-        if isinstance(inner, Within):  # transactions of the caller are not wrapped
-            for verb in verbs(Within):
+        if _has(inner, WITHIN):  # transactions of the caller are not wrapped
+            for verb in WITHIN:
                 setattr(self, verb, getattr(inner, verb))
 
     def __getattr__(self, name: str) -> Any:
@@ -89,9 +96,10 @@ class Wrapper:
         return getattr(self.inner, name)
 
     async def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
-        method = getattr(self.inner, verb)
-        given = dict(zip(PARAMETERS[verb], args, strict=False)) | kwargs
-        return await self._perform(verb, given, lambda: method(*args, **kwargs))
+        given = dict(zip(PARAMETERS[verb], args, strict=False))
+        if kwargs:
+            given |= kwargs
+        return await self._perform(verb, given, partial(getattr(self.inner, verb), *args, **kwargs))
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         return await call()

@@ -45,9 +45,9 @@ class Cluster:
         self._loop = asyncio.get_running_loop()
         self.clock: Clock = LoopClock(self._loop)
         self._hosts = SkewedClock(self.clock, 0)
-        self._hints = Hints(store, Random(f"{seed} hints"), faults.lost_hints)
-        engine = EngineTime(self._hints, self.clock) if faults.clocks == "engine" else self._hints
-        self._lines = Lines(engine, Random(f"{seed} lines"), faults)
+        self._engine = EngineTime(store, self.clock) if faults.clocks == "engine" else store
+        hints = Hints(Random(f"{seed} hints"), faults.lost_hints)
+        self._lines = Lines(Random(f"{seed} lines"), hints, faults)
         self._posts: list[_Post] = []
         self._trouble = [self._loop.create_task(each) for each in (self._outages(), self._jumps())]
 
@@ -112,7 +112,7 @@ class Cluster:
     # internals
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
-        recorder = Recorder(Wire(self._lines, self._hints), process.name, _Pen(process, self.events), self._at)
+        recorder = Recorder(Wire(self._engine, self._lines), process.name, _Pen(process, self.events), self._at)
         _witness.set(recorder)
         if harbor not in _witnessed:
             harbor.middleware(_noted)
@@ -136,9 +136,9 @@ class Cluster:
         chance = Random(f"{self._seed} outages")
         while self.faults.outages:
             await asyncio.sleep(chance.expovariate(1 / self.faults.outages))
-            self._lines.outage.down = True
+            self._lines.down = True
             await asyncio.sleep(chance.uniform(0, self.faults.outage))
-            self._lines.outage.down = False
+            self._lines.down = False
 
     async def _jumps(self) -> None:
         chance = Random(f"{self._seed} jumps")
@@ -153,8 +153,8 @@ class Cluster:
             trouble.cancel()
         if self.faults.clocks != "one":  # or jobs scheduled by a clock that was ahead would not be due for hours
             self._hosts.offset = timedelta(seconds=HOUR)
-        self._lines.outage.down = False
-        self._hints.lost = 0.0
+        self._lines.down = False
+        self._lines.hints.lost = 0.0
         self._lines.faults = Faults()
         await asyncio.gather(*(post.settle_down() for post in self._posts))
 

@@ -10,7 +10,7 @@ from typing import Any
 from taskharbor.driver import Driver
 from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing.clock import Clock
-from taskharbor.testing.faults import Call, Outage, Wrapper
+from taskharbor.testing.faults import Call, Wrapper
 from taskharbor.testing.recorder import RECORDED
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.processes import ProcessLoop, outside
@@ -21,20 +21,13 @@ RINGING = frozenset(
 )
 
 
-class Hints(Wrapper):
+class Hints:
     """Wake-up hints in the order of requests, some of them lost: the same for every store with the same seed."""
 
-    def __init__(self, inner: Driver, chance: Random, lost: float) -> None:
-        super().__init__(inner)
+    def __init__(self, chance: Random, lost: float) -> None:
         self._chance = chance
         self.lost = lost
         self._waiting: list[asyncio.Future[None]] = []
-
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
-        result = await call()
-        if verb in RINGING:
-            self._ring()
-        return result
 
     async def wait(self, timeout: float) -> None:
         """Return when something may have changed, or after this many seconds."""
@@ -44,7 +37,8 @@ class Hints(Wrapper):
         if hint in self._waiting:
             self._waiting.remove(hint)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Wake up all who wait, except where a hint is lost."""
         woken, self._waiting = self._waiting, []
         for hint in woken:
             if self._chance.random() < self.lost:
@@ -65,31 +59,44 @@ class EngineTime(Wrapper):
         return self._clock()
 
 
-class Lines(Wrapper):
-    """The connections between processes and the store, with delays, stalls and losses. One for a whole run."""
+class Lines:
+    """The connections between processes and the store, with delays, stalls, losses and outages. One for a whole run."""
 
-    def __init__(self, inner: Driver, chance: Random, faults: Faults) -> None:
-        self.outage = Outage(inner)
-        super().__init__(self.outage)
+    def __init__(self, chance: Random, hints: Hints, faults: Faults) -> None:
         self._chance = chance
+        self.hints = hints
         self.faults = faults
+        self.down = False
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def carry(self, verb: str, call: Call) -> Any:
+        """Send a request and return the reply, unless one of them is lost or the store is down."""
         chance, faults = self._chance, self.faults
         await asyncio.sleep(self._trip())
         if chance.random() < faults.lost_requests:
             return await self._lose(verb, "request")
-        result = await call()
+        result = await self._ask(verb, call)
         if chance.random() < faults.lost_replies:
             return await self._lose(verb, "reply")
         await asyncio.sleep(self._trip())
         return result
 
-    async def look(self, verb: str, arguments: dict[str, Any]) -> Any:
+    async def look(self, verb: str, call: Call) -> Any:
         """A call that changes no job: it may be lost, but is never delayed, to keep runs short."""
         if self._chance.random() < self.faults.lost_requests:
             raise DriverUnavailable(f"{verb}: the request was lost")
-        return await getattr(self.outage, verb)(**arguments)
+        return await self._ask(verb, call)
+
+    async def _ask(self, verb: str, call: Call) -> Any:
+        self._check(verb)
+        result = await call()
+        if verb in RINGING:
+            self.hints.ring()
+        self._check(verb)
+        return result
+
+    def _check(self, verb: str) -> None:
+        if self.down:
+            raise DriverUnavailable(f"{verb}: the store is down")
 
     def _trip(self) -> float:
         if self.faults.stalls and self._chance.random() < self.faults.stalls:
@@ -106,37 +113,35 @@ class Lines(Wrapper):
 class Wire(Wrapper):
     """The client side in one process: a call continues in the network when the process dies or stops waiting."""
 
-    def __init__(self, lines: Lines, hints: Hints) -> None:
-        super().__init__(lines)
+    def __init__(self, store: Driver, lines: Lines) -> None:
+        super().__init__(store)
         self._lines = lines
-        self._hints = hints
-        self._carrying: set[asyncio.Task[None]] = set()
+        self._network = outside()
+        self._carrying: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         loop = asyncio.get_running_loop()
         if isinstance(loop, ProcessLoop) and loop.ending:
             raise DriverClosed("the simulation has ended")
         if verb in HINTED:
-            return await self._hints.wait(arguments["timeout"])
+            return await self._lines.hints.wait(arguments["timeout"])
         if verb not in RECORDED:
-            return await self._lines.look(verb, arguments)
+            return await self._lines.look(verb, call)
         reply: asyncio.Future[Any] = loop.create_future()
-        carrier = loop.create_task(_carry(call, reply), context=outside())
-        self._carrying.add(carrier)
-        carrier.add_done_callback(self._carrying.discard)
+        self._carrying[reply] = loop.create_task(self._carry(verb, call, reply), context=self._network)
         return await reply
+
+    async def _carry(self, verb: str, call: Call, reply: asyncio.Future[Any]) -> None:
+        try:
+            result = await self._lines.carry(verb, call)
+        except Exception as error:
+            if not reply.done():
+                reply.set_exception(error)
+                reply.exception()  # the calling process may be dead
+        else:
+            if not reply.done():
+                reply.set_result(result)
+        del self._carrying[reply]
 
     async def close(self) -> None:
         """Close the process's side; the store stays open."""
-
-
-async def _carry(call: Call, reply: asyncio.Future[Any]) -> None:
-    try:
-        result = await call()
-    except Exception as error:
-        if not reply.done():
-            reply.set_exception(error)
-            reply.exception()  # the calling process may be dead
-    else:
-        if not reply.done():
-            reply.set_result(result)

@@ -169,6 +169,7 @@ async def test_a_process_that_ends_hands_an_overrun_back_as_a_timeout() -> None:
     assert record.due_at - world.clock() == timedelta(seconds=3)
     record = await world.record(early)
     assert (record.state, record.attempts, record.last_error) == ("ready", 0, None)
+    assert record.due_at - world.clock() == timedelta(seconds=1)
     await asyncio.sleep(500)
 
 

@@ -208,7 +208,7 @@ async def test_a_cancelled_run_that_is_abandoned_ends_as_cancelled(caplog: pytes
 
 @virtual
 async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
-    """X6, F5: it keeps the lease until its very last act, so that nobody runs the job beside the abandoned run."""
+    """X6, F5: the lease is kept until the last act, and the job is due a second later, when the process is gone."""
     world = World()
     gate = asyncio.Event()
 
@@ -228,6 +228,7 @@ async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
     await worker.release()
     record = await world.record(job)
     assert (record.state, record.attempts, record.crashes) == ("ready", 0, 0)
+    assert record.due_at - world.clock() == timedelta(seconds=1)
     gate.set()
     await asyncio.sleep(1)
     assert len(world.settled()) == 1

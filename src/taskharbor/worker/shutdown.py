@@ -16,6 +16,7 @@ from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.worker")
 CANCEL_PATIENCE = 2.0
+PROCESS_END = 1.0  # a thread goes on until its process has ended: no other worker claims its job before
 
 
 class Shutdown:
@@ -75,10 +76,10 @@ class Shutdown:
         return outcomes.given_up(run, self._tasks.get(run.job.type), self._loop.time())
 
     def release(self) -> None:
-        """Give back the jobs of abandoned runs whose leases were kept."""
+        """Give back the jobs of abandoned runs whose leases were kept: due when this process should be gone."""
         for run in self._abandoned:
             if run.effects.settled is None:
-                self._pipeline.submit(run, self._given_up(run))
+                self._pipeline.submit(run, self._given_up(run), not_before=PROCESS_END)
 
 
 async def _all_of(tasks: list[asyncio.Task[None]]) -> None:

@@ -225,7 +225,7 @@ async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
     await asyncio.sleep(25)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])) == Why(
         "silent",
-        "the lease of web-1 ran out 35 s ago; the last worker on queue mail was seen 25 s ago",
+        "the lease of web-1 ran out 35 s ago; the last worker on queue mail, w, was seen 25 s ago",
         "taskharbor worker MODULE:HARBOR",
     )
     other = replace(listener, queues=("other",), seen_at=world.clock())

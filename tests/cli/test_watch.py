@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -88,14 +89,16 @@ def test_health_with_a_worker(desk: Desk) -> None:
         assert (answer["healthy"], answer["workers"], answer["problems"]) == (True, 1, [])
         assert set(answer) == {
             "healthy", "problems", "workers", "due", "running", "dlq", "overruns", "overrunning", "paused", "lapsed",
-            "oldest_due_seconds", "silent",
+            "oldest_due_seconds", "silent", "stopping",
         }  # fmt: skip
         (seen,) = desk.json("stats", "--url", desk.url)["workers"]
         assert (seen["queues"], seen["slots"]) == (["default"], 16)
         assert "0/16" in desk.good("stats", "--url", desk.url)
 
         desk.enqueue("shop.welcome", "user_id=1")
-        assert "no worker listens to it: run `taskharbor worker MODULE:HARBOR -Q mail`" in unhealthy(desk)
+        assert "listens to it (1 worker on other queues): run `taskharbor worker MODULE:HARBOR -Q mail`" in unhealthy(
+            desk
+        )
         pause(desk, "mail")
         assert desk.run("health", "--url", desk.url).exit_code == 0
 
@@ -141,8 +144,8 @@ def test_a_silent_worker_is_not_spoken_for(desk: Desk) -> None:
     answer = desk.json("health", "--url", desk.url)
     assert (answer["workers"], answer["silent"], answer["overrunning"]) == (2, 1, {"a:1": 1})
     text = desk.good("health", "--url", desk.url)
-    assert text.startswith("healthy: 2 workers (1 silent), 1 due job, 0 dead jobs\nworker a:1 has 1 run past")
-    assert "b:2" not in text
+    assert text.startswith("healthy: 2 workers, 1 due job, 0 dead jobs\nworker a:1 has 1 run past")
+    assert "worker b:2 is silent: it was last seen 2" in text
     (queue,) = desk.json("queues", "ls", "--url", desk.url)
     assert queue["workers"] == 1
     for command in ("stats", "workers"):
@@ -152,6 +155,35 @@ def test_a_silent_worker_is_not_spoken_for(desk: Desk) -> None:
     listed = desk.json("workers", "--url", desk.url)
     assert [(worker["id"], worker["silent"]) for worker in listed] == [("a:1", False), ("b:2", True)]
     assert desk.json("stats", "--url", desk.url)["workers"] == listed
+
+
+def test_silent_workers_are_not_healthy_with_due_jobs(desk: Desk) -> None:
+    """C: while every worker of the queue has missed two reports; it says who was seen last, and when."""
+    seen = datetime.now(UTC) - timedelta(seconds=25)
+    gone = WorkerRecord(id="b:2", host="b", pid=1, queues=("mail",), slots=3, busy=2, started_at=seen, seen_at=seen)
+    asyncio.run(beat(desk, gone, replace(gone, id="c:3", queues=("default",), seen_at=datetime.now(UTC))))
+    assert desk.json("health", "--url", desk.url)["healthy"]
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert "queue mail has 1 due job, but the last worker on it, b:2, was seen 2" in unhealthy(desk)
+    assert json.loads(desk.run("health", "--json", "--url", desk.url).stdout)["problems"][0]["code"] == "silent"
+
+
+def test_a_stopping_worker_is_shown_as_stopping(desk: Desk) -> None:
+    """C, X6: it takes no jobs: due jobs of its queue need another worker."""
+    now = datetime.now(UTC)
+    going = WorkerRecord(
+        id="b:2", host="b", pid=1, queues=("mail",), slots=3, busy=2, started_at=now, seen_at=now, stopping=True
+    )
+    asyncio.run(beat(desk, going))
+    text = desk.good("health", "--url", desk.url)
+    assert text == "healthy: 1 worker, 0 due jobs, 0 dead jobs\nworker b:2 is stopping: 2 runs to end\n"
+    desk.enqueue("shop.welcome", "user_id=1")
+    assert "but the last worker on it, b:2, is stopping" in unhealthy(desk)
+    for command in ("stats", "workers"):
+        (row,) = (line for line in desk.good(command, "--url", desk.url).splitlines() if line.startswith("b:2"))
+        assert ", stopping" in row
+    assert desk.json("queues", "ls", "--url", desk.url)[0]["workers"] == 0
+    assert desk.json("health", "--store-only", "--url", desk.url)["stopping"] == 1
 
 
 def test_workers_are_listed(desk: Desk) -> None:

@@ -81,6 +81,20 @@ async def test_what_does_not_finish_is_cancelled_and_released_without_an_attempt
 
 
 @virtual
+async def test_a_worker_reports_within_seconds_that_it_is_stopping() -> None:
+    """X6, D13: it waits for its run, and claims no more jobs."""
+    world = World()
+    await sleeper(world).aenqueue(1000)
+    async with world.worker(grace=25) as worker:
+        await asyncio.sleep(5)
+        assert [seen.stopping for seen in await world.memory.workers(world.clock())] == []
+        worker.tell_to_stop()
+        await asyncio.sleep(2)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(seconds=2))
+        assert (seen.stopping, seen.busy) == (True, 1)
+
+
+@virtual
 async def test_a_second_signal_stops_at_once() -> None:
     """X6."""
     world = World()

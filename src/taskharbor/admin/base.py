@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from taskharbor.client.client import Client
 from taskharbor.client.portal import Portal
@@ -15,7 +15,6 @@ from taskharbor.errors import JobNotFound
 
 LIMIT = 50
 BULK_LIMIT = 10_000
-ALIVE = timedelta(seconds=40)  # a worker reports every ten
 Words = str | Sequence[str] | Filter
 Ids = str | Sequence[str]
 

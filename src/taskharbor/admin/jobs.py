@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Literal, TypedDict, Unpack, cast
 
-from taskharbor.admin.base import ALIVE, BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
 from taskharbor.admin.bulk import (
     MOST,
     WOULD,
@@ -26,6 +26,7 @@ from taskharbor.admin.bulk import (
 )
 from taskharbor.admin.endings import resolve
 from taskharbor.admin.why import Facts, Why, why
+from taskharbor.client.liveness import ALIVE
 from taskharbor.client.options import checked, moment
 from taskharbor.client.portal import blocking
 from taskharbor.core.decide import dead_letter

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from taskharbor.admin.base import ALIVE
 from taskharbor.client.client import Client
+from taskharbor.client.liveness import ALIVE
 from taskharbor.client.options import Duration, seconds
 from taskharbor.driver import Counters, QueueCounts, Registry, Tally, WorkerRecord, capability
 from taskharbor.worker.tallies import totals

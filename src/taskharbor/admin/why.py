@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from taskharbor.client.liveness import absence, listening, silent
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import JobRecord
@@ -18,7 +19,6 @@ from taskharbor.core.run_times import last_run, overrun_since, spread_of
 from taskharbor.core.shown import shown
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import Parent, WorkerRecord
-from taskharbor.worker.tallies import silent
 
 NAMED = 3
 FAR = timedelta(hours=1)
@@ -96,23 +96,14 @@ def _in_line(facts: Facts) -> Why:
         return Why("expired", f"it expired {ago(job.expires_at, facts.now)}: a worker's upkeep ends it")
     if job.queue == TASKS:
         return Why("task", "a TaskManager's task: it waits until an agent claims it by its id")
-    listeners = [worker for worker in facts.workers if job.queue in worker.queues]
-    if not listeners:
-        others = f" ({_count(len(facts.workers), 'worker')} on other queues)" if facts.workers else ""
-        return Why(
-            "queue_without_worker",
-            f"no worker listens to queue {job.queue}{others}",
-            _start(None if not facts.workers else job.queue),
-        )
-    if all(silent(worker, facts.now) for worker in listeners):
-        seen = max(worker.seen_at for worker in listeners)
-        alone = all(silent(worker, facts.now) for worker in facts.workers)
-        fix = _start(None if alone else job.queue)
-        return Why("silent", f"the last worker on queue {job.queue} was seen {ago(seen, facts.now)}", fix)
+    if (missing := absence(facts.workers, job.queue, facts.now)) is not None:
+        alone = all(worker.stopping or silent(worker, facts.now) for worker in facts.workers)
+        return Why(*missing, _start(None if alone else job.queue))
     if job.unknown_put_backs:
         return _unknown(facts, "it is due for the next try")
     if is_suspect(job):
         return Why("suspect", f"{job.crashes} crashes in a row: it waits for a worker that runs nothing beside it")
+    listeners = listening(facts.workers, job.queue, facts.now)
     number = _count(len(listeners), "worker")
     if all(worker.busy >= worker.slots for worker in listeners):
         return Why("busy", f"every slot of the {number} on queue {job.queue} is busy", "start more workers")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from taskharbor.admin.base import ALIVE, AdminPart
+from taskharbor.admin.base import AdminPart
+from taskharbor.client.liveness import ALIVE
 from taskharbor.client.portal import blocking
 from taskharbor.driver import Registry, WorkerRecord, capability
 

@@ -13,34 +13,35 @@ from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.target import APPLICATION, ask, filled_in, here, target_options
 from taskharbor.cli.types import json_option, time_option
-from taskharbor.cli.workers import overruns_of
-from taskharbor.core.durations import length
+from taskharbor.cli.workers import LATELY, overruns_of
+from taskharbor.client.liveness import absence, listening, silent
+from taskharbor.core.durations import ago, length
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
 from taskharbor.harbor import Harbor
-from taskharbor.worker.tallies import silent
 
-NO_WORKER = f"no worker was seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`"
+NO_WORKER = f"no worker was seen {LATELY}: run `taskharbor worker {APPLICATION}`"
 Problem = tuple[str, str]
 State = tuple[list[QueueCounts], list[WorkerRecord]]
 
 
-@click.command()
+@click.command(
+    help=f"""Check whether jobs are being processed.
+
+    Exit 0: the store answers, a worker was seen {LATELY}, and every queue with due jobs has a worker that listens to
+    it, reports, and is neither stopping nor stuck (except paused queues). Exit 1: one of these fails. Exit 3: the store
+    does not answer.
+
+    Dead jobs do not make it unhealthy, nor do runs past their timeout unless they hold every slot; they are counted.
+    Tasks of a TaskManager are not counted as due: workers do not run them.
+    """
+)
 @time_option("--max-wait", "Also unhealthy if a due job has waited longer than this.")
 @click.option("--store-only", is_flag=True, help="Only check whether the store answers.")
 @json_option
 @target_options
 def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
-    """Check whether jobs are being processed.
-
-    Exit 0: the store answers, a worker was seen within the last 40 seconds, and every queue with due jobs has a worker
-    that listens to it and is not stuck (except paused queues). Exit 1: one of these fails. Exit 3: the store does
-    not answer.
-
-    Dead jobs do not make it unhealthy, nor do runs past their timeout unless they hold every slot; they are counted.
-    Tasks of a TaskManager are not counted as due: workers do not run them.
-    """
     try:
         harbor = here().store()
         queues, workers = ask(harbor, _look)
@@ -75,40 +76,30 @@ def _problems(
 ) -> list[Problem]:
     if not workers:
         return [("no_worker", filled_in(NO_WORKER))]
-    problems: list[Problem] = []
-    listened = {name for worker in workers for name in worker.queues}
-    for counts in queues:
-        if counts.paused or not counts.due:
-            continue
-        if counts.queue not in listened:
-            message = (
-                f"queue {counts.queue} has {output.count(counts.due, 'due job')} and no worker listens to it: "
-                f"run `taskharbor worker {APPLICATION} -Q {counts.queue}`"
-            )
-            problems.append(("queue_without_worker", filled_in(message)))
-        elif stuck := _stuck(counts.queue, workers, now):
-            message = (
-                f"queue {counts.queue} has {output.count(counts.due, 'due job')}, and every slot of its workers runs "
-                f"past a timeout: restart {', '.join(stuck)}; `taskharbor jobs ls state:running` shows what hangs"
-            )
-            problems.append(("stuck", message))
-        elif max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
-            waited = length((now - counts.oldest_due).total_seconds())
-            problems.append(
-                (
-                    "late",
-                    f"queue {counts.queue}: a due job has waited {waited}: start more workers or raise concurrency",
-                )
-            )
-    return problems
+    waiting = [counts for counts in queues if counts.due and not counts.paused]
+    return [found for counts in waiting if (found := _problem(counts, workers, max_wait, now))]
 
 
-def _stuck(queue: str, workers: Sequence[WorkerRecord], now: datetime) -> list[str]:
-    """The workers of a queue if all are stuck: every slot is taken by a run past its timeout."""
-    listening = [worker for worker in workers if queue in worker.queues and not silent(worker, now)]
-    if all(overruns_of(worker, now) >= worker.slots for worker in listening):
-        return [worker.id for worker in listening]
-    return []
+def _problem(
+    counts: QueueCounts, workers: Sequence[WorkerRecord], max_wait: float | None, now: datetime
+) -> Problem | None:
+    """What keeps the due jobs of a queue from being run."""
+    queue, jobs = counts.queue, output.count(counts.due, "due job")
+    if (missing := absence(workers, queue, now, "it")) is not None:
+        code, text = missing
+        start = filled_in(f"taskharbor worker {APPLICATION} -Q {queue}")
+        return code, f"queue {queue} has {jobs}, but {text}: run `{start}`"
+    listeners = listening(workers, queue, now)
+    if all(worker.overruns >= worker.slots for worker in listeners):
+        stuck = ", ".join(worker.id for worker in listeners)
+        return "stuck", (
+            f"queue {queue} has {jobs}, and every slot of its workers runs past a timeout: restart {stuck}; "
+            "`taskharbor jobs ls state:running` shows what hangs"
+        )
+    if max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
+        waited = length((now - counts.oldest_due).total_seconds())
+        return "late", f"queue {queue}: a due job has waited {waited}: start more workers or raise concurrency"
+    return None
 
 
 def _named(problem: Problem) -> dict[str, str]:
@@ -128,6 +119,7 @@ def _answer(
         "running": sum(counts.claimed + counts.running for counts in queues),
         "dlq": sum(counts.dlq for counts in queues),
         "silent": sum(silent(worker, now) for worker in workers),
+        "stopping": sum(worker.stopping for worker in workers),
         "overruns": sum(overruns_of(worker, now) for worker in workers),
         "overrunning": {worker.id: runs for worker in workers if (runs := overruns_of(worker, now))},
         "paused": [counts.queue for counts in queues if counts.paused],
@@ -139,18 +131,23 @@ def _show(
     queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem], now: datetime
 ) -> None:
     dead = sum(counts.dlq for counts in queues)
-    quiet = sum(silent(worker, now) for worker in workers)
-    seen = output.count(len(workers), "worker") + (f" ({quiet:,} silent)" if quiet else "")
-    numbers = f"{seen}, {_due(queues)}, {output.count(dead, 'dead job')}"
+    numbers = f"{output.count(len(workers), 'worker')}, {_due(queues)}, {output.count(dead, 'dead job')}"
     output.say(f"unhealthy: {numbers}" if problems else f"healthy: {numbers}", "bold red" if problems else "green")
     for worker in workers:
-        if overruns := overruns_of(worker, now):
-            runs = output.count(overruns, "run")
-            output.say(
-                f"worker {worker.id} has {runs} past the timeout: taskharbor jobs ls state:running", "yellow", wrap=True
-            )
+        if note := _note(worker, now):
+            output.say(f"worker {worker.id} {note}", "yellow", wrap=True)
     for _, message in problems:
         complain(message)
+
+
+def _note(worker: WorkerRecord, now: datetime) -> str:
+    """What is unusual about a worker."""
+    if silent(worker, now):
+        return f"is silent: it was last seen {ago(worker.seen_at, now)}"
+    notes = [f"is stopping: {output.count(worker.busy, 'run')} to end"] if worker.stopping else []
+    if worker.overruns:
+        notes.append(f"has {output.count(worker.overruns, 'run')} past the timeout: taskharbor jobs ls state:running")
+    return ", and ".join(notes)
 
 
 def _due(queues: Sequence[QueueCounts]) -> str:

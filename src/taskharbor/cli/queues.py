@@ -14,11 +14,11 @@ from taskharbor.cli.output import Cell, since
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, wide_option
+from taskharbor.client.liveness import listening
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.harbor import Harbor
-from taskharbor.worker.tallies import silent
 
 STATES = tuple(state.value for state in Shown)
 DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6}
@@ -40,19 +40,19 @@ def list_queues(as_json: bool, wide: bool) -> None:
         return await harbor.admin.queues.alist(), await harbor.admin.workers.alist()
 
     harbor = here().store()
-    found, seen = ask(harbor, look)
-    workers = [worker for worker in seen if not silent(worker, harbor.admin.now())]
+    found, workers = ask(harbor, look)
+    now = harbor.admin.now()
     if as_json:
-        output.print_json([{**asdict(counts), "workers": _listeners(counts, workers)} for counts in found])
+        output.print_json([{**asdict(counts), "workers": _listeners(counts, workers, now)} for counts in found])
     elif not found:
         output.say("No queues yet.", "dim")
     else:
-        queue_table(found, harbor.admin.now(), workers, wide=wide)
+        queue_table(found, now, workers, wide=wide)
 
 
-def _listeners(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> int | None:
+def _listeners(counts: QueueCounts, workers: Sequence[WorkerRecord], now: datetime) -> int | None:
     """The number of workers that listen to the queue; None for the TaskManager's queue, which has none."""
-    return None if counts.queue == TASKS else sum(counts.queue in worker.queues for worker in workers)
+    return None if counts.queue == TASKS else len(listening(workers, counts.queue, now))
 
 
 def queue_table(
@@ -75,7 +75,7 @@ def queue_table(
         row += [Cell("paused" if counts.paused else "", "yellow")] if paused else []
         row += [number_cell(number[state], output.STATE_STYLES[state]) for state in used]
         row += [since(counts.oldest_due, now)]
-        row += [] if workers is None else [_listening(counts, workers)]
+        row += [] if workers is None else [_listening(counts, workers, now)]
         rows.append(row)
     table(columns, rows, wide=wide)
 
@@ -85,8 +85,8 @@ def number_cell(number: int, style: str) -> Cell:
     return Cell(f"{number:,}", style if number else "dim")
 
 
-def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord]) -> Cell:
-    listeners = _listeners(counts, workers)
+def _listening(counts: QueueCounts, workers: Sequence[WorkerRecord], now: datetime) -> Cell:
+    listeners = _listeners(counts, workers, now)
     if listeners is None:
         return Cell("-", "dim")
     return Cell(str(listeners), "bold red" if not listeners and counts.due and not counts.paused else "")

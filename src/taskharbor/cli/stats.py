@@ -15,7 +15,7 @@ from taskharbor.cli.queues import number_cell, queue_table
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, time_option, wide_option
-from taskharbor.cli.workers import facts_of, overruns_of, worker_table
+from taskharbor.cli.workers import LATELY, facts_of, overruns_of, worker_table
 from taskharbor.core.durations import length
 from taskharbor.driver import QueueCounts, Tally, WorkerRecord
 
@@ -76,7 +76,7 @@ def _show_queues(queues: Sequence[QueueCounts], now: datetime, wide: bool) -> No
 def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) -> None:
     output.heading("Workers")
     if not workers:
-        output.say("none seen within the last 40 seconds", "dim")
+        output.say(f"none seen {LATELY}", "dim")
         return
     overruns = any(overruns_of(worker, now) for worker in workers)
     columns = (

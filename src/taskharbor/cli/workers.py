@@ -14,11 +14,12 @@ from taskharbor.cli.output import Cell
 from taskharbor.cli.tables import Column, table
 from taskharbor.cli.target import APPLICATION, ask, filled_in, here, target_options
 from taskharbor.cli.types import json_option, wide_option
-from taskharbor.core.durations import ago
+from taskharbor.client.liveness import ALIVE, MISSED, REPORT_EVERY, silent
+from taskharbor.core.durations import ago, length
 from taskharbor.driver import WorkerRecord
-from taskharbor.worker.tallies import silent
 
-NO_WORKERS = f"No workers were seen within the last 40 seconds: run `taskharbor worker {APPLICATION}`."
+LATELY = f"within the last {length(ALIVE.total_seconds())}"
+NO_WORKERS = f"No workers were seen {LATELY}: run `taskharbor worker {APPLICATION}`."
 COLUMNS = (
     Column("WORKER", least=16),
     Column("HOST", least=6, drop=1),
@@ -31,16 +32,18 @@ COLUMNS = (
 )
 
 
-@click.command()
+@click.command(
+    help=f"""List the workers seen {LATELY}.
+
+    A worker reports every {length(REPORT_EVERY.total_seconds())}. One that has not reported for
+    {length(MISSED.total_seconds())} is silent: it may be gone, and its last report about its runs is not shown.
+    One that is stopping waits for its runs and claims no more jobs.
+    """
+)
 @json_option
 @wide_option
 @target_options
 def workers(as_json: bool, wide: bool) -> None:
-    """List the workers seen within the last 40 seconds.
-
-    A worker reports every ten seconds. One that has missed two reports is silent: it may be gone, and its last report
-    about its runs is not shown.
-    """
     harbor = here().store()
     found = ask(harbor, lambda harbor: harbor.admin.workers.alist())
     now = harbor.admin.now()
@@ -70,6 +73,7 @@ def worker_table(columns: Sequence[Column], found: Sequence[WorkerRecord], now: 
 
 def _row(worker: WorkerRecord, now: datetime) -> dict[str, str | Cell]:
     quiet, overruns = silent(worker, now), overruns_of(worker, now)
+    note = ", silent" if quiet else ", stopping" if worker.stopping else ""
     return {
         "WORKER": Cell(worker.id, "bold"),
         "HOST": worker.host,
@@ -78,5 +82,5 @@ def _row(worker: WorkerRecord, now: datetime) -> dict[str, str | Cell]:
         "BUSY": f"{'-' if quiet else worker.busy}/{worker.slots}",
         "OVERRUNS": Cell("-" if quiet else f"{overruns:,}", "bold red" if overruns else "dim"),
         "SINCE": ago(worker.started_at, now),
-        "SEEN": Cell(f"{ago(worker.seen_at, now)}{', silent' if quiet else ''}", "yellow" if quiet else ""),
+        "SEEN": Cell(f"{ago(worker.seen_at, now)}{note}", "yellow" if note else ""),
     }

@@ -6,13 +6,12 @@ import asyncio
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
+from taskharbor.client.liveness import ALIVE
 from taskharbor.driver import Driver, Registry, offered
 from taskharbor.errors import NobodyWorks
-
-SEEN = timedelta(seconds=40)  # a worker reports every ten
 
 
 class Store(Protocol):
@@ -50,7 +49,7 @@ class Attendance:
         if self._working or not self.elsewhere:
             return self._working > 0
         registry = offered(await store.driver(), Registry)
-        return registry is not None and bool(await registry.workers(store.now() - SEEN))
+        return registry is not None and bool(await registry.workers(store.now() - ALIVE))
 
 
 class Watch:

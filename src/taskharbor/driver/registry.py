@@ -11,7 +11,10 @@ from taskharbor.core.tally import Tally
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
-    """A worker as it last reported itself. `overruns` counts its runs that are past their timeout (F5)."""
+    """A worker as it last reported itself. `overruns` counts its runs that are past their timeout (F5).
+
+    One that is `stopping` waits for its runs and claims no more jobs (X6).
+    """
 
     id: str
     host: str
@@ -22,6 +25,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     overruns: int = 0
+    stopping: bool = False
 
 
 @runtime_checkable

@@ -1,21 +1,14 @@
-"""What totals and records of workers mean: which totals are runs, which workers are silent."""
+"""What totals mean: which of them are runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from taskharbor.core.tally import NOT_STARTED, added
-from taskharbor.driver import Tally, WorkerRecord
-
-MISSED = timedelta(seconds=20)  # a worker reports every ten
-
-
-def silent(worker: WorkerRecord, now: datetime) -> bool:
-    """Whether the worker has missed two reports: what it last said about its runs no longer holds."""
-    return worker.seen_at < now - MISSED
+from taskharbor.driver import Tally
 
 
 def totals(tallies: Sequence[Tally]) -> tuple[list[Tally], list[Tally]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
+from taskharbor.client.liveness import REPORT_EVERY
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
@@ -17,7 +18,7 @@ from taskharbor.worker.observe import Observer
 
 logger = logging.getLogger("taskharbor.upkeep")
 TICK = 1.0
-TICKS_PER_ROUND = 10
+TICKS_PER_ROUND = round(REPORT_EVERY.total_seconds() / TICK)
 BITE = 500
 AIR = 0.02
 KEEP_TALLIES = timedelta(days=2)
@@ -35,12 +36,16 @@ class Upkeep:
         self._counted = 0  # outcomes at the last time that old totals were forgotten
 
     async def run(self) -> None:
-        """Sweep every second; report, prune and forget old totals every ten."""
+        """Sweep every second; report, prune and forget old totals every ten. Report the stop at the next second."""
         ticks = 0
+        stopping = False
         while True:
             await self._safely("sweep", self.sweep())
-            if ticks % TICKS_PER_ROUND == 0:
+            due = ticks % TICKS_PER_ROUND == 0
+            if due or self._describe().stopping > stopping:
+                stopping = self._describe().stopping
                 await self._safely("report", self.report())
+            if due:
                 await self._safely("prune", self.prune())
                 await self._safely("forget_tallies", self.forget_tallies())
             ticks += 1

@@ -98,6 +98,7 @@ class Worker:
             overruns=sum(run.lease.overrun for run in self._pipeline.running.values()),
             started_at=self._started_at,
             seen_at=self._session.now(),
+            stopping=self._stopping.is_set(),
         )
 
     def start(self) -> None:

@@ -80,10 +80,8 @@ class Deaths(Cases):
         await s.dead_letter("a", keep_until=LATER)
         s.tick(3)
         await s.end(put_back(held, attempts=2, last_error="x", keep_until=at(999)))
-        record = await s.get()
-        assert (record.state, record.dlq_reason, record.fingerprint) == ("dlq", "by hand", "f0")
-        assert (record.attempts, record.last_error, record.settled_kind) == (2, "x", "put_back")
-        assert (record.completed_at, record.keep_until, record.lease) == (at(3), LATER, None)
+        await s.expect(state="dlq", dlq_reason="by hand", fingerprint="f0", attempts=2, last_error="x")
+        await s.expect(settled_kind="put_back", completed_at=at(3), keep_until=LATER, lease=None)
         assert await s.look.find_key("k", s.now) == "a"
         s.tick(9999)
         assert await s.reserve() == []
@@ -94,8 +92,7 @@ class Deaths(Cases):
         held = await s.held()
         await s.dead_letter("a")
         await s.end(SETTLES[kind](held))
-        record = await s.get()
-        assert (record.state, record.dlq_reason) == (state, "max_attempts" if kind == "fail" else None)
+        await s.expect(state=state, dlq_reason="max_attempts" if kind == "fail" else None)
 
     async def test_Q4_left_behind_after_the_request_it_is_dead(self, s: Scene) -> None:
         """Q4, T1: once the lease has lapsed, upkeep ends the job; reserve never hands it out."""
@@ -106,9 +103,8 @@ class Deaths(Cases):
         s.tick(0.000001)
         assert await s.reserve() == []
         assert await s.sweep() == 1
-        record = await s.get()
-        assert (record.state, record.dlq_reason, record.fingerprint) == ("dlq", "by hand", "f0")
-        assert (record.completed_at, record.keep_until, record.lease) == (at(5), LATER, None)
+        await s.expect(state="dlq", dlq_reason="by hand", fingerprint="f0", completed_at=at(5), keep_until=LATER)
+        await s.expect(lease=None)
         assert await s.sweep() == 0
 
     async def test_Q4_a_lapsed_job_dies_by_the_next_sweep(self, s: Scene) -> None:
@@ -132,21 +128,16 @@ class Deaths(Cases):
         assert record.stop_requested_at == at(0 if first == "cancel" else 1)
         [answer] = await s.extend(Report("a", token_of(held)), lease=4)
         assert answer == Extended(at(5), True, False)
-        if end == "put_back":
-            await s.end(put_back(held))
-        else:
-            s.tick(4)
-            await s.sweep()
-        record = await s.get()
-        assert (record.state, record.dlq_reason, record.keep_until) == ("cancelled", None, KEEP)
+        await s.stop(held, end)
+        await s.expect(state="cancelled", dlq_reason=None, keep_until=KEEP)
 
     async def test_Q4_a_waiting_job_dies_with_what_it_lacks(self, s: Scene) -> None:
         """Q4, Q3: parents that end in the meantime count; when replayed, it waits only for the others."""
         await s.add(job("p"), job("q"), child("a", "p", "q"))
         assert await s.dead_letter("a") == ["dead"]
-        assert ((await s.get()).state, (await s.get()).unmet) == ("dlq", 2)
+        await s.expect(state="dlq", unmet=2)
         await s.end(ack(await s.claim("p")))
-        assert ((await s.get()).state, (await s.get()).unmet) == ("dlq", 1)
+        await s.expect(state="dlq", unmet=1)
         assert await s.replay("a") == "replayed"
         assert await s.states("a") == ["waiting"]
         await s.end(ack(await s.claim("q")))
@@ -170,11 +161,7 @@ class Deaths(Cases):
         held = await s.claim("a", lease=5)
         await s.dead_letter("a", keep_until=LATER)
         assert await s.states("b", "c") == ["waiting", "waiting"]
-        if end == "put_back":
-            await s.end(put_back(held))
-        else:
-            s.tick(5)
-            await s.sweep()
+        await s.stop(held, end)
         assert await s.states("a", "b", "c") == ["dlq", "cancelled", "ready"]
         assert (await s.get("b")).keep_until == LATER
 

@@ -56,9 +56,9 @@ class Flows(Cases):
         await s.add(job("a"), job("b"), child("c", "a", "b"))
         assert (await s.get("c")).unmet == 2
         await s.end(ack(await s.claim("b")))
-        assert ((await s.get("c")).unmet, (await s.get("c")).state) == (1, "waiting")
+        await s.expect("c", unmet=1, state="waiting")
         await s.end(ack(await s.claim("a")))
-        assert ((await s.get("c")).unmet, (await s.get("c")).state) == (0, "ready")
+        await s.expect("c", unmet=0, state="ready")
 
     async def test_K1_a_diamond_joins_once(self, s: Scene) -> None:
         """K1, K2: any DAG; the join waits for both arms."""
@@ -89,8 +89,7 @@ class Flows(Cases):
         """K2: the last of a batch releases the child, exactly once."""
         await s.add(job("a"), job("b"), job("c"), child("z", "a", "b", "c"))
         await s.end(*(ack(held) for held in await s.reserve(3)))
-        record = await s.get("z")
-        assert (record.state, record.unmet) == ("ready", 0)
+        await s.expect("z", state="ready", unmet=0)
         assert await s.order() == ["z"]
         assert await s.reserve(9) == []
 
@@ -241,7 +240,7 @@ class Flows(Cases):
         """K4: the finalizer becomes ready although a member died."""
         await s.add(job("a", expires_at=at(600)), job("b"), child("z", "a", "b", policy="collect"))
         await bring_down(s, "a", how)
-        assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 1)
+        await s.expect("z", state="waiting", unmet=1)
         await s.end(ack(await s.claim("b")))
         assert await s.states("z") == ["ready"]
 
@@ -291,11 +290,10 @@ class Flows(Cases):
         await s.end(fail(await s.claim("a")))
         await s.replay("a")
         await s.end(ack(await s.claim("a")))
-        assert ((await s.get("z")).unmet, (await s.get("z")).state) == (1, "waiting")
+        await s.expect("z", unmet=1, state="waiting")
         await s.end(ack(await s.claim("b")))
         await s.end(ack(await s.claim("z"), result=b"once"))
-        before = await s.get("z")
-        assert (before.version, before.result) == (1, b"once")
+        await s.expect("z", version=1, result=b"once")
 
     @pytest.mark.parametrize("state", ["ready", "inflight", "done"])
     async def test_K2_a_child_that_went_on_is_left_alone(self, s: Scene, state: str) -> None:
@@ -338,7 +336,7 @@ class Flows(Cases):
         await s.end(ack(await s.claim("a")))
         assert await s.states("c") == ["cancelled"]
         assert await s.replay("c") == "replayed"
-        assert ((await s.get("c")).state, (await s.get("c")).unmet) == ("waiting", 1)
+        await s.expect("c", state="waiting", unmet=1)
         await s.end(ack(await s.claim("b")))
         assert await s.states("c") == ["ready"]
 

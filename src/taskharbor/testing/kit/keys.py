@@ -143,18 +143,13 @@ class Keys(Cases):
             held = await s.claim("a", lease=5)
             await s.withdraw("a")
             assert await s.look.find_key("k", s.now) == "a"
-            if how == "left behind":
-                s.tick(5)
-                await s.sweep()
-            else:
-                await s.end(SETTLES[how](held))
+            await s.stop(held, how)
         elif how == "expired":
             s.tick(600)
             await s.sweep()
         else:
             await s.withdraw("a")
-        record = await s.get()
-        assert (record.state, record.idempotency_key, record.key_expires_at) == ("cancelled", None, None)
+        await s.expect(state="cancelled", idempotency_key=None, key_expires_at=None)
         assert await s.look.find_key("k", s.now) is None
         assert (await s.add(job("b", idempotency_key="k")))[0] == Enqueued("b", True)
 
@@ -190,13 +185,8 @@ class Keys(Cases):
         else:
             held = await s.claim("a", lease=5)
             await s.withdraw("a")
-            if how == "left behind":
-                s.tick(5)
-                await s.sweep()
-            else:
-                await s.end(SETTLES[how](held))
-        record = await s.get()
-        assert (record.state, record.idempotency_key, record.keep_until) == ("cancelled", "k", LAST_MOMENT)
+            await s.stop(held, how)
+        await s.expect(state="cancelled", idempotency_key="k", keep_until=LAST_MOMENT)
         s.tick(100 * 365 * 86400)
         assert await s.prune() == 0
         assert await s.look.find_key("k", s.now) == "a"

@@ -12,7 +12,6 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import Failure, JobRecord, NewJob, Progress
 from taskharbor.core.states import State
 from taskharbor.driver import Enqueued, Report
-from taskharbor.errors import JobExists
 from taskharbor.testing.kit.scene import Cases, Scene, ack, at, group, job, put_back, token_of
 
 FULL: dict[str, Any] = {
@@ -62,17 +61,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "expires_at": ("expires_at", at(59.999999)),
     "workflow": ("workflow_id", "wf ∞"),
 }
-NAMES = [
-    "plain",
-    "mit Leerzeichen",
-    "Größe/été#?&%",
-    "日本語",
-    "🜁🜂🜃",
-    "'; drop table jobs; --",
-    "a" * 255,
-    "{x}:*[y]",
-    "%_",
-]
+SYNTAX = ["'; drop table jobs; --", "{x}:*[y]", "%_"]
+NAMES = ["plain", "mit Leerzeichen", "Größe/été#?&%", "日本語", "🜁🜂🜃", "a" * 255, *SYNTAX]
 
 
 def expected(new: NewJob, now: datetime) -> JobRecord:
@@ -130,8 +120,7 @@ class Records(Cases):
         claimed = await s.claim("a")
         assert claimed.payload == payload
         await s.end(ack(claimed, result=payload))
-        record = await s.get()
-        assert (record.payload, record.result) == (payload, payload)
+        await s.expect(payload=payload, result=payload)
 
     async def test_R1_no_result_is_not_an_empty_result(self, s: Scene) -> None:
         """R1: None and b"" are different results."""
@@ -143,9 +132,7 @@ class Records(Cases):
         """R1, F10: the last 20 failures with every part, in order."""
         held = await s.held()
         await s.end(put_back(held, failures=FAILURES, attempts=20, last_error="é" * 4000, failed_at=at(0.999999)))
-        record = await s.get()
-        assert record.failures == FAILURES
-        assert (record.attempts, record.last_error, record.failed_at) == (20, "é" * 4000, at(0.999999))
+        await s.expect(failures=FAILURES, attempts=20, last_error="é" * 4000, failed_at=at(0.999999))
 
     async def test_R1_the_lease_is_part_of_the_record(self, s: Scene) -> None:
         """R1: token, version, expiry, worker and time of the claim are stored."""
@@ -161,8 +148,7 @@ class Records(Cases):
         """R1: fraction and note as reported."""
         held = await s.held()
         await s.extend(Report("a", token_of(held), at(0.5), Progress(0.1, "ein Zehntel ✓")))
-        record = await s.get()
-        assert (record.progress, record.started_at) == (Progress(0.1, "ein Zehntel ✓"), at(0.5))
+        await s.expect(progress=Progress(0.1, "ein Zehntel ✓"), started_at=at(0.5))
 
     @pytest.mark.parametrize("count", [2, 300])
     async def test_R1_many_jobs_in_one_group_keep_their_own_fields(self, s: Scene, count: int) -> None:
@@ -176,8 +162,7 @@ class Records(Cases):
         """R2: the second job of an id is refused."""
         await s.add(job("a", payload=b"first"))
         async with s.nothing_changes():
-            [refused] = await s.enqueue(group(job("a", payload=b"second")))
-        assert isinstance(refused, JobExists)
+            assert await s.enqueue(group(job("a", payload=b"second"))) == ["JobExists"]
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     async def test_R2_JobExists_stores_nothing_of_the_group(self, s: Scene, place: int) -> None:
@@ -186,15 +171,12 @@ class Records(Cases):
         members = [job("x", idempotency_key="kx"), job("y", idempotency_key="ky")]
         members.insert(place, job("old"))
         async with s.nothing_changes():
-            [refused] = await s.enqueue(group(*members))
-        assert isinstance(refused, JobExists)
-        assert await s.look.find_key("kx", s.now) is None
-        assert await s.look.find_key("ky", s.now) is None
+            assert await s.enqueue(group(*members)) == ["JobExists"]
+        assert [await s.look.find_key(key, s.now) for key in ("kx", "ky")] == [None, None]
 
     async def test_R2_an_id_twice_in_one_group_is_JobExists(self, s: Scene) -> None:
         """R2: a group cannot hold the same id twice."""
-        [refused] = await s.enqueue(group(job("a"), job("b"), job("a")))
-        assert isinstance(refused, JobExists)
+        assert await s.enqueue(group(job("a"), job("b"), job("a"))) == ["JobExists"]
         assert await s.all() == []
 
     @pytest.mark.parametrize("microseconds", [0, 1, 999, 1000, 500_000, 999_999])

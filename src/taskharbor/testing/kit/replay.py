@@ -33,9 +33,7 @@ class Replays(Cases):
         await end_without_success(s, kind)
         s.tick(10)
         assert await s.replay("a") == "replayed"
-        record = await s.get()
-        assert (record.attempts, record.crashes, record.unknown_put_backs) == (0, 0, 0)
-        assert (record.state, record.version, record.due_at, record.run_at) == ("ready", 1, s.now, None)
+        await s.expect(attempts=0, crashes=0, unknown_put_backs=0, state="ready", version=1, due_at=s.now, run_at=None)
         assert (await s.claim("a")).version == 2
 
     @dead
@@ -58,9 +56,7 @@ class Replays(Cases):
         """Q1, Q2: earlier failures can still be read."""
         await end_without_success(s)
         await s.replay("a")
-        record = await s.get()
-        assert record.failures == (FAILURE,)
-        assert (record.last_error, record.failed_at) == ("x", at(1))
+        await s.expect(failures=(FAILURE,), last_error="x", failed_at=at(1))
 
     async def test_R1_a_replay_leaves_the_trace_of_the_last_run(self, s: Scene) -> None:
         """R1, Q2: the last worker with start and end, until the next claim."""
@@ -80,8 +76,7 @@ class Replays(Cases):
         await end_without_success(s)
         for count in (1, 2, 3):
             await s.replay("a")
-            record = await s.get()
-            assert (record.original_id, record.replays) == ("a", count)
+            await s.expect(original_id="a", replays=count)
             await s.end(fail(await s.claim("a")))
 
     async def test_Q2_the_payload_may_be_edited(self, s: Scene) -> None:
@@ -100,8 +95,7 @@ class Replays(Cases):
         """Q2, N1: and does not run early."""
         await end_without_success(s)
         await s.replay("a", run_at=at(60))
-        record = await s.get()
-        assert (record.run_at, record.due_at) == (at(60), at(60))
+        await s.expect(run_at=at(60), due_at=at(60))
         assert await s.reserve() == []
         s.tick(60 + s.harness.due_resolution.total_seconds())
         assert await s.order() == ["a"]
@@ -110,8 +104,7 @@ class Replays(Cases):
         """Q2, I2: the key survived the DLQ, and survives the replay."""
         await end_without_success(s, idempotency_key="k", key_expires_at=at(3600))
         await s.replay("a")
-        record = await s.get()
-        assert (record.idempotency_key, record.key_expires_at) == ("k", at(3600))
+        await s.expect(idempotency_key="k", key_expires_at=at(3600))
         assert await s.look.find_key("k", s.now) == "a"
 
     async def test_Q2_a_key_past_its_ttl_lives_again(self, s: Scene) -> None:
@@ -121,8 +114,7 @@ class Replays(Cases):
         await s.prune()
         assert await s.look.find_key("k", s.now) is None
         assert await s.replay("a") == "replayed"
-        record = await s.get()
-        assert (record.idempotency_key, record.key_expires_at) == ("k", at(60))
+        await s.expect(idempotency_key="k", key_expires_at=at(60))
         assert await s.look.find_key("k", s.now) == "a"
         assert (await s.add(job("b", idempotency_key="k")))[0].id == "a"
         await s.end(ack(await s.claim("a")))
@@ -134,8 +126,7 @@ class Replays(Cases):
         s.tick(60)
         await s.add(job("b", idempotency_key="k"))
         assert await s.replay("a") == "replayed_without_key"
-        record = await s.get()
-        assert (record.state, record.idempotency_key, record.key_expires_at) == ("ready", None, None)
+        await s.expect(state="ready", idempotency_key=None, key_expires_at=None)
         assert await s.look.find_key("k", s.now) == "b"
 
     async def test_Q2_of_two_that_had_one_key_the_first_replayed_has_it(self, s: Scene) -> None:
@@ -153,8 +144,7 @@ class Replays(Cases):
         """Q2: and is taken from then on; the old one is free."""
         await end_without_success(s, idempotency_key="old")
         assert await s.replay("a", idempotency_key="new", key_expires_at=at(90)) == "replayed"
-        record = await s.get()
-        assert (record.idempotency_key, record.key_expires_at) == ("new", at(90))
+        await s.expect(idempotency_key="new", key_expires_at=at(90))
         assert [await s.look.find_key(key, s.now) for key in ("new", "old")] == ["a", None]
         assert (await s.add(job("b", idempotency_key="new")))[0].id == "a"
 
@@ -223,7 +213,7 @@ class Replays(Cases):
         await s.add(job("a"), job("b"), child("z", "a", "b", policy="collect"))
         assert await s.withdraw(*order) == ["cancelled"] * 3
         assert await s.manage.replay([Replay(id=id) for id in order], s.now) == ["replayed"] * 3
-        assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 2)
+        await s.expect("z", state="waiting", unmet=2)
         await s.end(*(ack(held, result=b"1") for held in await s.reserve(9)))
         assert await s.order() == ["z"]
         assert [(parent.satisfied, parent.result) for parent in await s.parents("z")] == [(True, b"1")] * 2
@@ -238,7 +228,7 @@ class Replays(Cases):
         assert await s.replay("a") == "replayed"
         assert await s.get("z") == before
         assert await s.replay("z") == "replayed"
-        assert ((await s.get("z")).state, (await s.get("z")).unmet) == ("waiting", 1)
+        await s.expect("z", state="waiting", unmet=1)
         assert [parent.satisfied for parent in await s.parents("z")] == [False, True, True]
         await s.end(ack(await s.claim("a")))
         assert await s.order() == ["z"]

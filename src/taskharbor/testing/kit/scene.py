@@ -9,27 +9,24 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pytest
 
 from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import Dependency, JobRecord, NewJob
-from taskharbor.core.lease import Verdict
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import (
     Counters,
     Driver,
     Enqueued,
-    Extended,
     Group,
-    GroupResult,
     Inspect,
     Maintain,
     Manage,
@@ -43,7 +40,6 @@ from taskharbor.driver import (
     capability,
 )
 from taskharbor.drivers import from_url
-from taskharbor.errors import LeaseError
 
 T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
 KEEP = T0 + timedelta(days=1)
@@ -157,6 +153,11 @@ def expiry_of(job: JobRecord) -> datetime:
     return job.lease.expires_at
 
 
+def named(answers: Iterable[Any]) -> list[Any]:
+    """Answers with each refusal as the name of its class."""
+    return [type(each).__name__ if isinstance(each, Exception) else each for each in answers]
+
+
 def _by_holder(job: JobRecord, **fields: Any) -> dict[str, Any]:
     return {"id": job.id, "token": "" if "token" in fields else token_of(job), "keep_until": KEEP} | fields
 
@@ -242,15 +243,15 @@ class Scene:
         for driver in self._opened:
             await driver.close()
 
-    async def enqueue(self, *groups: Group) -> list[GroupResult]:
-        """Enqueue groups and return the results."""
-        return await self.driver.enqueue(groups, self.now)
+    async def enqueue(self, *groups: Group) -> list[Any]:
+        """Enqueue groups; each result is a tuple of `Enqueued`, or the name of a refusal."""
+        return named(await self.driver.enqueue(groups, self.now))
 
     async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
         """Enqueue jobs as one group, which must be stored."""
         [result] = await self.enqueue(group(*jobs, **options))
-        assert isinstance(result, tuple), repr(result)
-        return result
+        assert isinstance(result, tuple), result
+        return cast("tuple[Enqueued, ...]", result)
 
     async def reserve(
         self,
@@ -278,18 +279,25 @@ class Scene:
         """Claim jobs and return their ids, in order."""
         return [job.id for job in await self.reserve(limit, queues)]
 
-    async def extend(self, *reports: Report, lease: float = 30) -> list[Extended | LeaseError]:
-        """Send heartbeats."""
-        return await self.driver.extend_lease(reports, self.now, timedelta(seconds=lease))
+    async def extend(self, *reports: Report, lease: float = 30) -> list[Any]:
+        """Send heartbeats; each answer is `Extended`, or the name of a refusal."""
+        return named(await self.driver.extend_lease(reports, self.now, timedelta(seconds=lease)))
 
-    async def settle(self, *transitions: Transition) -> list[Verdict]:
-        """Settle and return the verdicts."""
-        return await self.driver.settle(transitions, self.now)
+    async def settle(self, *transitions: Transition) -> list[str]:
+        """Settle; each verdict is ok, replayed, or the name of a refusal."""
+        return named(await self.driver.settle(transitions, self.now))
 
     async def end(self, *transitions: Transition) -> None:
         """Settle; all must succeed."""
-        verdicts = await self.settle(*transitions)
-        assert verdicts == ["ok"] * len(transitions), repr(verdicts)
+        assert await self.settle(*transitions) == ["ok"] * len(transitions)
+
+    async def stop(self, held: JobRecord, how: str) -> None:
+        """End a job that was asked to stop: by a settle of its holder, or by upkeep once it is `left behind`."""
+        if how == "left behind":
+            self.now = expiry_of(held)
+            await self.sweep()
+        else:
+            await self.end(SETTLES[how](held))
 
     async def replay(self, id: str, **options: Any) -> str:
         """Replay one job."""
@@ -326,6 +334,11 @@ class Scene:
             seen = self.harness.probe.state(self.driver, id)
             assert seen == (None if found is None else found.state), f"the probe sees {id} as {seen}"
         return found
+
+    async def expect(self, id: str = "a", /, **fields: Any) -> None:
+        """The record of this job must have these values."""
+        record = await self.get(id)
+        assert {name: getattr(record, name) for name in fields} == fields
 
     async def states(self, *ids: str) -> list[str | None]:
         """The stored states of these jobs."""

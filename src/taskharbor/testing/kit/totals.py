@@ -12,7 +12,6 @@ import pytest
 from taskharbor.core.job import JobRecord
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Increment
-from taskharbor.errors import JobNotInflight, LeaseExpired, LeaseMismatch
 from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, child, every_settle, fail, job, put_back
 
 MINUTE = at(0).replace(second=0, microsecond=0)
@@ -96,10 +95,8 @@ class Totals(Cases):
         s.tick(3)
         await s.end(ack(first, increment=increment(first)))
         await s.end(put_back(second, increment=increment(second, "released")))
-        assert await counted(s) == [
-            ("q", "t", "not_started:done", 1, 0, 0),
-            ("q", "t", "not_started:released", 1, 0, 0),
-        ]
+        outcomes = ("not_started:done", "not_started:released")
+        assert await counted(s) == [("q", "t", outcome, 1, 0, 0) for outcome in outcomes]
 
     async def test_D9_a_start_before_its_time_has_waited_nothing(self, s: Scene) -> None:
         """D9: clocks differ; no total goes down."""
@@ -126,7 +123,7 @@ class Totals(Cases):
             settle(good, token="bogus", started_at=at(0), increment=increment(good)),
         ]
         verdicts = await s.settle(*refused, settle(good, started_at=at(0), increment=increment(good)))
-        assert [type(it) for it in verdicts] == [LeaseExpired, JobNotInflight, LeaseMismatch, str]
+        assert verdicts == ["LeaseExpired", "JobNotInflight", "LeaseMismatch", "ok"]
         assert await counted(s) == [("q", "t", "done", 1, 5, 0)]
 
     @every_settle
@@ -142,10 +139,10 @@ class Totals(Cases):
         assert await counted(s) == [("q", "t", "done", 1, 0, 0)]
 
     async def test_D8_another_kind_of_settle_is_not_counted(self, s: Scene) -> None:
-        """D8: nobody may believe that a Fail happened where an Ack did."""
+        """D8: it is refused, because the caller must not take a stored Ack for its Fail."""
         held = await s.held()
         await s.end(ack(held, started_at=at(0), increment=increment(held)))
-        assert [type(it) for it in await s.settle(fail(held, increment=increment(held, "dlq")))] == [JobNotInflight]
+        assert await s.settle(fail(held, increment=increment(held, "dlq"))) == ["JobNotInflight"]
         assert await counted(s) == [("q", "t", "done", 1, 0, 0)]
 
     async def test_D13_settles_at_once_lose_no_count(self, s: Scene) -> None:

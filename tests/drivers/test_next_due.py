@@ -12,7 +12,7 @@ import pytest
 
 from servers.postgres import PostgresServer
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit.scene import T0, at, group, job
+from taskharbor.testing.kit.jobs import T0, at, group, job
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -13,7 +13,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.schedule import Schedule
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing.history import Called, Event, Swap, micros
-from taskharbor.testing.kit.scene import at
+from taskharbor.testing.kit.jobs import at
 from taskharbor.testing.recorder import Recorder
 
 SEEN = Schedule(name="s", definition=b"", slot=at(1), last_job_id="a", last_slot=at(0))

@@ -23,7 +23,7 @@ from taskharbor.core.steps import enqueue, forget, lease, replay, reschedule, se
 from taskharbor.core.steps.needs import Step
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.kit.scene import T0, job
+from taskharbor.testing.kit.jobs import T0, job
 
 from .bucket import Bucket
 from .interpreter import requests

@@ -22,7 +22,7 @@ from taskharbor.core.transition import Ack, Fail, PutBack
 from taskharbor.drivers import from_url
 from taskharbor.drivers.postgres.db import Db, OwnDb, Row
 from taskharbor.drivers.postgres.driver import PostgresDriver
-from taskharbor.testing.kit.scene import KEEP, T0, token_of
+from taskharbor.testing.kit.jobs import KEEP, T0, token_of
 
 SCHEMA = "races"
 TABLES = ("job", "live", "ended", "keys", "edge", "paused", "schedule")

@@ -22,7 +22,8 @@ from taskharbor.drivers.postgres import login, transactions
 from taskharbor.drivers.postgres.deadline import connected
 from taskharbor.errors import DriverError, DriverUnavailable
 from taskharbor.testing import ProxyThread
-from taskharbor.testing.kit.scene import Harness, Scene, ack, job, token_of
+from taskharbor.testing.kit.jobs import ack, job, token_of
+from taskharbor.testing.kit.scene import Harness, Scene
 from taskharbor.testing.kit.within import Lent, every_way, lent
 
 PATIENCE = 60.0

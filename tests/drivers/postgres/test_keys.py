@@ -19,7 +19,7 @@ from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.postgres import enqueue, manage, reserve, settle
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db, OwnDb
-from taskharbor.testing.kit.scene import KEEP, T0, at, group, job
+from taskharbor.testing.kit.jobs import KEEP, T0, at, group, job
 
 from . import stage
 from .stage import SCHEMA, Play, Stage, ack, connected, fail, whole

@@ -27,7 +27,7 @@ from taskharbor.drivers.postgres.driver import PostgresDriver
 from taskharbor.drivers.postgres.enqueue import COPY_FROM
 from taskharbor.errors import DriverUnavailable, JobExists
 from taskharbor.testing import Direction, Proxy
-from taskharbor.testing.kit.scene import KEEP, T0, at, group, job, token_of
+from taskharbor.testing.kit.jobs import KEEP, T0, at, group, job, token_of
 
 PLACES = 8
 LEASE = timedelta(seconds=10)

@@ -24,7 +24,7 @@ from taskharbor.driver import Enqueued, Report, Swap
 from taskharbor.drivers.postgres import enqueue, manage, records, reserve, settle
 from taskharbor.drivers.postgres.db import OwnDb, Row
 from taskharbor.errors import JobExists
-from taskharbor.testing.kit.scene import KEEP, T0, at, child, group, job, token_of
+from taskharbor.testing.kit.jobs import KEEP, T0, at, child, group, job, token_of
 
 from . import stage
 from .stage import LEASE, SCHEMA, Between, Play, Stage, ack, connected, fail, put_back, whole

@@ -16,7 +16,7 @@ from taskharbor.driver import Group
 from taskharbor.drivers.postgres import enqueue, manage, reserve, settle
 from taskharbor.drivers.postgres.bookmarks import Bookmarks, Mark
 from taskharbor.drivers.postgres.db import OwnDb
-from taskharbor.testing.kit.scene import KEEP, T0, at, child, group, job
+from taskharbor.testing.kit.jobs import KEEP, T0, at, child, group, job
 
 from . import stage
 from .stage import LEASE, SCHEMA, Between, Play, Stage, ack, fail, whole

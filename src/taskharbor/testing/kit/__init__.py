@@ -24,8 +24,8 @@ except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
 _MODULES = (
-    "beside deaths flows groups keys leases looking order overview parallel records recurring replay reserve results "
-    "scene settle states totals traces upkeep within"
+    "beside deaths flows groups jobs keys leases looking order overview parallel records recurring replay reserve "
+    "results scene settle states totals traces upkeep within"
 )
 # Failing asserts of the kit show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))

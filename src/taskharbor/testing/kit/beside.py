@@ -13,7 +13,8 @@ from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter
 from taskharbor.driver import COMMON, Driver, Group, Report, Reschedule, Swap, WorkerRecord
 from taskharbor.errors import DriverClosed
-from taskharbor.testing.kit.scene import KEEP, Cases, Scene, ack, at, job
+from taskharbor.testing.kit.jobs import KEEP, ack, at, job
+from taskharbor.testing.kit.scene import Cases, Scene
 
 PROTOCOLS = {kind.__name__: kind for kind in (Driver, *COMMON)}
 WORKER = WorkerRecord(id="w1", host="h", pid=7, queues=("a", "ü"), slots=16, busy=3, started_at=at(0), seen_at=at(10))

@@ -9,20 +9,8 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.states import Shown
 from taskharbor.driver import Extended, Report
-from taskharbor.testing.kit.scene import (
-    KEEP,
-    SETTLES,
-    Cases,
-    Scene,
-    ack,
-    at,
-    cancel,
-    child,
-    fail,
-    job,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.jobs import KEEP, SETTLES, ack, at, cancel, child, fail, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 LATER = at(9 * 86400)
 REQUEST = ("stop_requested_at", "stop_reason", "stop_fingerprint", "stop_keep_until")

@@ -8,21 +8,8 @@ from itertools import pairwise
 import pytest
 
 from taskharbor.driver import Parent
-from taskharbor.testing.kit.scene import (
-    ALL,
-    KEEP,
-    SETTLES,
-    Cases,
-    Scene,
-    Settling,
-    ack,
-    at,
-    cancel,
-    child,
-    fail,
-    job,
-    put_back,
-)
+from taskharbor.testing.kit.jobs import ALL, KEEP, SETTLES, Settling, ack, at, cancel, child, fail, job, put_back
+from taskharbor.testing.kit.scene import Cases, Scene
 
 every_policy = pytest.mark.parametrize("policy", ["hold", "cancel", "collect"])
 DEAD_ENDS: dict[str, Settling] = {"fail": fail, "cancel": cancel}

@@ -7,7 +7,8 @@ import pytest
 
 from taskharbor.core.job import NewJob
 from taskharbor.driver import Enqueued
-from taskharbor.testing.kit.scene import Cases, Scene, ack, at, child, group, job
+from taskharbor.testing.kit.jobs import ack, at, child, group, job
+from taskharbor.testing.kit.scene import Cases, Scene
 
 
 class Groups(Cases):

@@ -13,7 +13,7 @@ from taskharbor.core.job import Dependency, Failure, NewJob, Progress
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Group, Swap
-from taskharbor.testing.kit.scene import at, job
+from taskharbor.testing.kit.jobs import at, job
 
 QUEUES = ("a", "b", "c")
 KEYS = ["k0", "k1", "k2"]

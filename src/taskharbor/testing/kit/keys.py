@@ -7,7 +7,8 @@ import pytest
 
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.driver import Enqueued
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, Settling, ack, at, child, fail, group, job, put_back
+from taskharbor.testing.kit.jobs import SETTLES, Settling, ack, at, child, fail, group, job, put_back
+from taskharbor.testing.kit.scene import Cases, Scene
 
 
 class Keys(Cases):

@@ -11,19 +11,8 @@ from msgspec.structs import replace
 
 from taskharbor.core.job import Progress
 from taskharbor.driver import Extended, Report
-from taskharbor.testing.kit.scene import (
-    SETTLES,
-    Cases,
-    Scene,
-    ack,
-    at,
-    every_settle,
-    expiry_of,
-    fail,
-    job,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, each_kind, expiry_of, fail, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 # The job's state, the token shown, whether the lease has run out: the refusal, and for a settle its repeat.
 MATRIX: dict[str, str] = {
@@ -155,7 +144,7 @@ class Leases(Cases):
         async with s.nothing_changes():
             assert await s.extend(Report(id, token, at(1), Progress(0.5)), lease=999) == [MATRIX[situation]]
 
-    @every_settle
+    @each_kind
     @pytest.mark.parametrize("situation", list(MATRIX))
     async def test_D8_why_a_settle_is_refused(self, s: Scene, kind: str, situation: str) -> None:
         """D7, D8: the same refusals for every outcome; nothing changes, its new jobs included."""

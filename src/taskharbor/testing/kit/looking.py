@@ -10,7 +10,8 @@ import pytest
 from taskharbor.core.filter import Filter
 from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts, Report, Reschedule
-from taskharbor.testing.kit.scene import Cases, Scene, ack, at, child, fail, job, token_of
+from taskharbor.testing.kit.jobs import ack, at, child, fail, job, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 FILTERS: dict[str, tuple[dict[str, Any], str]] = {
     "everything": ({}, "gfedcba"),

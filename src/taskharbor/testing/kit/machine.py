@@ -35,7 +35,8 @@ from taskharbor.driver import (
 )
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import MissingExtra
-from taskharbor.testing.kit.scene import ALL, MUCH, T0, Harness, NewStore, job
+from taskharbor.testing.kit.jobs import ALL, MUCH, T0, job
+from taskharbor.testing.kit.scene import Harness, NewStore
 
 try:
     from hypothesis import HealthCheck, settings

@@ -9,7 +9,8 @@ import pytest
 
 from taskharbor.core.job import NewJob
 from taskharbor.driver import Reschedule
-from taskharbor.testing.kit.scene import Cases, Scene, ack, at, job, put_back
+from taskharbor.testing.kit.jobs import ack, at, job, put_back
+from taskharbor.testing.kit.scene import Cases, Scene
 
 
 class Order(Cases):

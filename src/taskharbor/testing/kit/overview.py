@@ -11,7 +11,8 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import DeadGroup, WorkflowCounts
-from taskharbor.testing.kit.scene import Cases, Scene, ack, at, child, fail, job
+from taskharbor.testing.kit.jobs import ack, at, child, fail, job
+from taskharbor.testing.kit.scene import Cases, Scene
 
 READY, WAITING, INFLIGHT = State.READY, State.WAITING, State.INFLIGHT
 DONE, DLQ, CANCELLED = State.DONE, State.DLQ, State.CANCELLED

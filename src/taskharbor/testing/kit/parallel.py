@@ -16,7 +16,8 @@ from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit.scene import ALL, Cases, Harness, Scene, ack, at, child, group, job, put_back
+from taskharbor.testing.kit.jobs import ALL, ack, at, child, group, job, put_back
+from taskharbor.testing.kit.scene import Cases, Harness, Scene
 from taskharbor.testing.process import EPOCH, KEEP
 
 THREADS = 8

@@ -12,7 +12,8 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import Failure, JobRecord, NewJob, Progress
 from taskharbor.core.states import State
 from taskharbor.driver import Enqueued, Report
-from taskharbor.testing.kit.scene import Cases, Scene, ack, at, group, job, put_back, token_of
+from taskharbor.testing.kit.jobs import ack, at, group, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 FULL: dict[str, Any] = {
     "type": "shop.mail.welcome",

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from taskharbor.core.job import NewJob
 from taskharbor.core.schedule import Schedule
 from taskharbor.driver import Swap
-from taskharbor.testing.kit.scene import Cases, Scene, at, job, named
+from taskharbor.testing.kit.jobs import at, job
+from taskharbor.testing.kit.scene import Cases, Scene, named
 
 BARE = Schedule(name="nightly", definition=b"", slot=None)
 NIGHTLY = Schedule(

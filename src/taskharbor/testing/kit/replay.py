@@ -10,7 +10,8 @@ import pytest
 from taskharbor.core.evolve import Replay
 from taskharbor.core.job import Failure, Progress
 from taskharbor.driver import Report
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, cancel, child, fail, job, token_of
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, cancel, child, fail, job, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 FAILURE = Failure(4, "ValueError", "no", "…", at(1))
 dead = pytest.mark.parametrize("kind", ["fail", "cancel"])

@@ -10,20 +10,8 @@ import pytest
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import Extended, Report, Reschedule
 from taskharbor.errors import InvalidLeaseDuration
-from taskharbor.testing.kit.scene import (
-    SETTLES,
-    Cases,
-    Scene,
-    ack,
-    at,
-    child,
-    every_settle,
-    expiry_of,
-    fail,
-    job,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, child, each_kind, expiry_of, fail, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 
 class Reserve(Cases):
@@ -154,7 +142,7 @@ class Reserve(Cases):
         s.tick(0.000001 + s.harness.due_resolution.total_seconds())
         assert await s.order() == ["a"]
 
-    @every_settle
+    @each_kind
     async def test_D3_never_a_job_that_has_ended(self, s: Scene, kind: str) -> None:
         """D3: done, dlq and cancelled are final."""
         if kind == "put_back":

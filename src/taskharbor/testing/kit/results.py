@@ -10,7 +10,8 @@ import pytest
 from taskharbor.core.job import Dependency, NewJob
 from taskharbor.core.states import State
 from taskharbor.driver import Parent
-from taskharbor.testing.kit.scene import ALL, MUCH, Cases, Scene, ack, at, child, fail, job
+from taskharbor.testing.kit.jobs import ALL, MUCH, ack, at, child, fail, job
+from taskharbor.testing.kit.scene import Cases, Scene
 
 DONE, READY, DLQ = State.DONE, State.READY, State.DLQ
 FLUSH = 333

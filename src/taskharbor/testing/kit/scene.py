@@ -12,16 +12,15 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pytest
 
 from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import Dependency, JobRecord, NewJob
-from taskharbor.core.states import State
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.transition import Transition
 from taskharbor.driver import (
     Counters,
     Driver,
@@ -40,17 +39,9 @@ from taskharbor.driver import (
     capability,
 )
 from taskharbor.drivers import from_url
+from taskharbor.testing.kit.jobs import ALL, KEEP, MUCH, SETTLES, T0, expiry_of, group, job
 
-T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
-KEEP = T0 + timedelta(days=1)
-MUCH = 2**24
-ALL = 100_000
 C = TypeVar("C")
-
-
-def at(seconds: float) -> datetime:
-    """The time this many seconds after the kit's start time."""
-    return T0 + timedelta(seconds=seconds)
 
 
 class Probe(Protocol):
@@ -125,67 +116,9 @@ class Harness:
 NewStore = Callable[[], Harness]
 
 
-def job(id: str = "a", **options: Any) -> NewJob:
-    """A plain job for queue `q`."""
-    plain: dict[str, Any] = {"id": id, "type": "t", "queue": "q", "payload": b"{}"}
-    return NewJob(**plain | options)
-
-
-def group(*jobs: NewJob, **options: Any) -> Group:
-    """Jobs stored all or none."""
-    return Group(jobs=jobs, **options)
-
-
-def child(id: str, *parents: str, policy: str = "hold", **options: Any) -> NewJob:
-    """A job that waits for others."""
-    return job(id, depends_on=tuple(Dependency(parent, policy) for parent in parents), **options)
-
-
-def token_of(job: JobRecord) -> str:
-    """The token of a claimed job."""
-    assert job.lease is not None, f"{job.id} carries no lease"
-    return job.lease.token
-
-
-def expiry_of(job: JobRecord) -> datetime:
-    """The end of a claimed job's lease."""
-    assert job.lease is not None, f"{job.id} carries no lease"
-    return job.lease.expires_at
-
-
 def named(answers: Iterable[Any]) -> list[Any]:
     """Answers with each refusal as the name of its class."""
     return [type(each).__name__ if isinstance(each, Exception) else each for each in answers]
-
-
-def _by_holder(job: JobRecord, **fields: Any) -> dict[str, Any]:
-    return {"id": job.id, "token": "" if "token" in fields else token_of(job), "keep_until": KEEP} | fields
-
-
-def ack(job: JobRecord, **fields: Any) -> Ack:
-    """An Ack by the holder."""
-    return Ack(**_by_holder(job, **fields))
-
-
-def put_back(job: JobRecord, **fields: Any) -> PutBack:
-    """A PutBack by the holder, runnable at once."""
-    return PutBack(**_by_holder(job, **{"run_at": T0, **fields}))
-
-
-def fail(job: JobRecord, **fields: Any) -> Fail:
-    """A Fail by the holder."""
-    return Fail(**_by_holder(job, **{"reason": "max_attempts", **fields}))
-
-
-def cancel(job: JobRecord, **fields: Any) -> Cancel:
-    """A Cancel by the holder."""
-    return Cancel(**_by_holder(job, **fields))
-
-
-Settling = Callable[..., Transition]
-SETTLES: dict[str, Settling] = {"ack": ack, "put_back": put_back, "fail": fail, "cancel": cancel}
-AFTER = {"ack": State.DONE, "put_back": State.READY, "fail": State.DLQ, "cancel": State.CANCELLED}
-every_settle = pytest.mark.parametrize("kind", list(SETTLES))
 
 
 class _Offer(Generic[C]):

@@ -10,21 +10,8 @@ from msgspec.structs import replace
 
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.states import State
-from taskharbor.testing.kit.scene import (
-    AFTER,
-    SETTLES,
-    Cases,
-    Scene,
-    ack,
-    at,
-    cancel,
-    child,
-    every_settle,
-    fail,
-    job,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.jobs import AFTER, SETTLES, ack, at, cancel, child, each_kind, fail, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 FAILURE = Failure(3, "ValueError", "no", "Traceback …", at(1.000001), at(1), "w")
 FIELDS: dict[str, Any] = {
@@ -66,7 +53,7 @@ OWN: dict[str, dict[str, Any]] = {
 class Settle(Cases):
     """D7-D9."""
 
-    @every_settle
+    @each_kind
     async def test_D9_the_settle_writes_exactly_the_fields_it_carries(self, s: Scene, kind: str) -> None:
         """D9: the complete new fields as given; the driver computes nothing."""
         held = await s.held(idempotency_key="k", key_expires_at=at(999), priority=2)
@@ -74,7 +61,7 @@ class Settle(Cases):
         await s.end(SETTLES[kind](held, **FIELDS, **OWN[kind]))
         assert await s.get() == expected(held, kind, s.now)
 
-    @every_settle
+    @each_kind
     async def test_D9_fields_at_zero_are_written_too(self, s: Scene, kind: str) -> None:
         """D9: a transition with 0 and None resets the fields."""
         await s.end(put_back(await s.held(), **FIELDS))
@@ -82,7 +69,7 @@ class Settle(Cases):
         await s.expect(attempts=0, crashes=0, unknown_put_backs=0, last_error=None, failed_at=None, failures=())
         await s.expect(started_at=None)
 
-    @every_settle
+    @each_kind
     async def test_D7_a_settle_in_time_is_ok_to_the_last_microsecond(self, s: Scene, kind: str) -> None:
         """D7: the lease is valid while expires_at > now."""
         held = await s.held(lease=10)
@@ -90,7 +77,7 @@ class Settle(Cases):
         assert await s.settle(SETTLES[kind](held)) == ["ok"]
         assert await s.states("a") == [AFTER[kind]]
 
-    @every_settle
+    @each_kind
     async def test_D7_at_the_expiry_a_settle_is_refused(self, s: Scene, kind: str) -> None:
         """D7: even if no other worker has claimed the job yet."""
         held = await s.held(lease=10)
@@ -98,7 +85,7 @@ class Settle(Cases):
         async with s.nothing_changes():
             assert await s.settle(SETTLES[kind](held, **FIELDS)) == ["LeaseExpired"]
 
-    @every_settle
+    @each_kind
     async def test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child(self, s: Scene, kind: str) -> None:
         """D7, D9, K2: all of a settle is refused, its effects included."""
         await s.add(job("a"), child("c", "a", policy="collect"), child("d", "a", policy="cancel"))
@@ -177,7 +164,7 @@ class Settle(Cases):
         assert records["d"].keep_until == at(9999) != records["a"].keep_until
         assert await s.states("new") == ["ready"]
 
-    @every_settle
+    @each_kind
     async def test_D8_repeating_a_settle_is_replayed(self, s: Scene, kind: str) -> None:
         """D8: an unknown outcome becomes known, and nothing happens twice."""
         held = await s.held()
@@ -187,7 +174,7 @@ class Settle(Cases):
             assert await s.settle(settle) == ["replayed"]
             assert await s.settle(SETTLES[kind](held, attempts=9)) == ["replayed"]
 
-    @every_settle
+    @each_kind
     async def test_D8_another_kind_under_the_settled_token_is_refused(self, s: Scene, kind: str) -> None:
         """D8: a caller must not take a stored Ack for its Fail; alone and in a batch with the repeat."""
         held = await s.held()
@@ -221,7 +208,7 @@ class Settle(Cases):
             assert await s.settle(put_back(cancelled), put_back(dead)) == ["replayed", "replayed"]
             assert await s.settle(cancel(cancelled), fail(dead)) == ["JobNotInflight"] * 2
 
-    @every_settle
+    @each_kind
     async def test_D8_it_is_replayed_even_after_the_lease_would_have_expired(self, s: Scene, kind: str) -> None:
         """D8: before any refusal, expiry included."""
         held = await s.held(lease=5)
@@ -273,7 +260,7 @@ class Settle(Cases):
         for _ in range(2):
             assert await s.settle(ack(held)) == ["LeaseExpired"]
 
-    @every_settle
+    @each_kind
     async def test_D9_new_jobs_are_stored_in_the_same_step(self, s: Scene, kind: str) -> None:
         """D9: with every field, due as they ask, keys taken."""
         held = await s.held()

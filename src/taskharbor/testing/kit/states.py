@@ -13,27 +13,13 @@ from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.states import Shown
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack
 from taskharbor.driver import Extended, Report, Reschedule
-from taskharbor.testing.kit.scene import (
-    KEEP,
-    SETTLES,
-    Cases,
-    Scene,
-    Settling,
-    ack,
-    at,
-    child,
-    every_settle,
-    fail,
-    group,
-    job,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.jobs import KEEP, SETTLES, ack, at, child, each_kind, fail, group, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 STRANGER = "no such token"
 STATES = ("missing", "scheduled", "ready", "waiting", "inflight", "lapsed", "done", "dlq", "cancelled")
 LINE, HELD = ("scheduled", "ready", "waiting"), ("inflight", "lapsed")
-ENDS: dict[str, Settling] = {"done": ack, "dlq": fail}
+ENDS = {"done": "ack", "dlq": "fail"}
 
 
 async def arrange(s: Scene, state: str) -> str:
@@ -45,7 +31,7 @@ async def arrange(s: Scene, state: str) -> str:
     if state == "cancelled":
         await s.withdraw("a")
     elif state in ENDS:
-        await s.end(ENDS[state](await s.claim("a")))
+        await s.end(SETTLES[ENDS[state]](await s.claim("a")))
     if state not in HELD:
         return STRANGER
     held = await s.claim("a", lease=5)
@@ -122,7 +108,7 @@ class States(Cases):
             assert await s.states("a") == [None if after == "missing" else after]
             assert await s.everything() != before
 
-    @every_settle
+    @each_kind
     async def test_T1_a_settled_job_is_no_longer_held(self, s: Scene, kind: str) -> None:
         """T1: leaving inflight ends the lease; the version stays."""
         await s.end(SETTLES[kind](await s.held()))

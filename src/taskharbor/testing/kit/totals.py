@@ -12,7 +12,8 @@ import pytest
 from taskharbor.core.job import JobRecord
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Increment
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, child, every_settle, fail, job, put_back
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, child, each_kind, fail, job, put_back
+from taskharbor.testing.kit.scene import Cases, Scene
 
 MINUTE = at(0).replace(second=0, microsecond=0)
 AGO = at(-9999)
@@ -40,7 +41,7 @@ async def counted(s: Scene, since: datetime = AGO) -> list[tuple[str, str, str, 
 class Totals(Cases):
     """D9, D13: Counters."""
 
-    @every_settle
+    @each_kind
     async def test_D9_a_settle_counts_its_run(self, s: Scene, kind: str) -> None:
         """D9, D13: by minute, queue, task and the outcome that is given, with the time it waited and ran."""
         await s.add(job("a", queue="mail", type="send"))
@@ -104,14 +105,14 @@ class Totals(Cases):
         await s.end(ack(held, started_at=at(-1), increment=increment(held)))
         assert await counted(s) == [("q", "t", "done", 1, 1, 0)]
 
-    @every_settle
+    @each_kind
     async def test_D9_without_an_increment_nothing_is_counted(self, s: Scene, kind: str) -> None:
         """D9: such as the claims of agents."""
         held = await s.held()
         await s.end(SETTLES[kind](held, started_at=at(0)))
         assert await s.counters.tallies(AGO) == []
 
-    @every_settle
+    @each_kind
     async def test_D7_a_refused_settle_counts_nothing(self, s: Scene, kind: str) -> None:
         """D7, D9: expired, under another lease or not inflight; those beside it in the batch are counted."""
         late, good = await s.held("late", lease=5), await s.held("good")
@@ -126,7 +127,7 @@ class Totals(Cases):
         assert verdicts == ["LeaseExpired", "JobNotInflight", "LeaseMismatch", "ok"]
         assert await counted(s) == [("q", "t", "done", 1, 5, 0)]
 
-    @every_settle
+    @each_kind
     async def test_D8_a_repeated_settle_is_not_counted_again(self, s: Scene, kind: str) -> None:
         """D8, X3: in the same batch, later, and by another handle."""
         held = await s.held()

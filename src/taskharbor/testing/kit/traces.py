@@ -8,7 +8,8 @@ import pytest
 from taskharbor.core.filter import Filter
 from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts, Report
-from taskharbor.testing.kit.scene import SETTLES, Cases, Scene, ack, at, every_settle, job, put_back, token_of
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, each_kind, job, put_back, token_of
+from taskharbor.testing.kit.scene import Cases, Scene
 
 TRACE = ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", "settled_at")
 
@@ -16,7 +17,7 @@ TRACE = ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", 
 class Traces(Cases):
     """R1, T2."""
 
-    @every_settle
+    @each_kind
     @pytest.mark.parametrize("reported", [False, True])
     async def test_R1_every_settle_leaves_the_trace_of_its_run(self, s: Scene, kind: str, reported: bool) -> None:
         """R1, T2: worker, claim, start and end, also of a run that ended before its first heartbeat."""

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from taskharbor.driver import PRUNE_AGAIN
-from taskharbor.testing.kit.scene import AFTER, SETTLES, Cases, Scene, ack, at, child, job
+from taskharbor.testing.kit.jobs import AFTER, SETTLES, ack, at, child, job
+from taskharbor.testing.kit.scene import Cases, Scene
 
 
 class Upkeep(Cases):

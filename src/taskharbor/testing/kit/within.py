@@ -19,24 +19,9 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Enqueued, Extended, Group, OwnTransaction, Report, Transaction, at_once
 from taskharbor.errors import DriverClosed, InvalidJob
 from taskharbor.testing.kit.beside import WAKE, woken
+from taskharbor.testing.kit.jobs import AFTER, SETTLES, ack, at, child, each_kind, fail, group, job, put_back, token_of
 from taskharbor.testing.kit.records import FULL
-from taskharbor.testing.kit.scene import (
-    AFTER,
-    SETTLES,
-    Cases,
-    Hand,
-    Scene,
-    ack,
-    at,
-    child,
-    every_settle,
-    fail,
-    group,
-    job,
-    named,
-    put_back,
-    token_of,
-)
+from taskharbor.testing.kit.scene import Cases, Hand, Scene, named
 from taskharbor.testing.kit.totals import increment
 
 R = TypeVar("R")
@@ -223,7 +208,7 @@ class WithinKit(Cases):
         assert s.application.rows() == ["order 1", "order 2"]
         assert await s.states("a", "b", "c", "d", "e") == [None, "ready", None, None, "ready"]
 
-    @every_settle
+    @each_kind
     async def test_D7_a_settle_goes_with_the_transaction(self, s: Scene, kind: str) -> None:
         """D7, D9, K2: with its new jobs and its effect on dependants; nothing changes before the commit."""
         await s.add(job("a"), child("c", "a", policy="collect"))

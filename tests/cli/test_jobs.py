@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
+
+from taskharbor.core.decide import token_of
+from taskharbor.driver import Report
 
 from .desk import Desk
 
 BRIEF = {
     "id", "task", "queue", "state", "priority", "attempts", "max_attempts", "crashes", "lease_version", "created_at",
     "due_at", "started_at", "completed_at", "failed_at", "last_error", "dlq_reason", "worker", "claimed_at", "tags",
-    "idempotency_key",
+    "idempotency_key", "overrun_since",
 }  # fmt: skip
 FULL = BRIEF | {
     "arguments", "payload_base64", "result", "run_at", "expires_at", "timeout", "max_crashes", "unknown_put_backs",
@@ -67,6 +71,23 @@ def test_words_narrow_the_list(busy: Desk, words: list[str], ids: list[str]) -> 
 def test_an_unknown_word(busy: Desk, word: str) -> None:
     """X5: exit 2."""
     assert word.partition(":")[2] in busy.bad(2, "jobs", "ls", word, "--url", busy.url)
+
+
+def test_runs_past_their_timeout_are_listed(desk: Desk) -> None:
+    """C, F5: lists show them as overruns, among the running jobs; the word that one would try says so."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "hangs", "--timeout", "5")
+
+    async def run() -> None:
+        async with desk.harbor.open() as harbor:
+            driver, now, lease = await harbor._client.session.driver(), datetime.now(UTC), timedelta(minutes=1)
+            (job,) = await driver.reserve(["mail"], now, lease, 1, "web-1")
+            await driver.extend_lease([Report(job.id, token_of(job), now - timedelta(seconds=9), None)], now, lease)
+
+    asyncio.run(run())
+    (job,) = desk.json("jobs", "ls", "state:running", "--url", desk.url)
+    assert (job["state"], job["overrun_since"] > job["started_at"]) == ("running", True)
+    assert " overrun " in desk.good("jobs", "ls", "--url", desk.url)
+    assert desk.bad(2, "jobs", "ls", "state:overrun", "--url", desk.url).endswith("past their timeout are running")
 
 
 def test_the_fields_of_a_list(busy: Desk) -> None:

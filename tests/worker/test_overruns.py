@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from taskharbor import Retry, Snooze, Unrecoverable, current
+from taskharbor import Harbor, Retry, Snooze, Unrecoverable, current
 from taskharbor.core.run_times import overrun_since
 from world import World, time, until, virtual
 
@@ -122,6 +124,10 @@ async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.L
         assert seen.overruns == 0
     told: list[Any] = [it for it in caplog.records if getattr(it, "event", "") == "job.overrun"]
     assert [(it.levelname, it.job_id) for it in told] == [("WARNING", job.id)]
+    stack = told[0].exc_text.splitlines()
+    assert (stack[0], stack[2].strip()) == ("Stack (most recent call last):", "await ignore(30)")
+    assert "await asyncio.sleep(end - time())" in told[0].exc_text
+    assert "executor.py" not in told[0].exc_text
     record = await world.record(job)
     assert (record.state, record.attempts, record.last_error) == ("ready", 1, "TimeoutError: timed out after 5 s")
 
@@ -197,6 +203,47 @@ async def test_a_cancelled_run_past_its_timeout_is_cancelled_when_it_obeys() -> 
             await job.acancel()
         await asyncio.sleep(90)
     assert [await world.state(job) for job in jobs] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("blocks", ["thread", "loop"])
+def test_the_log_shows_where_an_overrun_hangs(blocks: str, caplog: pytest.LogCaptureFixture) -> None:
+    """F5: the stack of its thread, a `def` handler's or the blocked loop's; bounded."""
+    harbor = Harbor("memory://")
+    logged = threading.Event()
+
+    def notice(record: logging.LogRecord) -> bool:
+        if getattr(record, "event", "") == "job.overrun":
+            logged.set()
+        return True
+
+    def deeper(levels: int) -> None:
+        if levels:
+            deeper(levels - 1)
+        else:
+            assert logged.wait(30)
+
+    @harbor.task(name="thread", timeout=0.01)
+    def in_thread() -> None:
+        deeper(200)
+
+    @harbor.task(name="loop", timeout=0.01)
+    async def on_loop() -> None:
+        deeper(200)
+
+    job = (in_thread if blocks == "thread" else on_loop).enqueue()
+    caplog.handler.addFilter(notice)
+    try:
+        with harbor.worker():
+            assert logged.wait(30)
+    finally:
+        caplog.handler.removeFilter(notice)
+    harbor.close()
+    (told,) = [it for it in caplog.records if getattr(it, "event", "") == "job.overrun"]
+    stack = told.exc_text or ""
+    assert "in deeper" in stack
+    assert "assert logged.wait(30)" in stack
+    assert len(stack) <= 4096
+    assert job.id in told.getMessage()
 
 
 @virtual

@@ -16,7 +16,7 @@ from taskharbor.cli.target import filled_in
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.run_times import last_run
+from taskharbor.core.run_times import last_run, overrun_since
 from taskharbor.core.shown import shown
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
         "task": job.type,
         "queue": job.queue,
         "state": shown(job, now).value,
+        "overrun_since": overrun_since(job, now),
         "priority": job.priority,
         "attempts": job.attempts,
         "max_attempts": job.max_attempts,

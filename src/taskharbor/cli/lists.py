@@ -15,11 +15,13 @@ from taskharbor.core.decide import by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
+from taskharbor.core.run_times import overrun_since
 from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import DeadGroup
 
 LONGEST = 300  # width of an error in a table; JSON has all of it
+OVERRUN = Cell("overrun", "bold red")  # a running job past its timeout
 _MODULE = re.compile(r"\A(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*: )")
 COLUMNS = (
     Column("ID"),
@@ -64,7 +66,7 @@ def _row(job: JobRecord, now: datetime) -> dict[str, str | Cell]:
     return {
         "TASK": job.type,
         "QUEUE": job.queue,
-        "STATE": output.state_cell(shown(job, now)),
+        "STATE": OVERRUN if overrun_since(job, now) else output.state_cell(shown(job, now)),
         "FAILURES": f"{job.attempts}" if job.queue == TASKS else f"{job.attempts}/{job.max_attempts or '∞'}",
         "WHEN": _when(job, now),
         "ERROR": error_cell(_error(job)),

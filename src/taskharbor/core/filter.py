@@ -106,4 +106,5 @@ def _state(text: str) -> Shown:
     try:
         return Shown(text)
     except ValueError:
-        raise ConfigError(f"unknown state {text!r}: use one of {', '.join(Shown)}") from None
+        hint = "; runs past their timeout are running" if text == "overrun" else ""
+        raise ConfigError(f"unknown state {text!r}: use one of {', '.join(Shown)}{hint}") from None

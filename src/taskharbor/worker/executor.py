@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 
@@ -118,9 +119,11 @@ class Executor:
         loop = asyncio.get_running_loop()
 
         def call() -> Any:
+            run.thread = get_ident()
             try:
                 return task.handler(*args, **kwargs)
             finally:
+                run.thread = None
                 run.returned_at = loop.time()
 
         future = self._threads.submit(call)

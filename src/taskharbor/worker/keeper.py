@@ -21,6 +21,7 @@ from taskharbor.driver import Driver, Extended, Report
 from taskharbor.errors import LeaseError
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
+from taskharbor.worker.stacks import stack_of
 
 logger = logging.getLogger("taskharbor.keeper")
 TICK = 0.45  # between two looks at the runs; news are reported when one to two ticks old
@@ -136,7 +137,7 @@ class Keeper:
                 lease.overrun = True
                 limit = f"{run.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"
-                log_job(logger, logging.WARNING, "job.overrun", run.job, detail)
+                log_job(logger, logging.WARNING, "job.overrun", run.job, detail, traceback=stack_of(run))
         return news
 
     def _left(self, loop: asyncio.AbstractEventLoop) -> float:

@@ -61,8 +61,8 @@ class JobRun(Struct, eq=False, gc=False):
     """One run of a claimed job, from the claim until its outcome is stored.
 
     `task` runs the handler, from `begun` to `ended`. `settling`: the outcome is on its way to the store. `abandoned`:
-    the worker has stopped waiting for the handler. `ends_by` is when the timeout passes, `returned_at` when a handler's
-    thread ended whose result the loop has not taken yet.
+    the worker has stopped waiting for the handler. `ends_by` is when the timeout passes. `thread` runs a `def` handler,
+    `returned_at` is when it ended, if the loop has not taken its result yet.
     """
 
     job: JobRecord
@@ -78,6 +78,7 @@ class JobRun(Struct, eq=False, gc=False):
     started_at: datetime | None = None
     ends_by: float = math.inf
     returned_at: float = math.inf
+    thread: int | None = None
 
     @property
     def stop(self) -> Stop | None:

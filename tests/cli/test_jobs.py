@@ -79,7 +79,7 @@ def test_runs_past_their_timeout_are_listed(desk: Desk) -> None:
 
     async def run() -> None:
         async with desk.harbor.open() as harbor:
-            driver, now, lease = await harbor._client.session.driver(), datetime.now(UTC), timedelta(minutes=1)
+            driver, now, lease = await harbor.adriver(), datetime.now(UTC), timedelta(minutes=1)
             (job,) = await driver.reserve(["mail"], now, lease, 1, "web-1")
             await driver.extend_lease([Report(job.id, token_of(job), now - timedelta(seconds=9), None)], now, lease)
 
@@ -230,6 +230,33 @@ def test_what_to_do_can_be_pasted(desk: Desk) -> None:
     desk.pyproject(app="shop:harbor")
     assert "  taskharbor worker\n" in desk.good(*show)
     assert desk.json(*show)["why"]["fix"] == "taskharbor worker"
+
+
+def test_an_id_in_place_of_a_word_lists_its_job(busy: Desk) -> None:
+    """C: also its ending, as lists show it; what names neither a task nor a job matches nothing."""
+    id = busy.enqueue("shop.welcome", "user_id=5")
+    busy.enqueue("shop.welcome", "user_id=6")
+    assert listed(busy, id[-8:]) == listed(busy, id) == [id]
+    assert listed(busy, "dead") == ["dead"]
+    assert listed(busy, "shop.wellcome") == listed(busy, "00000000") == listed(busy, "queue:dead") == []
+
+
+def test_a_crash_loop_accuses_no_worker_that_only_noticed_it(desk: Desk) -> None:
+    """C, F6: the one that dead-lettered the job did not run it."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "killer", "--max-crashes", "1")
+
+    async def claim() -> None:
+        async with desk.harbor.open() as harbor:
+            driver = await harbor.adriver()
+            await driver.reserve(["mail"], harbor.admin.now(), timedelta(microseconds=1), 1, "web-1")
+
+    asyncio.run(claim())
+    desk.drain()
+    for group in ("jobs", "dlq"):
+        page = desk.good(group, "show", "killer", "--url", desk.url)
+        assert "dead-lettered by" in page
+        assert ", which did not run it" in page
+        assert "last claimed by" not in page
 
 
 def test_an_id_that_a_caller_gave_has_no_ending(desk: Desk) -> None:

@@ -44,16 +44,20 @@ def test_a_queue_is_paused_and_resumed(desk: Desk) -> None:
     assert "mail   paused" in desk.good("queues", "ls", "--url", desk.url)
     assert desk.drain() == 0
     assert desk.json("queues", "resume", "mail", "--url", desk.url) == [
-        {"queue": "mail", "paused": False, "changed": True, "due": 1}
+        {"queue": "mail", "paused": False, "changed": True, "due": 1, "known": True, "similar": []}
     ]
     assert desk.good("queues", "resume", "mail", "--url", desk.url) == "mail was not paused.\n"
     assert desk.drain() == 1
 
 
 def test_a_queue_without_jobs_may_be_paused(desk: Desk) -> None:
-    """C: ahead of its jobs; a wrong name is noticed."""
+    """C: ahead of its jobs; a wrong name is noticed, with the names that it may be meant for."""
     desk.enqueue("shop.welcome", "user_id=1")
-    assert "It has no jobs: check the name." in desk.good("queues", "pause", "male", "--url", desk.url)
+    hint = "No job or worker knows a queue male: did you mean mail?\n"
+    assert desk.good("queues", "resume", "male", "--url", desk.url) == f"male was not paused.\n{hint}"
+    assert desk.good("queues", "pause", "male", "--url", desk.url) == f"male is paused, with 0 due jobs.\n{hint}"
+    assert desk.good("queues", "pause", "x", "--url", desk.url).endswith("\nNo job or worker knows a queue x.\n")
+    assert "No job" not in desk.good("queues", "pause", "default", "-A", "shop:harbor")
     assert desk.good("queues", "resume", "male", "mail", "--url", desk.url) == (
         "male is resumed, with 0 due jobs.\nmail was not paused.\n"
     )

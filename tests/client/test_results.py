@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskharbor import Unrecoverable, current
+from taskharbor import Unrecoverable, chain, current
 from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing import LostRequest
 from worker.test_waiting import NoHints
@@ -111,6 +111,32 @@ async def test_a_wait_ends_at_its_timeout() -> None:
     later = await never.using(delay=60).aenqueue()
     with pytest.raises(TimeoutError, match="is scheduled and has no result after 1 s"):
         await later.aresult(1)
+
+
+@virtual
+async def test_a_wait_in_vain_says_what_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    """P: after some seconds, once per queue and minute, for a job and for a flow; a timeout's error has it, too."""
+    world = World()
+
+    @world.harbor.task(queue="mail")
+    async def send(number: int = 0) -> int:
+        return number
+
+    job, later = await send.aenqueue(), await send.using(delay=3600).aenqueue()
+    run = await chain(send.step(1), send).aenqueue()
+    with pytest.raises(TimeoutError, match=r"after 50 s: no worker listens to queue mail$"):
+        await job.aresult(50)
+    with pytest.raises(TimeoutError, match=r"is scheduled and has no result after 5 s$"):
+        await later.aresult(5)
+    told = [f"result.waiting: job {job.id} ({send.name}) has no result yet: no worker listens to queue mail"]
+    assert caplog.messages == told
+    await asyncio.sleep(60)
+    with pytest.raises(TimeoutError):
+        await run.aresult(30)
+    assert [it.split(": ")[-1] for it in caplog.messages[1:]] == ["no worker is running"]
+    async with world.worker("mail"):
+        assert await run.aresult() == 1
+    assert not caplog.messages[2:]
 
 
 @virtual

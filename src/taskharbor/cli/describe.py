@@ -187,6 +187,8 @@ def _holder(job: JobRecord, now: datetime) -> str | None:
 
 
 def _last_worker(job: JobRecord) -> tuple[str, str | None]:
+    if job.dlq_reason == "crash_loop":  # the store does not keep which workers died
+        return "dead-lettered by", None if job.worker is None else f"{job.worker}, which did not run it"
     name = "last claimed by" if job.started_at is None else "last run by"
     return name, job.worker if job.lease is None else None
 

@@ -7,7 +7,7 @@ import click
 from taskharbor.admin.why import Why
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs
-from taskharbor.cli.ids import place_after, whole_id, whole_words
+from taskharbor.cli.ids import listed, place_after, whole_id, whole_words
 from taskharbor.cli.run_now import run_now
 from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option, limit_option, wide_option
@@ -33,7 +33,7 @@ def list_jobs(words: tuple[str, ...], limit: int, after: str | None, as_json: bo
 
     async def look(harbor: Harbor) -> list[JobRecord]:
         where, behind = await whole_words(harbor, words), await place_after(harbor, after)
-        return await harbor.admin.jobs.alist(where, limit=limit + 1, after=behind)
+        return await listed(harbor, words, await harbor.admin.jobs.alist(where, limit=limit + 1, after=behind))
 
     found = ask(harbor, look)
     if as_json:

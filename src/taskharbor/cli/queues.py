@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -111,34 +112,37 @@ def resume(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _set_paused(names: Sequence[str], as_json: bool, *, paused: bool) -> None:
-    async def act(harbor: Harbor) -> dict[str, tuple[QueueCounts | None, QueueCounts | None]]:
+    async def act(harbor: Harbor) -> list[dict[str, Any]]:
         before = {counts.queue: counts for counts in await harbor.admin.queues.alist()}
+        listened = {queue for worker in await harbor.admin.workers.alist() for queue in worker.queues}
         for name in dict.fromkeys(names):
             await (harbor.admin.queues.apause(name) if paused else harbor.admin.queues.aresume(name))
-        after = {counts.queue: counts for counts in await harbor.admin.queues.alist()}
-        return {name: (before.get(name), after.get(name)) for name in names}
+        due = {counts.queue: counts.due for counts in await harbor.admin.queues.alist()}
+        known = {*before, *listened, *(task.options.get("queue") or "default" for task in harbor.tasks.values())}
+        return [
+            {
+                "queue": name,
+                "paused": paused,
+                "changed": (name in before and before[name].paused) != paused,
+                "due": due.get(name, 0),
+                "known": name in known,
+                "similar": [] if name in known else get_close_matches(name, sorted(known)),
+            }
+            for name in dict.fromkeys(names)
+        ]
 
-    changes = ask(here().store(), act)
+    answers = ask(here().store(), act)
     if as_json:
-        output.print_json([_answer(name, *change, paused=paused) for name, change in changes.items()])
+        output.print_json(answers)
         return
-    for name, (before, after) in changes.items():
-        output.say(_said(name, before, after, paused=paused))
+    for answer in answers:
+        output.say(_said(answer["queue"], output.count(answer["due"], "due job"), answer["changed"], paused))
+        if not answer["known"]:
+            similar = f": did you mean {' or '.join(answer['similar'])}?" if answer["similar"] else "."
+            output.say(f"No job or worker knows a queue {answer['queue']}{similar}", "yellow")
 
 
-def _answer(name: str, before: QueueCounts | None, after: QueueCounts | None, *, paused: bool) -> dict[str, Any]:
-    return {
-        "queue": name,
-        "paused": paused,
-        "changed": (before is not None and before.paused) != paused,
-        "due": 0 if after is None else after.due,
-    }
-
-
-def _said(name: str, before: QueueCounts | None, after: QueueCounts | None, *, paused: bool) -> str:
-    changed = (before is not None and before.paused) != paused
-    due = output.count(0 if after is None else after.due, "due job")
+def _said(name: str, due: str, changed: bool, paused: bool) -> str:
     if paused:
-        unknown = ". It has no jobs: check the name." if before is None else f", with {due}."
-        return f"{name} is paused{unknown}" if changed else f"{name} was paused already, with {due}."
+        return f"{name} {'is paused' if changed else 'was paused already'}, with {due}."
     return f"{name} is resumed, with {due}." if changed else f"{name} was not paused."

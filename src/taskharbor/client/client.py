@@ -6,6 +6,8 @@ It knows no flows and makes no handles: a `Submission` builds its group, and the
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 
 from taskharbor.client.attendance import Watch
 from taskharbor.client.batching import no_answer
+from taskharbor.client.liveness import missing_worker
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
@@ -44,9 +47,11 @@ from taskharbor.driver import (
 )
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
 
+logger = logging.getLogger("taskharbor.client")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 LONGEST_WAIT = 5.0
+WARN_AFTER, WARN_EVERY = 3.0, 60.0
 BREATH = 0.0005
 PAGE = 1000
 
@@ -80,6 +85,7 @@ class Client:
     def __init__(self, session: Session) -> None:
         self._sessions = [session]
         self._waiting = 0
+        self._warned: dict[str, float] = {}
         self.tasks: Mapping[str, Registered] = {}
 
     @property
@@ -221,9 +227,10 @@ class Client:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         watch = None if timeout is not None else self.watch()
-        pause = 0.01
+        pause, warn_at = 0.01, loop.time() + WARN_AFTER
         while True:
             left = deadline - loop.time() if deadline is not None else LONGEST_WAIT if watch is None else watch.longest
+            left = min(left, warn_at - loop.time())
             hint = asyncio.ensure_future(self._end_hint(id, left, pause))
             await asyncio.sleep(0)  # the hint listens before the look, so that no end falls between the two
             try:
@@ -231,9 +238,14 @@ class Client:
                 if job is None or job.state in TERMINAL:
                     return job
                 if deadline is not None and loop.time() >= deadline:
+                    missing = await self._missing(job)
+                    why = f": {missing}" if missing else ""
                     raise TimeoutError(
-                        f"job {id} is {shown(job, self.session.now())} and has no result after {timeout:g} s"
+                        f"job {id} is {shown(job, self.session.now())} and has no result after {timeout:g} s{why}"
                     )
+                if loop.time() >= warn_at:
+                    warn_at = math.inf
+                    self._warn(job, await self._missing(job))
                 if watch is not None:
                     await watch.look(f"job {id}")
                 await hint
@@ -242,6 +254,19 @@ class Client:
             # Any end wakes everybody who waits: the more there are, the longer each leaves the store to the workers.
             await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
+
+    async def _missing(self, job: JobRecord) -> str | None:
+        with suppress(DriverError):  # only an explanation
+            async with self.store() as driver:
+                return await missing_worker(driver, job, self.session.now())
+        return None
+
+    def _warn(self, job: JobRecord, missing: str | None) -> None:
+        """Warn a caller that waits in vain, once per queue and minute."""
+        time = asyncio.get_running_loop().time()
+        if missing is not None and time >= self._warned.get(job.queue, -math.inf) + WARN_EVERY:
+            self._warned[job.queue] = time
+            logger.warning("result.waiting: job %s (%s) has no result yet: %s", job.id, job.type, missing)
 
     def watch(self) -> Watch | None:
         """For a wait without an end: whether somebody works; None where that cannot be known."""

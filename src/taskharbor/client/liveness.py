@@ -1,4 +1,4 @@
-"""Which workers are alive, by their reports, and what is missing where no worker takes the jobs of a queue."""
+"""Which workers are alive, by their reports, and what is missing where no worker claims the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from taskharbor.core.durations import ago
-from taskharbor.driver import WorkerRecord
+from taskharbor.core.job import JobRecord
+from taskharbor.core.shown import shown
+from taskharbor.core.states import Shown
+from taskharbor.driver import Driver, Registry, WorkerRecord, offered
 
 REPORT_EVERY = timedelta(seconds=10)
 MISSED = 2 * REPORT_EVERY
@@ -38,3 +41,16 @@ def absence(
     if silent(last, now):
         return "silent", f"the last worker on {called}, {last.id}, was seen {ago(last.seen_at, now)}"
     return "stopping", f"the last worker on {called}, {last.id}, is stopping"
+
+
+async def missing_worker(driver: Driver, job: JobRecord, now: datetime) -> str | None:
+    """Why no worker will claim the job, or the jobs it waits for; None if one may, or that is not known."""
+    registry, state = offered(driver, Registry), shown(job, now)
+    if registry is None or state not in (Shown.READY, Shown.LAPSED, Shown.WAITING):
+        return None
+    workers = await registry.workers(now - ALIVE)
+    if state is Shown.WAITING:
+        alive = any(not (worker.stopping or silent(worker, now)) for worker in workers)
+        return None if alive else "no worker is running"
+    found = absence(workers, job.queue, now)
+    return None if found is None else found[1]

@@ -10,7 +10,7 @@ from unittest import mock
 from msgspec.structs import replace
 
 from taskharbor.admin import recurring as operators
-from taskharbor.admin.recurring import Found, Recurring
+from taskharbor.admin.recurring import Recurring, StoredSchedule
 from taskharbor.core import ticking
 from taskharbor.core.backoff import Backoff
 from taskharbor.core.job import JobRecord, NewJob
@@ -164,7 +164,7 @@ def run_by_hand_beside_another(is_live: Any, run: JobRecord | None) -> bool:
 
 
 @mutant((Recurring, "_by_hand"), by=BY_HAND)
-def run_by_hand_takes_the_tick(by_hand: Any, recurring: Recurring, found: Found, now: datetime) -> Swap:
+def run_by_hand_takes_the_tick(by_hand: Any, recurring: Recurring, found: StoredSchedule, now: datetime) -> Swap:
     """Whoever runs a task now loses its next tick."""
     swap: Swap = by_hand(recurring, found, now)
     assert swap.then is not None
@@ -180,7 +180,9 @@ def run_by_hand_in_the_slot_of_a_tick(free_slot: Any, seen: Schedule, when: Recu
 
 
 @mutant((Recurring, "_by_hand"), by="a_delay_follows_a_run_by_hand")
-def delay_does_not_follow_a_run_by_hand(by_hand: Any, recurring: Recurring, found: Found, now: datetime) -> Swap:
+def delay_does_not_follow_a_run_by_hand(
+    by_hand: Any, recurring: Recurring, found: StoredSchedule, now: datetime
+) -> Swap:
     """The next run comes as if nobody had run it now."""
     swap: Swap = by_hand(recurring, found, now)
     assert swap.then is not None

@@ -1,4 +1,1 @@
-"""What operators see and do: `harbor.admin`.
-
-Internal. Thin: every rule is the driver's or the core's.
-"""
+"""`harbor.admin`: what operators see and do. Internal; every rule is the driver's or the core's."""

@@ -1,7 +1,4 @@
-"""What an operator can see and do: `harbor.admin` with `.jobs`, `.dlq`, `.queues`, `.recurring`, `.workflows` and more.
-
-Thin: every rule is the driver's or the core's.
-"""
+"""`harbor.admin`, with `.jobs`, `.dlq`, `.queues`, `.workers`, `.recurring`, `.workflows` and `.stats()`."""
 
 from __future__ import annotations
 
@@ -46,11 +43,11 @@ class Admin(AdminPart):
         return Recurring(self._client, self._tasks)
 
     def now(self) -> datetime:
-        """The time by the store's clock, where it has one; known once something was asked of it."""
+        """The time by the store's clock if it has one; it is known after the first call."""
         return self._now()
 
     async def astats(self, since: Duration = 3600) -> Stats:
-        """Counts, workers, and totals of the last hour or so."""
+        """Counts, workers, and totals since so many seconds ago."""
         return await stats(self._client, await self.queues.alist(), since)
 
     stats = blocking(astats)

@@ -1,4 +1,4 @@
-"""Dead jobs as an operator sees them: `harbor.admin.dlq` (Q1, Q2)."""
+"""Dead jobs for operators: `harbor.admin.dlq` (Q1, Q2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All jobs as an operator sees them: `harbor.admin.jobs`."""
+"""All jobs for operators: `harbor.admin.jobs`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Jobs(AdminPart):
         return await self._get(id)
 
     async def awhy(self, job: JobRecord | str) -> Why:
-        """Why a job is where it is, in one sentence: `code`, `text`, and `fix` if a command helps."""
+        """Why a job is in its state, in one sentence: `code`, `text`, and `fix` if a command helps."""
         record = job if isinstance(job, JobRecord) else await self.aget(job)
         async with self._client.store() as driver:
             registry, now = offered(driver, Registry), self._now()
@@ -97,11 +97,10 @@ class Jobs(AdminPart):
         return [found.get(text, text) for text in asked]
 
     async def afind(self, key: str) -> JobRecord | None:
-        """The job that a living idempotency key stands for (I3)."""
+        """The job of a living idempotency key (I3)."""
         async with self._client.store() as driver:
-            inspect = capability(driver, Inspect)
-            id = await inspect.find_key(key, self._now())
-            record = None if id is None else (await inspect.get([id]))[0]
+            id = await capability(driver, Inspect).find_key(key, self._now())
+        record = None if id is None else await self._client.record(id)
         return None if record is None else self._client.seen(record)
 
     async def acancel(self, ids: Ids, *, progress: Progress | None = None) -> list[Cancellation]:
@@ -114,7 +113,7 @@ class Jobs(AdminPart):
     async def adead_letter(self, ids: Ids, *, reason: str, progress: Progress | None = None) -> list[DeadLettering]:
         """Dead-letter jobs by hand (Q4): `dead`, `requested` (running), `finished` or `missing` for each.
 
-        A running job hears of it as of a cancel; if it finishes first, it is done.
+        A running job is asked to stop, as by a cancel; if it finishes first, it is done.
         """
         said, retention = _reason(reason), self._client.session.settings.retention
 
@@ -196,7 +195,7 @@ class Jobs(AdminPart):
         return Bulk(ids, by_answer(order, await look_and_act(self._client, order, look, do, progress)))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
-        """Move a job that waits in line; False if it does not."""
+        """Change when a job is due, or its priority; False if it is not in line."""
         given = {"run_at": run_at, "priority": priority}
         checked({name: value for name, value in given.items() if value is not None})
         change = Reschedule(id=id, run_at=None if run_at is None else moment(run_at), priority=priority)

@@ -1,4 +1,4 @@
-"""Queues as an operator sees them: `harbor.admin.queues`."""
+"""Queues for operators: `harbor.admin.queues`."""
 
 from __future__ import annotations
 

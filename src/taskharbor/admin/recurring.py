@@ -1,6 +1,6 @@
-"""Recurring tasks as an operator sees them: `harbor.admin.recurring` (N5).
+"""Recurring tasks for operators: `harbor.admin.recurring` (N5).
 
-Every change is a swap of the whole schedule, tried again if somebody was faster: so none is lost, and none is undone.
+Every change swaps the whole schedule, and is tried again if another process changed it meanwhile: no change is lost.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from taskharbor.driver import Driver, Inspect, Schedules, Swap, capability
 from taskharbor.errors import ConfigError, ScheduleBusy, ScheduleExists, ScheduleNotFound
 from taskharbor.workflows.step import named_step
 
-# A worker looks every few seconds: a run that has been due for so long is seen to by none.
+# Workers look every few seconds: if a run has been due for longer, no worker handles it.
 OVERDUE = timedelta(seconds=30)
 
 
-class Named(Protocol):
+class HasName(Protocol):
     """A task, as a decorator returns it."""
 
     @property
@@ -59,19 +59,16 @@ class RecurringTask(Struct, frozen=True, kw_only=True):
     last_state: str | None
 
     def overdue(self, now: datetime, patience: timedelta = OVERDUE) -> timedelta | None:
-        """How long its next run has been due though nothing is in its way: then no worker sees to it."""
-        if self.next_run is None or now - self.next_run < patience or self._waits_for_last():
+        """How long its next run has been due, if no worker handles it; None if it is on time or waits for its turn."""
+        one_by_one = self.when.catch_up == "all" and self.when.overlap == "skip"
+        waits = one_by_one and self.last_state is not None and self.last_state not in TERMINAL
+        if self.next_run is None or now - self.next_run < patience or waits:
             return None
         return now - self.next_run
 
-    def _waits_for_last(self) -> bool:
-        """Whether it makes up for what it missed, one run after the other, and one has not ended."""
-        takes_turns = self.when.catch_up == "all" and self.when.overlap == "skip"
-        return takes_turns and self.last_state is not None and self.last_state not in TERMINAL
 
-
-class Found(Struct, frozen=True):
-    """A schedule as it was seen, what it says, and its last run."""
+class StoredSchedule(Struct, frozen=True):
+    """A schedule as it was read, its definition, and its last run."""
 
     seen: Schedule
     definition: Definition
@@ -86,13 +83,13 @@ class Recurring(AdminPart):
         self._tasks = tasks
 
     async def alist(self) -> list[RecurringTask]:
-        """All of them by name, but those that cannot be read here."""
+        """All of them by name, except those that cannot be read here."""
         async with self._client.store() as driver:
             stored = await capability(driver, Schedules).schedules()
             return [self._at_a_glance(found) for found in await self._found(driver, stored)]
 
     async def aunreadable(self) -> dict[str, str]:
-        """Those that cannot be read here, and why: a newer version's, or in a time zone that is unknown here."""
+        """Those that cannot be read here, and why: of a newer version, or in a time zone that is unknown here."""
         async with self._client.store() as driver:
             stored = await capability(driver, Schedules).schedules()
         read = {schedule.name: decode(schedule.definition) for schedule in stored}
@@ -104,7 +101,7 @@ class Recurring(AdminPart):
             return self._at_a_glance(await self._find(driver, name))
 
     async def anext(self, name: str, count: int = 5) -> list[datetime]:
-        """When it ticks next; of one that follows its own runs, at most the next is known."""
+        """Its next ticks; with `fixed_delay`, at most one is known."""
         if count < 1:
             raise ConfigError(f"count must be a whole number from 1 up, not {count!r}")
         async with self._client.store() as driver:
@@ -112,7 +109,7 @@ class Recurring(AdminPart):
         return list(islice(_slots(found, self._now()), count))
 
     async def acreate(
-        self, name: str, task: str | Named, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[When]
+        self, name: str, task: str | HasName, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[When]
     ) -> RecurringTask:
         """Make one: `create("nightly", "shop.report", cron="0 3 * * *")`. Its jobs have the options of the task.
 
@@ -120,22 +117,25 @@ class Recurring(AdminPart):
         """
         check_name("a recurring task's name", name)
         asked = recurrence(when)
+        named = task if isinstance(task, str) else getattr(task, "name", None)
+        if not isinstance(named, str):
+            raise ConfigError(f"a recurring task runs a task, by its name or as @harbor.task returns it, not {task!r}")
         async with self._client.store() as driver:
-            definition = self._definition(_name(task), arguments or {}, asked)
+            definition = self._definition(named, arguments or {}, asked)
             then = declared(None, name, definition, None, self._now())
             if not await self._swap(driver, Swap(name=name, seen=None, then=then)):
                 raise ScheduleExists(f"there is a recurring task {name!r} already: change it, or use another name")
-            return self._at_a_glance(Found(then, definition, None))
+            return self._at_a_glance(StoredSchedule(then, definition, None))
 
     async def achange(
         self, name: str, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[When]
     ) -> RecurringTask:
-        """Change when it ticks, or what its jobs are given; the rest stays.
+        """Change when it ticks, or the arguments of its jobs.
 
-        One that is declared in code is what the code says again when the next worker starts.
+        The next worker that starts overwrites the change if its code declares the recurring task.
         """
 
-        def change(found: Found, now: datetime) -> Schedule:
+        def change(found: StoredSchedule, now: datetime) -> Schedule:
             before = found.definition
             asked = recurrence(when, before.when)
             payload = before.payload if arguments is None else self._definition(before.task, arguments, asked).payload
@@ -144,24 +144,21 @@ class Recurring(AdminPart):
         return await self._changed(name, change)
 
     async def apause(self, name: str) -> RecurringTask:
-        """Let it rest, whatever code declares it, until it is resumed. A run that is under way goes on."""
+        """Stop its ticks until it is resumed, also if code declares it. A run that is under way goes on."""
         return await self._changed(name, lambda found, now: paused(found.seen))
 
     async def aresume(self, name: str) -> RecurringTask:
-        """Let it tick again, from now on: what it missed meanwhile is not made up for."""
+        """Let it tick again from now on. Ticks missed meanwhile are skipped."""
         return await self._changed(name, lambda found, now: resumed(found.seen, found.definition.when, found.last, now))
 
     async def arun(self, name: str) -> Job[Any]:
-        """Run it now, paused or not, beside its ticks. `ScheduleBusy` if its last run must end before."""
-        async with self._client.store() as driver:
-            while True:
-                swap = self._by_hand(await self._find(driver, name), self._now())
-                if await self._swap(driver, swap):
-                    assert swap.job is not None
-                    return Job(self._client, swap.job.id)
+        """Run it now, paused or not, in addition to its ticks. `ScheduleBusy` if its last run has to end first."""
+        swap = await self._swapped(name, self._by_hand)
+        assert swap.job is not None
+        return Job(self._client, swap.job.id)
 
     async def adelete(self, name: str) -> None:
-        """Forget it; its jobs stay. One that code declares comes back when the next worker starts: pause it instead."""
+        """Delete it; its jobs stay. If code declares it, the next worker brings it back: pause it instead."""
         async with self._client.store() as driver:
             while True:
                 seen = await self._seen(driver, name)
@@ -179,15 +176,18 @@ class Recurring(AdminPart):
     run = blocking(arun)
     delete = blocking(adelete)
 
-    async def _changed(self, name: str, change: Callable[[Found, datetime], Schedule]) -> RecurringTask:
+    async def _changed(self, name: str, change: Callable[[StoredSchedule, datetime], Schedule]) -> RecurringTask:
+        await self._swapped(name, lambda found, now: Swap(name=name, seen=found.seen, then=change(found, now)))
+        return await self.aget(name)
+
+    async def _swapped(self, name: str, swap_of: Callable[[StoredSchedule, datetime], Swap]) -> Swap:
         async with self._client.store() as driver:
             while True:
-                found = await self._find(driver, name)
-                then = change(found, self._now())
-                if then == found.seen or await self._swap(driver, Swap(name=name, seen=found.seen, then=then)):
-                    return self._at_a_glance(await self._find(driver, name))
+                swap = swap_of(await self._find(driver, name), self._now())
+                if swap.then == swap.seen or await self._swap(driver, swap):
+                    return swap
 
-    def _by_hand(self, found: Found, now: datetime) -> Swap:
+    def _by_hand(self, found: StoredSchedule, now: datetime) -> Swap:
         seen, definition = found.seen, found.definition
         if definition.when.overlap == "skip" and is_live(found.last):
             raise ScheduleBusy(
@@ -211,26 +211,27 @@ class Recurring(AdminPart):
         there = ", ".join(schedule.name for schedule in stored) or "none"
         raise ScheduleNotFound(f"there is no recurring task {name!r}; there is {there}")
 
-    async def _find(self, driver: Driver, name: str) -> Found:
+    async def _find(self, driver: Driver, name: str) -> StoredSchedule:
         seen = await self._seen(driver, name)
         if isinstance(why := decode(seen.definition), ConfigError):
             raise ConfigError(f"the recurring task {name!r} cannot be read here: {why}")
         return (await self._found(driver, [seen]))[0]
 
-    async def _found(self, driver: Driver, stored: Sequence[Schedule]) -> Sequence[Found]:
+    async def _found(self, driver: Driver, stored: Sequence[Schedule]) -> Sequence[StoredSchedule]:
         ids = [schedule.last_job_id for schedule in stored if schedule.last_job_id is not None]
         lasts = await capability(driver, Inspect).get(ids) if ids else []
         runs = {job.id: job for job in lasts if job is not None}
-        definitions = [(schedule, decode(schedule.definition)) for schedule in stored]
         return [
-            Found(seen, it, runs.get(seen.last_job_id or "")) for seen, it in definitions if isinstance(it, Definition)
+            StoredSchedule(seen, definition, runs.get(seen.last_job_id or ""))
+            for seen in stored
+            if isinstance(definition := decode(seen.definition), Definition)
         ]
 
     def _definition(self, task: str, arguments: Mapping[str, Any], when: Recurrence) -> Definition:
         step = named_step(self._client, self._tasks, task, arguments, {})
         return definition_of(step, when, self._client.session, in_code=False)
 
-    def _at_a_glance(self, found: Found) -> RecurringTask:
+    def _at_a_glance(self, found: StoredSchedule) -> RecurringTask:
         seen, it = found.seen, found.definition
         return RecurringTask(
             name=seen.name,
@@ -248,15 +249,15 @@ class Recurring(AdminPart):
         )
 
 
-def _next_slot(found: Found, now: datetime) -> datetime | None:
-    """The slot that is next, also if no worker has looked yet since the run that it follows has ended."""
+def _next_slot(found: StoredSchedule, now: datetime) -> datetime | None:
+    """The next slot, also if no worker has computed it yet since the last run has ended."""
     seen, when = found.seen, found.definition.when
     if seen.slot is None and (steps := ticks(seen, when, found.last, now)):
         return steps[0].slot
     return seen.slot
 
 
-def _slots(found: Found, now: datetime) -> Iterator[datetime]:
+def _slots(found: StoredSchedule, now: datetime) -> Iterator[datetime]:
     when, follows = found.definition.when, found.definition.when.mode == "fixed_delay"
     slot = _next_slot(found, now)
     if found.seen.paused:
@@ -267,15 +268,8 @@ def _slots(found: Found, now: datetime) -> Iterator[datetime]:
 
 
 def _free_slot(seen: Schedule, when: Recurrence, now: datetime) -> datetime:
-    """A slot for a run by hand, which no tick and no other run by hand has had or will have."""
+    """A slot for a run by hand that is not the slot of any tick or other run by hand."""
     slot = now if seen.last_slot is None else max(now, seen.last_slot + MICROSECOND)
     while slot == seen.slot or when.after(slot - MICROSECOND) == slot:
         slot += MICROSECOND
     return slot
-
-
-def _name(task: str | Named) -> str:
-    name = task if isinstance(task, str) else getattr(task, "name", None)
-    if not isinstance(name, str):
-        raise ConfigError(f"a recurring task runs a task, by its name or as @harbor.task returns it, not {task!r}")
-    return name

@@ -1,4 +1,4 @@
-"""Workers as an operator sees them: `harbor.admin.workers`."""
+"""Workers for operators: `harbor.admin.workers`."""
 
 from __future__ import annotations
 

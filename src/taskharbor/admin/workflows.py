@@ -1,4 +1,4 @@
-"""Workflows as an operator sees them: `harbor.admin.workflows` (K5)."""
+"""Workflows for operators: `harbor.admin.workflows` (K5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskharbor.workflows import stored
 
 
 class Workflow(Struct, frozen=True, kw_only=True):
-    """A workflow at a glance: running, held, done, failed or cancelled, and how many of its jobs are in which state."""
+    """A workflow: running, held, done, failed or cancelled, and the number of its jobs per state."""
 
     id: str
     state: str
@@ -31,7 +31,7 @@ class Workflow(Struct, frozen=True, kw_only=True):
 
 
 class GraphNode(Struct, frozen=True, kw_only=True):
-    """A job of a workflow, and what it waits or waited for: ids, policies, and whether each is satisfied."""
+    """A job of a workflow with its parents: ids, policies, and whether each is satisfied."""
 
     id: str
     task: str
@@ -44,7 +44,7 @@ class Workflows(AdminPart):
     """Jobs that were enqueued as one flow."""
 
     async def alist(self, *, limit: int = LIMIT, after: str | None = None) -> list[Workflow]:
-        """The latest ones first."""
+        """The newest first."""
         async with self._client.store() as driver:
             found = await capability(driver, WorkflowStore).workflows(limit, after)
         return [await self._at_a_glance(counts) for counts in found]
@@ -54,7 +54,7 @@ class Workflows(AdminPart):
         return await self._at_a_glance(await stored.counts_of(self._client, id))
 
     async def aresolve(self, text: str) -> str:
-        """The id of the workflow that this is, or is the ending of; else the text, as `jobs.resolve` does it."""
+        """The id of the workflow that this text is, or is the ending of; else the text, as `jobs.resolve` does it."""
         if await self._client.workflow(text) is not None:
             return text
         return (await resolve([text], self._id_pages(), "workflow")).get(text, text)
@@ -70,7 +70,7 @@ class Workflows(AdminPart):
             after = page[-1].id
 
     async def afind(self, key: str) -> Workflow | None:
-        """The workflow that a living idempotency key stands for (I3)."""
+        """The workflow of a living idempotency key (I3)."""
         async with self._client.store() as driver:
             id = await capability(driver, Inspect).find_key(key, self._now())
             found = [] if id is None else await capability(driver, WorkflowStore).workflows(1, None, [id])

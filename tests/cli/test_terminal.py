@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from taskharbor import Retry, Step, Unrecoverable, chain
 from taskharbor.cli.logs import ForFiles, ForPeople
 from taskharbor.cli.tables import Column, fitted, shortened
-from taskharbor.worker.observe import JobFilter
+from taskharbor.worker.outcome_log import JobFilter
 
 from .desk import Desk, in_terminal, unpainted
 

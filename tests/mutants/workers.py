@@ -27,7 +27,7 @@ from taskharbor.worker.idle import Idle
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine
-from taskharbor.worker.queue_weights import Claim, QueueWeights
+from taskharbor.worker.queue_weights import QueueWeights, ToReserve
 from taskharbor.worker.reserver import Reserver
 from taskharbor.worker.running import NO_EFFECTS, JobRun, Stop
 from taskharbor.worker.settler import Settler
@@ -305,15 +305,15 @@ def reserves_more_than_it_has_slots(room: Any, reserver: Reserver) -> Any:
 
 
 @mutant((QueueWeights, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
-def one_queue_takes_all_slots(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Claim:
+def one_queue_takes_all_slots(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> ToReserve:
     """A queue whose jobs hang stops the others."""
-    return Claim(lines.shares(), free)
+    return ToReserve(lines.shares(), free)
 
 
 @mutant((QueueWeights, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
 def kept_slots_stay_empty(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Any:
     """The slot kept for a queue is given to nobody, the queue included."""
-    found: Claim = claim(lines, free, running)
+    found: ToReserve = claim(lines, free, running)
     return found._replace(limit=0) if found.kept else found
 
 

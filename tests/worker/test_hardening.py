@@ -21,7 +21,7 @@ from taskharbor.driver import Inspect, WaitForWork, WorkerRecord, capability, of
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import ConfigError, WrongArguments
 from taskharbor.testing import LoopClock
-from taskharbor.worker.observe import JobFilter
+from taskharbor.worker.outcome_log import JobFilter
 from world import World, virtual
 
 

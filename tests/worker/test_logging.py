@@ -14,7 +14,7 @@ import pytest
 from taskharbor import Retry, Unrecoverable, current
 from taskharbor.core.run_times import last_run
 from taskharbor.testing import LoopClock
-from taskharbor.worker.observe import MOST_UNKNOWN, JobFilter, Observer
+from taskharbor.worker.outcome_log import MOST_UNKNOWN, JobFilter, OutcomeLog
 from world import World, until, virtual
 
 
@@ -302,8 +302,8 @@ async def test_an_unknown_task_is_a_warning_once_a_minute(caplog: pytest.LogCapt
 @virtual
 async def test_the_memory_of_unknown_tasks_is_bounded() -> None:
     """F8: names come from the store, and nothing bounds how many there are."""
-    observer = Observer()
+    observer = OutcomeLog()
     now = LoopClock()()
     for number in range(MOST_UNKNOWN + 5):
-        observer._tell_unknown(f"task-{number}", now)
+        observer._warn_unknown(f"task-{number}", now)
     assert len(observer._unknown) <= MOST_UNKNOWN

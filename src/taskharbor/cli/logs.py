@@ -10,7 +10,7 @@ from typing import Any
 
 from taskharbor.cli.output import safe
 from taskharbor.core.text import stamp
-from taskharbor.worker.observe import JobFilter
+from taskharbor.worker.outcome_log import JobFilter
 
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 

@@ -1,4 +1,1 @@
-"""Getting jobs into the store: sessions, options, steps, batching, handles, and the blocking face.
-
-Internal. Imports the core and the seam (`taskharbor.driver`); knows no driver, no worker and no command.
-"""
+"""Getting jobs into the store: sessions, options, batching, handles, the blocking face. Internal; knows no worker."""

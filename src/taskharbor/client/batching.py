@@ -1,8 +1,6 @@
-"""Single enqueues on their way to the store: those of one turn of an event loop go together.
+"""Batching: enqueues of one turn of an event loop share a call to the store, and each keeps its own answer.
 
-A web server's requests enqueue at the same time but know nothing of each other. Nobody waits for the others: a turn
-ends at once, and where nobody else was met the last time and nothing is under way, an enqueue goes straight away. Each
-keeps its own answer.
+If the last call was not shared and none is under way, an enqueue is sent immediately.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ Waiting = list[tuple[Group, "asyncio.Future[GroupResult]"]]
 
 
 class Batcher:
-    """Groups for `Driver.enqueue`, gathered."""
+    """Collects groups for `Driver.enqueue`."""
 
     def __init__(self, driver: Callable[[], Awaitable[Driver]], now: Callable[[], datetime], timeout: float) -> None:
         self._driver = driver
@@ -29,50 +27,50 @@ class Batcher:
         self._timeout = timeout
         self._waiting: dict[asyncio.AbstractEventLoop, Waiting] = {}
         self._sending: set[asyncio.Task[None]] = set()
-        self._lonely: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        self._alone: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._unshared: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops whose last call was not shared
+        self._calling: WeakSet[asyncio.AbstractEventLoop] = WeakSet()  # loops with an unshared call under way
 
     async def store(self, group: Group) -> GroupResult:
-        """Store a group with whatever else comes now."""
+        """Store a group, with those that other callers store now."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop)
         if waiting is None:
-            if loop in self._lonely and loop not in self._alone:
-                return await self._go_alone(loop, group)
-            return await self._lead(loop, group)
+            if loop in self._unshared and loop not in self._calling:
+                return await self._store_alone(loop, group)
+            return await self._collect(loop, group)
         future: asyncio.Future[GroupResult] = loop.create_future()
         waiting.append((group, future))
         return await future
 
-    async def _go_alone(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
-        self._alone.add(loop)
+    async def _store_alone(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
+        self._calling.add(loop)
         try:
             return (await self._stored([group]))[0]
         finally:
-            self._alone.discard(loop)
+            self._calling.discard(loop)
 
-    async def _lead(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
-        """Let others join until the turn is over. In company the call belongs to none of them: one may be cancelled."""
+    async def _collect(self, loop: asyncio.AbstractEventLoop, group: Group) -> GroupResult:
+        """Let others join until the turn is over. A shared call has its own task, because a caller may be cancelled."""
         waiting = self._waiting[loop] = []
         try:
             await asyncio.sleep(0)
-        except BaseException:  # cancelled, or closed by hand: the others go without this one
+        except BaseException:  # cancelled: the others are sent without this one
             self._send(self._waiting.pop(loop))
             raise
         del self._waiting[loop]
         if not waiting:
-            self._lonely.add(loop)
-            return await self._go_alone(loop, group)
-        self._lonely.discard(loop)
+            self._unshared.add(loop)
+            return await self._store_alone(loop, group)
+        self._unshared.discard(loop)
         future: asyncio.Future[GroupResult] = loop.create_future()
-        company = [(group, future), *waiting]
+        batch = [(group, future), *waiting]
         if (
-            len(company) >= MANY and not self._sending
-        ):  # in two halves: while the store has one, the other's callers go on
-            half = len(company) // 2
-            self._send(company[:half])
-            company = company[half:]
-        self._send(company)
+            len(batch) >= MANY and not self._sending
+        ):  # in halves: while the store has one, callers of the other go on
+            half = len(batch) // 2
+            self._send(batch[:half])
+            batch = batch[half:]
+        self._send(batch)
         return await future
 
     def _send(self, waiting: Waiting) -> None:
@@ -81,7 +79,7 @@ class Batcher:
         task.add_done_callback(self._sending.discard)
 
     async def _deliver(self, waiting: Waiting) -> None:
-        waiting = [entry for entry in waiting if not entry[1].done()]  # without those who gave up in the meantime
+        waiting = [entry for entry in waiting if not entry[1].done()]  # without cancelled callers
         try:
             results = await self._stored([group for group, _ in waiting])
         except (DriverUnavailable, DriverClosed, DriverForked) as error:
@@ -89,7 +87,7 @@ class Batcher:
         except Exception as error:
             if len(waiting) == 1:
                 _refuse(waiting, error)
-            else:  # one of them the store cannot take: the others must not suffer for it
+            else:  # the store cannot take one of them: try each alone
                 await asyncio.gather(*(self._deliver([entry]) for entry in waiting))
         except BaseException:
             for _, future in waiting:
@@ -114,16 +112,13 @@ class Batcher:
 def _refuse(waiting: Waiting, error: Exception) -> None:
     for _, future in waiting:
         if not future.done():
-            future.set_exception(error if len(waiting) == 1 else _copy(error))
-
-
-def _copy(error: Exception) -> Exception:
-    """An error of one's own, for a traceback grows wherever an error is raised."""
-    own = type(error)(*error.args)
-    own.__cause__ = error
-    return own
+            own = error
+            if len(waiting) > 1:  # an error for each caller: a traceback grows wherever an error is raised
+                own = type(error)(*error.args)
+                own.__cause__ = error
+            future.set_exception(own)
 
 
 def no_answer(limit: float) -> DriverUnavailable:
-    """What a caller hears when the store is silent."""
+    """The error for a caller whose call took too long."""
     return DriverUnavailable(f"the store did not answer within {limit:g} s; the operation may still take effect")

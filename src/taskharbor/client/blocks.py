@@ -1,7 +1,6 @@
-"""Context managers for `with` and `async with` alike, and blocking calls that run on a loop of their own (P1).
+"""Context managers for both `with` and `async with`, and blocking calls that run on their own loop (P1).
 
-A blocking twin that waits for the store runs on the portal. What works on jobs has its own loop instead: a handler that
-blocks it must not hold up the enqueues of this process.
+Workers do not use the portal's loop: a handler that blocks must not hold up the enqueues of this process.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.errors import DriverClosed
 
 CLOSE_PATIENCE = 1.0  # for tasks that still run on a loop of ours when its work is done
-abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()
-"""Runs that a worker has given up waiting for: nothing here waits for them either."""
+abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()  # runs that a worker no longer waits for: not waited for here
 T = TypeVar("T")
 Y = TypeVar("Y", covariant=True)
 Kind = type[BaseException] | None
@@ -103,12 +101,12 @@ def _close(runner: asyncio.Runner) -> None:
 
 
 def _runner() -> asyncio.Runner:
-    # With a factory, a runner leaves the thread's current loop alone, which may be somebody else's.
+    # With a factory, a runner leaves the thread's current loop alone: it may belong to other code.
     return asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
 
 class _Alongside(Generic[T]):
-    """An async context manager that lives in one task of a thread of its own, from its beginning to its end."""
+    """An async context manager that runs in one task of its own thread."""
 
     def __init__(self, manager: AbstractAsyncContextManager[T], name: str) -> None:
         self._manager = manager
@@ -137,7 +135,7 @@ class _Alongside(Generic[T]):
             return None
         self._raised = raised
         try:
-            self._tell(self._leaving.set if self._leaving is not None else None)
+            self._on_loop(self._leaving.set if self._leaving is not None else None)
             wait([self._left])
             self._thread.join(CLOSE_PATIENCE)  # longer only if a run that was abandoned goes on there
         except BaseException:
@@ -146,10 +144,10 @@ class _Alongside(Generic[T]):
         return self._left.result()
 
     def _interrupt(self) -> None:
-        self._interrupted = True  # before the look: a task that is not there yet looks at it
-        self._tell(self._task.cancel if self._task is not None else None)
+        self._interrupted = True  # first: a task that does not exist yet checks it
+        self._on_loop(self._task.cancel if self._task is not None else None)
 
-    def _tell(self, what: Callable[[], object] | None) -> None:
+    def _on_loop(self, what: Callable[[], object] | None) -> None:
         if what is not None and self._loop is not None:
             with suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(what)
@@ -187,7 +185,7 @@ class _Alongside(Generic[T]):
 
 @contextmanager
 def alongside(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> Generator[T]:
-    """The async context manager for a block of blocking code: it lives in a thread beside it."""
+    """Run an async context manager in a thread beside a block of blocking code."""
     block = _Alongside(make(), name)
     try:
         yield block.enter()

@@ -1,7 +1,4 @@
-"""The way to the store: groups of new jobs go in, and questions about ids are answered.
-
-It knows no flows and makes no handles: a `Submission` builds its group, and the handle that its caller gets.
-"""
+"""The client: the way to the store for enqueues and for reading. It knows no flows: see `Submission`."""
 
 from __future__ import annotations
 
@@ -57,9 +54,9 @@ PAGE = 1000
 
 
 class Submission(Protocol[T_co]):
-    """Jobs that are stored as one group, and what the caller gets for them.
+    """Jobs that are stored as one group, and the handle that the caller gets.
 
-    `tx` is the handle of the transaction that they go with. If `batched`, they may share a commit with others.
+    `tx` is the caller's transaction, if any. If `batched`, they may share a commit with others.
     """
 
     @property
@@ -70,9 +67,7 @@ class Submission(Protocol[T_co]):
         """The group, built when the store is open."""
         ...
 
-    def handle(self, group: Group, stored: Sequence[Enqueued]) -> T_co:
-        """The caller's handle on what was stored."""
-        ...
+    def handle(self, group: Group, stored: Sequence[Enqueued]) -> T_co: ...
 
 
 closed_world: ContextVar[bool] = ContextVar("taskharbor_closed_world", default=False)
@@ -80,7 +75,7 @@ _stand_ins: ContextVar[Mapping[Client, Session]] = ContextVar("taskharbor_stand_
 
 
 class Client:
-    """What tasks, handles and the harbor share to reach the store."""
+    """Reaches the store for tasks, handles and the harbor."""
 
     def __init__(self, session: Session) -> None:
         self._sessions = [session]
@@ -98,7 +93,7 @@ class Client:
 
     @contextmanager
     def stand_in(self, session: Session) -> Generator[None]:
-        """Use this session inside the block, whoever asks."""
+        """Use this session inside the block, in all threads and tasks."""
         self._sessions.append(session)
         try:
             yield
@@ -115,11 +110,8 @@ class Client:
             _stand_ins.reset(before)
 
     def seen(self, record: JobRecord) -> JobRecord:
-        """The record for those who use the library: its `arguments` are decoded by the signature of its task.
-
-        The token of a TaskManager's claim is left out.
-        """
-        if record.queue == TASKS:  # whoever has the token of a claim may complete the task (M1)
+        """The record for applications: `arguments` are decoded by the task's signature, a claim's token is left out."""
+        if record.queue == TASKS:  # with the token of a claim, any process may complete the task (M1)
             lease = None if record.lease is None else replace(record.lease, token="")
             return replace(record, lease=lease, settled_token=None)
         task = self.tasks.get(record.type)
@@ -141,7 +133,7 @@ class Client:
             raise no_answer(limit) from error
 
     async def submit(self, what: Submission[T]) -> T:
-        """Store a group: all of its jobs or none (D1). Within the transaction of a handle, if it has one (`tx=`)."""
+        """Store a group: all of its jobs or none (D1). With `tx=`, in the caller's transaction."""
         session = self.session
         if what.batched and what.tx is None:
             if not session.is_open:  # the engine's clock and its limits are known once it is
@@ -159,7 +151,7 @@ class Client:
         return what.handle(group, result)
 
     def submit_blocking(self, twin: str, what: Submission[T]) -> T:
-        """The same for a blocking caller. A transaction's handle is used in this thread, which is the handle's."""
+        """The blocking twin of `submit`. A transaction is used in this thread."""
         if what.tx is None:
             return self.portal.call(twin, lambda: self.submit(what))
         session = self.session
@@ -209,7 +201,7 @@ class Client:
             after = page[-1].id
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
-        """Cancel jobs in line at once; ask the holders of running ones to stop."""
+        """Cancel jobs in line at once; ask the workers of running ones to stop."""
         async with self.store() as driver:
             now = self.session.now()
             keep_until = later(now, self.session.settings.retention.done)
@@ -232,7 +224,7 @@ class Client:
             left = deadline - loop.time() if deadline is not None else LONGEST_WAIT if watch is None else watch.longest
             left = min(left, warn_at - loop.time())
             hint = asyncio.ensure_future(self._end_hint(id, left, pause))
-            await asyncio.sleep(0)  # the hint listens before the look, so that no end falls between the two
+            await asyncio.sleep(0)  # the hint listens before the look, so that no end is missed
             try:
                 job = await self.record(id)
                 if job is None or job.state in TERMINAL:
@@ -251,7 +243,7 @@ class Client:
                 await hint
             finally:
                 discard(hint)
-            # Any end wakes everybody who waits: the more there are, the longer each leaves the store to the workers.
+            # Any end wakes up all waiting calls: the more there are, the longer each waits before the next look.
             await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
 
@@ -269,7 +261,7 @@ class Client:
             logger.warning("result.waiting: job %s (%s) has no result yet: %s", job.id, job.type, missing)
 
     def watch(self) -> Watch | None:
-        """For a wait without an end: whether somebody works; None where that cannot be known."""
+        """For a wait without a timeout in a test: notices that no worker runs; None outside of tests."""
         attendance = self.session.attendance
         return None if attendance is None else Watch(attendance, self.session)
 
@@ -293,12 +285,12 @@ def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:
     found = offered(driver, Within)
     if found is None:
         raise CapabilityMissing(
-            f"the {driver.name} driver cannot enqueue inside your own transaction (tx=): it has none to share; "
-            "PostgreSQL and SQLite have"
+            f"the {driver.name} driver cannot enqueue inside your own transaction: tx= works on PostgreSQL and SQLite "
+            "only"
         )
     tx = found.within(handle)
     if tx.blocks and not blocks:
-        raise InvalidJob("tx= is used by blocking calls, which would hold the event loop up: use enqueue, not aenqueue")
+        raise InvalidJob("tx= is used by blocking calls, which would block the event loop: use enqueue, not aenqueue")
     if blocks and not tx.blocks:
         raise InvalidJob("tx= has to be awaited: use `await ….aenqueue(…)`, not enqueue")
     return tx

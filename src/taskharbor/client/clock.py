@@ -1,7 +1,6 @@
-"""What time it is: the host's clock, or the engine's where it has one (L8).
+"""The time: by the engine's clock if it has one, so that hosts with wrong clocks agree (L8), else by the host's.
 
-An engine's clock is asked now and then and carried on the monotonic clock in between, so that hosts whose clocks are
-off by an hour still agree on leases and delays.
+The engine is asked once a minute; in between, the monotonic clock counts on.
 """
 
 from __future__ import annotations
@@ -16,23 +15,19 @@ from taskharbor.driver import ServerClock
 
 Clock = Callable[[], datetime]
 REMEASURE_AFTER = 60.0
-# The answer is off by up to half of its trip, so a slow one is asked for again: leases are compared by it.
+# An answer may be wrong by half of its round trip, so a slow one is asked for again.
 LONGEST_TRIP, TRIES = 1.0, 3
-
-
 host_clock: Clock = partial(datetime.now, UTC)
-"""The host's time."""
 
 
 class Measured(NamedTuple):
-    """What an engine's clock said, and when that was on this host."""
+    """A time of the engine's clock, and when that was on this host's monotonic clock."""
 
-    said: datetime
+    time: datetime
     at: float
     monotonic: Callable[[], float]
 
     def age(self) -> float:
-        """In seconds."""
         return self.monotonic() - self.at
 
 
@@ -49,7 +44,7 @@ class EngineClock:
         return last is None or last.age() > REMEASURE_AFTER
 
     async def measure(self) -> None:
-        """Ask the engine; its answer is taken to stem from the middle of the round trip."""
+        """Ask the engine; its answer counts as given in the middle of the round trip."""
         monotonic = asyncio.get_running_loop().time  # the same everywhere, but virtual on a virtual loop
         measured: list[tuple[float, datetime, float]] = []
         while not measured or (measured[-1][0] > LONGEST_TRIP and len(measured) < TRIES):
@@ -57,12 +52,12 @@ class EngineClock:
             answered = await self._engine.server_now()
             trip = monotonic() - before
             measured.append((trip, answered, before + trip / 2))
-        _, said, at = min(measured)
-        self._last = Measured(said, at, monotonic)
+        _, time, at = min(measured)
+        self._last = Measured(time, at, monotonic)
 
     def __call__(self) -> datetime:
         """The engine's time by now."""
         last = self._last
         if last is None:
             raise RuntimeError("the engine's clock was not measured yet")
-        return last.said + timedelta(seconds=last.age())
+        return last.time + timedelta(seconds=last.age())

@@ -1,4 +1,4 @@
-"""A job from outside: what an enqueue gives back."""
+"""The handle on a job that an enqueue returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", covariant=True)
 
 
 class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
-    """A durable request to run a task. `created` is False if its idempotency key already stood for this job."""
+    """A durable request to run a task. `created` is False if its idempotency key already belonged to this job."""
 
     _client: Client
     id: str
@@ -70,11 +70,11 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
         """Cancel it: at once if it waits, through the heartbeat if it runs. False if it had ended or is gone."""
         (answer,) = await self._client.cancel([self.id])
         if answer == "missing" and await self._client.workflow(self.id) is not None:
-            raise _no_job(self.id)
+            raise _is_workflow(self.id)
         return answer in ("cancelled", "requested")
 
     async def _why_gone(self) -> JobNotFound:
-        return _gone(self.id) if await self._client.workflow(self.id) is None else _no_job(self.id)
+        return _gone(self.id) if await self._client.workflow(self.id) is None else _is_workflow(self.id)
 
     record = blocking(arecord)
     state = blocking(astate)
@@ -95,7 +95,7 @@ def _gone(id: str) -> JobNotFound:
     return JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
 
 
-def _no_job(id: str) -> JobNotFound:
+def _is_workflow(id: str) -> JobNotFound:
     return JobNotFound(
         f"{id} is a workflow, not a job: take it by harbor.workflow({id!r}), or give the job a key that no flow has"
     )

@@ -1,4 +1,4 @@
-"""Background coroutines: as a task of this loop, or in a thread with a loop of its own."""
+"""Background coroutines: in a task of this loop, or in a thread with its own loop."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ class Hosted(Protocol):
 
     async def stop(self) -> None:
         """Cancel it and wait for its end."""
-        ...
 
 
 async def persistently(main: Main, name: str) -> None:
-    """Run it again after an unexpected error: a worker must not go on without its keeper or settler."""
+    """Run it again after an unexpected error: a worker needs its keeper and its settler."""
     while True:
         try:
             return await main()
         except Exception:
             with suppress(Exception):  # the logging may be what went wrong
-                logger.exception("%s broke down and starts again", name)
+                logger.exception("%s failed and starts again", name)
             await asyncio.sleep(AFTER_BREAKDOWN)
 
 
@@ -55,7 +54,7 @@ class InThread:
         self._main = main
         self._name = name
         self._home = asyncio.get_running_loop()
-        self._ended = self._home.create_future()
+        self._ended = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -67,7 +66,7 @@ class InThread:
         finally:
             wind_up(self._loop)
             if not self._home.is_closed():
-                self._home.call_soon_threadsafe(_mark, self._ended)
+                self._home.call_soon_threadsafe(self._ended.set)
 
     async def _until_stopped(self) -> None:
         main = asyncio.create_task(persistently(self._main, self._name))
@@ -80,9 +79,4 @@ class InThread:
     async def stop(self) -> None:
         with suppress(RuntimeError):  # its loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
-        await self._ended
-
-
-def _mark(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+        await self._ended.wait()

@@ -1,7 +1,6 @@
-"""Dead hooks: the functions of `@harbor.on_dead`, called in the background for every dead job.
+"""Dead hooks: the functions of `@harbor.on_dead`, called in the background for each job that was dead-lettered.
 
-Best effort. The job is dead-lettered before a hook is called, and nothing that a hook does or raises changes that or
-delays the worker: hooks run in the background, a few at a time, each for a bounded time.
+Best effort: a few at a time, each for a bounded time. Nothing that a hook does or raises affects the job or the worker.
 """
 
 from __future__ import annotations
@@ -55,18 +54,14 @@ class DeadHooks:
         if self._hooks and not self._closed:
             for run, to in batch:
                 if type(to) is Fail:
-                    self._tell(self._dead_lettered(run, to))
+                    progress = run.effects.progress or run.job.progress
+                    ran = replace(run.job, started_at=run.started_at, progress=progress)
+                    self._call_hooks(run.host.client.seen(settled(ran, to, self._now())))
 
-    def _dead_lettered(self, run: JobRun, to: Fail) -> JobRecord:
-        """The record as it is stored now."""
-        job = run.job
-        ran = replace(job, started_at=run.started_at, progress=run.effects.progress or job.progress)
-        return run.host.client.seen(settled(ran, to, self._now()))
-
-    def _tell(self, job: JobRecord) -> None:
+    def _call_hooks(self, job: JobRecord) -> None:
         for hook in self._hooks:
             if len(self._waiting) >= MOST_WAITING:
-                _complain(hook, job, "was not called: too many dead jobs at a time")
+                _log_failure(hook, job, "was not called: too many dead jobs at a time")
                 continue
             self._waiting.append((hook, job))
             if len(self._callers) < AT_A_TIME:
@@ -81,12 +76,12 @@ class DeadHooks:
             finally:
                 if not call.done():
                     call.cancel()  # it may ignore that; it is not waited for
-                    _complain(hook, job, "was stopped" if self._closed else f"took longer than {LONGEST:g} s")
+                    _log_failure(hook, job, "was stopped" if self._closed else f"took longer than {LONGEST:g} s")
             if call.done() and not call.cancelled() and (error := call.result()) is not None:
-                _complain(hook, job, "failed", error)
+                _log_failure(hook, job, "failed", error)
 
     async def _call(self, hook: Hook, job: JobRecord) -> BaseException | None:
-        """Return what the hook raised: an exit must not leave the task, or the loop would end."""
+        """Return what the hook raised: a SystemExit that leaves the task would end the loop."""
         try:
             if iscoroutinefunction(hook):
                 await hook(job)
@@ -97,23 +92,18 @@ class DeadHooks:
         return None
 
     async def _call_plain(self, hook: Hook, job: JobRecord) -> None:
-        if self._threads is None:
-            result = hook(job)
-        else:
-            result = await self._call_in_thread(self._threads, hook, job)
-        if isawaitable(result):
-            await result
-
-    async def _call_in_thread(self, threads: Threads, hook: Hook, job: JobRecord) -> Any:
-        waiting = True
-        future = threads.submit(lambda: hook(job) if waiting else None)
+        waiting, error = True, None
         try:
-            result, error = await future
+            if self._threads is None:
+                result = hook(job)
+            else:
+                result, error = await self._threads.submit(lambda: hook(job) if waiting else None)
         finally:
             waiting = False  # a call that found no thread in time is not made later
         if error is not None:
             raise error
-        return result
+        if isawaitable(result):
+            await result
 
     async def finished(self) -> None:
         """Return when every hook was called."""
@@ -128,7 +118,7 @@ class DeadHooks:
         finally:
             self._closed = True
             for hook, job in self._waiting:
-                _complain(hook, job, "was not called: the worker has stopped")
+                _log_failure(hook, job, "was not called: the worker has stopped")
             self._waiting.clear()
             for task in (*self._callers, *self._calls):
                 task.cancel()
@@ -146,7 +136,7 @@ def _keep(tasks: set[asyncio.Task[Any]], coroutine: Coroutine[Any, Any, Any]) ->
     return task
 
 
-def _complain(hook: Hook, job: JobRecord, what: str, error: BaseException | None = None) -> None:
+def _log_failure(hook: Hook, job: JobRecord, what: str, error: BaseException | None = None) -> None:
     name = getattr(hook, "__qualname__", repr(hook))
     traceback = None if error is None else "".join(format_exception(error))
     log_job(logger, logging.ERROR, "hook.failed", job, f"{name} {what}", traceback=traceback, attempt=job.attempts)

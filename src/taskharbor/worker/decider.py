@@ -1,7 +1,6 @@
-"""The decider: turns the outcome of a run into the transition to write. Every outcome of a worker passes through here.
+"""The decider: turns the outcome of each run into the transition to write: done, retried, dead or cancelled.
 
-The rules are `core.decide`'s; this adds the task's policy, the clock and the randomness. Successes are decided many at
-a time when they are flushed, everything else at once.
+The rules are in `core.decide`; this adds the retry policy of the task, the clock and the randomness.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class Decider:
         return dead_by_hand(to) if run.stop == "dead_letter" else to
 
     def decide_successes(self, pending: Iterable[Pending]) -> list[Settlement]:
-        """The same for the successes among these, all at one time. The others are decided already and stay as they are:
-        a settle that is repeated must say the same."""
+        """Decide the successes among these, in one go. The others are decided: a repeated settle must be the same."""
         keep_until = later(self._now(), self._retention.done)
         return [
             (

@@ -1,8 +1,7 @@
 """The executor: runs one handler and returns its `Outcome`. Decides nothing, writes nothing.
 
-Whatever a handler raises ends its own run only (F11). A run that should end is cancelled. A thread cannot be cancelled:
-it sees `current().cancelled` and is waited for, with its slot and lease kept, so that no second run starts beside it
-(F5).
+Whatever a handler raises ends its own run only (F11). A thread cannot be cancelled: it sees `current().cancelled` and
+is waited for, with its slot and lease kept, so that no second run starts beside it (F5).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Keeping a handler's `sys.exit()` inside its job, also when a task that the handler made raises it (F11).
+"""Keeps `sys.exit()` in a task that a handler made inside its job (F11).
 
-asyncio lets `SystemExit` and `KeyboardInterrupt` of any task end the whole loop. Tasks made inside a job are therefore
-wrapped: there the two become `HandlerExit`, an exception like any other.
+asyncio lets `SystemExit` and `KeyboardInterrupt` of any task end the loop: in such tasks they become `HandlerExit`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""How an idle worker waits: woken up by the driver's hints, with adaptive polling as the safety net.
-
-And how it waits for a store that is away.
-"""
+"""How an idle worker waits for work: driver hints wake it up, and it polls as well. And how it waits for a store."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from itertools import count
 from typing import Any
 
 from taskharbor.client.client import discard
@@ -21,14 +19,12 @@ SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
 
 
 async def until_open(session: Session) -> None:
-    """Open the store, however long it is away. Errors that waiting cannot fix are raised, such as a wrong password."""
-    failures = 0
-    while True:
+    """Open the store; wait while it is away. Errors that waiting cannot fix are raised, such as a wrong password."""
+    for failures in count(1):
         try:
             await session.driver()
             return
         except (DriverUnavailable, OSError) as error:
-            failures += 1
             logger.warning("store.unavailable: cannot open it, trying again: %s", error)
         await asyncio.sleep(STORE_BACKOFF.delay(failures, session.chance))
 

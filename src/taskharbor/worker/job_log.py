@@ -1,9 +1,4 @@
-"""Log records with stable names (`event`) and the fields of their job.
-
-The message alone names the job and its task, for applications without a logging configuration. A handler that shows the
-fields prints `brief` instead, so that nothing appears twice. A traceback is in `exc_text`, where every formatter finds
-it.
-"""
+"""Log records about a job: `event`, the job's fields, and `brief`, the message for handlers that show the fields."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""The keeper: renews leases from the claim until the settle is durable (L2-L4), and reports long runs to the store.
+"""The keeper: renews leases from the claim until the settle is durable (L2-L4), and reports long runs (T2).
 
-The start of a run and its progress are reported within a second (T2): all news of a worker in one call, at most one
-call a second, and nothing for runs that are over by then. A run past its timeout is logged (F5).
-
-The keeper is a coroutine on a thread of its own, so that a handler that blocks the worker's loop does not lose its
-lease; in virtual time it runs on the only loop. When a lease is refused, or has expired by the monotonic clock, the
-worker is asked to end the run. The keeper is the only writer of a `HeldLease`.
+It is a coroutine in its own thread, so that a handler that blocks the worker's loop does not lose its lease. When a
+lease is lost (refused, or expired by the monotonic clock), it asks the worker to end the run: see `_give_up`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The launcher: runs workers of one harbor in this process, beside other code, in the foreground, or until idle."""
+"""The launcher: runs workers in this process: beside other code, in the foreground, or until nothing is due."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
@@ -13,7 +13,7 @@ from taskharbor.client.session import Session
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
-from taskharbor.worker.application import Application, Lifespan
+from taskharbor.worker.application import Application
 from taskharbor.worker.drain_failures import Failure, as_exception
 from taskharbor.worker.idle import until_open
 from taskharbor.worker.signals import stop_signals
@@ -100,7 +100,7 @@ class Launcher:
 
     @asynccontextmanager
     async def _lived(self, *, waits: bool = False) -> AsyncGenerator[Callable[[WorkerOptions], Worker]]:
-        from taskharbor.worker.worker import Worker  # with all that works: producers do without
+        from taskharbor.worker.worker import Worker  # a large import, which producers do not need
 
         async with AsyncExitStack() as stack:
             if self._session.attendance is not None:
@@ -109,7 +109,13 @@ class Launcher:
             if waits and self._application.recurring:
                 capability(await self._session.driver(), Schedules)
             for lifespan in self._application.lifespans:
-                await stack.enter_async_context(_manager(lifespan))
+                manager: object = lifespan()
+                if not isinstance(manager, AbstractAsyncContextManager):
+                    raise ConfigError(
+                        "@harbor.lifespan takes an async generator function: set up, yield, tear down; not "
+                        f"{lifespan!r}"
+                    )
+                await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", manager))
             yield partial(Worker, self._client, self._application)
 
     def _options(self, queues: Queues, **given: Any) -> WorkerOptions:
@@ -121,12 +127,3 @@ class Launcher:
         jobs = offered(await self._session.driver(), Inspect)
         stored = [] if jobs is None else await jobs.counts(self._session.now())
         return sorted({*self._application.queues(), *in_line([counts.queue for counts in stored])})
-
-
-def _manager(lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
-    manager: object = lifespan()
-    if not isinstance(manager, AbstractAsyncContextManager):
-        raise ConfigError(
-            f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
-        )
-    return manager

@@ -1,7 +1,4 @@
-"""The outcome of a run: what a return, an exception, a stop request or a shutdown amounts to.
-
-An outcome says what happened; the decider turns it into what is written.
-"""
+"""The outcome of a run: what a return, an exception, a stop request or a shutdown means. The decider decides on it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The pipeline: what happens to a claimed job, top to bottom.
 
 reserve (`reserver`) → take → start → run (`executor`) → conclude → decide (`decider`) → settle (`settler`) → after, by
-the settler's subscribers. Every job runs in an asyncio task of its own; its lease is kept from `take` until the outcome
-is stored (L2).
+the settler's subscribers. The lease is kept from `take` until the outcome is stored (L2).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from taskharbor.core.transition import Ack
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.executor import Executor
 from taskharbor.worker.keeper import Keeper
-from taskharbor.worker.observe import tell_too_late
+from taskharbor.worker.outcome_log import log_too_late
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
 from taskharbor.worker.settler import Settler
@@ -165,7 +164,7 @@ class Pipeline:
                 pass
             elif settled is not None:  # by the handler's own transaction
                 self._settler.publish([(run, settled)], self._now())
-                tell_too_late(run.job, settled, outcome)
+                log_too_late(run.job, settled, outcome)
             elif run.lease.lost:
                 self._keeper.drop(run)
             elif type(outcome) is Succeeded:  # decided with the others of its flush

@@ -1,9 +1,8 @@
 """The quarantine: jobs suspected of killing their workers run alone (F6b).
 
-A suspect runs only in a worker that holds no other lease, and nothing is claimed beside it, so that a further crash is
-its own. A worker that claims suspects among other jobs gives them back before anything else starts, lets its slots run
-empty, and then claims one of them by its id. If the running jobs take too long for that, suspects are put off for as
-long, and the worker waits twice as long the next time: fresh work goes on (F7), and the suspect's turn comes.
+A worker that claims a suspect among other jobs gives it back, lets its slots run empty, and then claims it by its id.
+If that takes too long, the suspect is put off, and the worker waits twice as long the next time: fresh work goes on
+(F7), and the suspect's turn comes.
 """
 
 from __future__ import annotations
@@ -50,18 +49,15 @@ class Quarantine:
         if self._running_alone:
             return 0, None
         if self._wanted is not None and not empty and self.patience == 0.0:
-            self._put_off()
+            self._wanted = None
+            self._rest_until = self._time() + max(REST, self._patience)
+            self._patience *= 2
         if self._wanted is None:
             return free, None
         if not empty:
             return 0, None
         wanted, self._wanted = self._wanted, None
         return 1, [wanted]
-
-    def _put_off(self) -> None:
-        self._wanted = None
-        self._rest_until = self._time() + max(REST, self._patience)
-        self._patience *= 2
 
     def sort(self, jobs: Sequence[JobRecord], empty: bool) -> dict[str, float]:
         """The ids of the jobs to give back, with the seconds until they are due again; the others may run."""

@@ -1,8 +1,7 @@
-"""Which queues a worker listens to, with which weights (D11), and which slots they may take.
+"""The queues of a worker, with their weights (D11) and slots.
 
-A queue whose jobs hang does not stop the others: each queue that runs nothing keeps a slot that the others cannot take.
-At most half of the slots are kept, so that one busy queue among many idle ones is not slowed down for them. Weights
-share what is claimed at a time.
+A queue whose jobs hang does not stop the others: each queue that runs nothing keeps a slot for itself. At most half of
+the slots are kept, so that one busy queue among many idle ones is not slowed down much.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from taskharbor.core.reserved import check_queue
 from taskharbor.errors import ConfigError
 
 
-class Claim(NamedTuple):
+class ToReserve(NamedTuple):
     """At most `limit` jobs of `queues`. `kept` means that only slots kept for these queues are free."""
 
     queues: list[str]
@@ -48,19 +47,19 @@ class QueueWeights:
             self._rng.shuffle(self._shares)
         return list(self._shares)
 
-    def claim(self, free: int, running: Iterable[str]) -> Claim:
+    def claim(self, free: int, running: Iterable[str]) -> ToReserve:
         """What to reserve with so many free slots, without the slots kept for queues that run nothing.
 
         `running` are the queues of the jobs that run, looked at only if slots are kept.
         """
         if not self.keep_slots:
-            return Claim(self.shares(), free)
+            return ToReserve(self.shares(), free)
         busy = set(running)
         idle = [name for name in self.names if name not in busy]
         # If no queue runs anything, the first to have a job uses its own slot.
         kept = min(len(idle) - (len(idle) == len(self.names)), self._most_kept)
         spare = free - kept
         if spare > 0:
-            return Claim(self.shares(), spare)
+            return ToReserve(self.shares(), spare)
         self._rng.shuffle(idle)
-        return Claim(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two
+        return ToReserve(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two

@@ -1,7 +1,4 @@
-"""The reserver: claims as many jobs as there are free slots (L6), and waits when there is nothing to claim.
-
-It rides out a store that is away (X2).
-"""
+"""The reserver: claims as many jobs as there are free slots (L6), waits if nothing is due or the store is away (X2)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from taskharbor.worker.idle import Idle
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine
-from taskharbor.worker.queue_weights import Claim, QueueWeights
+from taskharbor.worker.queue_weights import QueueWeights, ToReserve
 from taskharbor.worker.settler import Settler
 from taskharbor.worker.worker_options import WorkerOptions
 
@@ -93,10 +90,13 @@ class Reserver:
                     return
                 await hooks.finished()  # they may have enqueued something
             elif not jobs:
-                await self._something_ends()
+                self._freed.clear()
+                if self._pipeline.running:
+                    await self._freed.wait()
+                await self._settler.flushed()
 
-    async def _try_to_reserve(self, claim: Claim, ids: list[str] | None) -> list[JobRecord] | None:
-        """The claimed jobs; None after a failure and its backoff. A failure that waiting cannot mend is raised."""
+    async def _try_to_reserve(self, claim: ToReserve, ids: list[str] | None) -> list[JobRecord] | None:
+        """The claimed jobs; None after a failure and its backoff. A failure that waiting cannot fix is raised."""
         try:
             jobs = await self._reserve(claim, ids)
         except (DriverClosed, DriverForked) as error:
@@ -112,15 +112,15 @@ class Reserver:
         self._failures, self._has_reserved = 0, True
         return jobs
 
-    def _room(self) -> tuple[Claim, list[str] | None]:
+    def _room(self) -> tuple[ToReserve, list[str] | None]:
         """How many jobs of which queues to reserve now, and their ids if only certain ones."""
         running = self._pipeline.running
         free, ids = self._quarantine.ask(self._slots - len(running), self._pipeline.is_empty)
         if ids is not None:
-            return Claim(self._queues.shares(), free), ids
+            return ToReserve(self._queues.shares(), free), ids
         return self._queues.claim(free, (run.job.queue for run in running.values())), None
 
-    async def _reserve(self, claim: Claim, ids: list[str] | None) -> list[JobRecord]:
+    async def _reserve(self, claim: ToReserve, ids: list[str] | None) -> list[JobRecord]:
         if claim.limit < 1:
             return []
         asked, now = self._loop.time(), self._session.now
@@ -153,9 +153,3 @@ class Reserver:
         await asyncio.wait(tasks, timeout=self._quarantine.patience, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-
-    async def _something_ends(self) -> None:
-        self._freed.clear()
-        if self._pipeline.running:
-            await self._freed.wait()
-        await self._settler.flushed()

@@ -1,8 +1,7 @@
-"""The scheduler: every worker has one, and none leads (N3).
+"""The scheduler: enqueues the jobs of recurring tasks. Every worker has one, and there is no leader (N3).
 
-It reads the schedules, asks the core which ticks are due, and swaps each schedule together with the job of its tick. A
-second scheduler finds the schedule changed, and does nothing. A worker ticks for the tasks that it knows: a job that no
-worker could run is not enqueued.
+It asks the core which ticks are due, and swaps each schedule together with the job of its tick. Of several schedulers,
+one succeeds. A worker ticks only for the tasks that it knows.
 """
 
 from __future__ import annotations
@@ -31,11 +30,15 @@ from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
-# Changes by other processes are seen at the next look; the end of a run that a delay counts from, within a second.
+# Changes by other processes are seen at the next look; the end of a run that a schedule waits for, within a second.
 LOOK, LOOK_FOR_ENDS = 5.0, 0.7
-# All workers wake up for a slot; those that come a little later see that it is taken, without trying.
+# All workers wake up for a slot; those that come a little later see that it is taken and do not try.
 SPREAD = 0.05
 BITE = 100
+_UNDECLARED = (
+    "recurring.undeclared: %s goes on, but this code does not declare it. If no other code does, "
+    "`taskharbor recurring rm %s` ends it"
+)
 
 
 class Scheduler:
@@ -48,7 +51,7 @@ class Scheduler:
         self._wanted = {each.name: self._definition(each) for each in recurring}
         self._left = set(self._wanted)
         self._unreadable: set[str] = set()
-        self._busy: dict[str, str] = {}
+        self._busy: dict[str, str] = {}  # the runs that skipped ticks were logged for
         self._is_declared = False
         self._decided = asyncio.Event()
         self._refusal: Exception | None = None
@@ -84,7 +87,7 @@ class Scheduler:
         self._hurry.clear()
 
     async def ready(self) -> None:
-        """Return when the declarations are stored. Errors that waiting cannot fix are raised: missing rights, say."""
+        """Return when the declarations are stored. Errors that waiting cannot fix (missing rights) are raised."""
         await self._decided.wait()
         if not self._is_declared and self._refusal is not None:
             raise self._refusal
@@ -100,12 +103,14 @@ class Scheduler:
         if store is None:
             return
         stored = await store.schedules()
-        self._tell_undeclared(stored)
+        self._warn_of_undeclared(stored)
         while swaps := (await self._redefinitions(stored))[:BITE]:
             for swap, answer in zip(swaps, await store.swap_schedules(swaps, self._session.now()), strict=True):
                 if answer is True:
                     self._left.discard(swap.name)
-                    _tell_declared(swap)
+                    verb, slot = "declared" if swap.seen is None else "redefined", swap.then and swap.then.slot
+                    then = stamp(slot) if slot else "after its last run"
+                    logger.info("recurring.%s: %s, next %s", verb, swap.name, then)
             stored = await store.schedules()
 
     async def _redefinitions(self, stored: list[Schedule]) -> list[Swap]:
@@ -132,16 +137,10 @@ class Scheduler:
         call = Call(self._client, each.task, payload, each.options)
         return definition_of(call, each.when, self._session, in_code=True)
 
-    def _tell_undeclared(self, stored: list[Schedule]) -> None:
-        for schedule in [each for each in stored if each.name not in self._wanted]:
-            it = decode(schedule.definition)
+    def _warn_of_undeclared(self, stored: list[Schedule]) -> None:
+        for name, it in ((each.name, decode(each.definition)) for each in stored if each.name not in self._wanted):
             if isinstance(it, Definition) and it.in_code and it.task in self._tasks:
-                logger.warning(
-                    "recurring.undeclared: %s goes on, though this code does not declare it: other code may; "
-                    "if none does, `taskharbor recurring rm %s` ends it",
-                    schedule.name,
-                    schedule.name,
-                )
+                logger.warning(_UNDECLARED, name, name)
 
     # ticks that are due
 
@@ -187,7 +186,9 @@ class Scheduler:
         for schedule in schedules:
             definition = decode(schedule.definition)
             if isinstance(definition, ConfigError):
-                self._tell_unreadable(schedule.name, definition)
+                if schedule.name not in self._unreadable:
+                    self._unreadable.add(schedule.name)
+                    logger.warning("recurring.unreadable: this worker leaves %s alone: %s", schedule.name, definition)
             elif definition.task in self._tasks and not schedule.paused:
                 found.append((schedule, definition))
         return found
@@ -203,8 +204,10 @@ class Scheduler:
         swaps: list[Swap] = []
         for tick in ticks(seen, definition.when, last, now):
             job = None if tick.run is None else self._job(seen.name, definition, tick.run, now)
-            if job is None and last is not None and is_live(last):
-                self._tell_skipped(seen.name, last)
+            if job is None and last is not None and is_live(last) and self._busy.get(seen.name) != last.id:
+                self._busy[seen.name] = last.id
+                waiting = "recurring.skipped: %s waits for the end of its last run, job %s (%s)"
+                logger.info(waiting, seen.name, last.id, last.state)
             then = ran(seen, tick, None if job is None else job.id)
             swaps.append(Swap(name=seen.name, seen=seen, then=then, job=job))
             seen = then
@@ -213,20 +216,3 @@ class Scheduler:
     def _job(self, name: str, definition: Definition, slot: datetime, now: datetime) -> NewJob:
         run_at = later(slot, timedelta(seconds=self._session.chance.random() * definition.when.jitter))
         return JobBuilder(self._session, now).tick(name, definition, slot, run_at)
-
-    def _tell_skipped(self, name: str, last: JobRecord) -> None:
-        """Log it once for each run that ticks are skipped for."""
-        if self._busy.get(name) != last.id:
-            self._busy[name] = last.id
-            logger.info("recurring.skipped: %s rests until its last run ends, job %s (%s)", name, last.id, last.state)
-
-    def _tell_unreadable(self, name: str, why: ConfigError) -> None:
-        if name not in self._unreadable:
-            self._unreadable.add(name)
-            logger.warning("recurring.unreadable: this worker leaves %s alone: %s", name, why)
-
-
-def _tell_declared(swap: Swap) -> None:
-    verb = "declared" if swap.seen is None else "redefined"
-    slot = swap.then and swap.then.slot
-    logger.info("recurring.%s: %s, next %s", verb, swap.name, stamp(slot) if slot else "after its last run")

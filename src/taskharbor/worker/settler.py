@@ -1,8 +1,7 @@
 """The settler: writes outcomes to the store, in groups without a timer.
 
-Whatever finished while the last flush was under way goes into the next: an idle worker flushes at once, a busy one
-amortises. An unknown outcome is repeated until the lease ends; the store recognises a repeat (X3, D8). What the store
-has accepted is published to the subscribers: the log and the counters, the hooks for dead jobs, the scheduler.
+Whatever finished during the last flush goes into the next: an idle worker flushes at once, a busy one in batches. If
+the reply is lost, the settle is repeated until the lease ends; the store recognises a repeat (X3, D8).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ logger = logging.getLogger("taskharbor.worker")
 MOST_NAMED = 10
 
 
-def announce(id: str, session: Session, queues: Sequence[str], slots: int, tasks: Collection[str]) -> None:
+def log_start(id: str, session: Session, queues: Sequence[str], slots: int, tasks: Collection[str]) -> None:
     """Log `worker.started`; warn if there is no task to run."""
     fields = {"event": "worker.started", "store": session.store, "queues": list(queues), "slots": slots}
     logger.info(

@@ -1,4 +1,4 @@
-"""Upkeep: what every worker does for the store beside its jobs, in small batches: sweep, report, prune, forget."""
+"""Upkeep: what every worker does for the store beside its jobs: sweep, report, prune, forget old totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
 from taskharbor.driver import Counters, Maintain, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
-from taskharbor.worker.observe import Observer
+from taskharbor.worker.outcome_log import OutcomeLog
 
 logger = logging.getLogger("taskharbor.upkeep")
 TICK = 1.0
@@ -28,9 +28,9 @@ GONE = timedelta(hours=1)
 class Upkeep:
     """A loop of small duties; a duty that fails is tried again in the next round."""
 
-    def __init__(self, session: Session, observer: Observer, describe: Callable[[], WorkerRecord]) -> None:
+    def __init__(self, session: Session, outcome_log: OutcomeLog, describe: Callable[[], WorkerRecord]) -> None:
         self._session = session
-        self._observer = observer
+        self._outcome_log = outcome_log
         self._describe = describe
         self._failing: set[str] = set()
         self._counted = 0  # outcomes at the last time that old totals were forgotten
@@ -81,7 +81,7 @@ class Upkeep:
 
     async def forget_tallies(self) -> None:
         """Forget old totals, if this worker has added new ones since the last time."""
-        counters, outcomes = offered(await self._session.driver(), Counters), self._observer.outcomes
+        counters, outcomes = offered(await self._session.driver(), Counters), self._outcome_log.outcomes
         if counters is not None and outcomes != self._counted:
             await counters.forget_tallies(self._session.now() - KEEP_TALLIES)
             self._counted = outcomes
@@ -89,12 +89,12 @@ class Upkeep:
     async def farewell(self, worker_id: str) -> None:
         """The last duties of a worker that stops."""
         await self._safely("forget_tallies", self.forget_tallies())
-        await self._safely("farewell", self._forget(worker_id))
 
-    async def _forget(self, worker_id: str) -> None:
-        registry = offered(await self._session.driver(), Registry)
-        if registry is not None:
-            await registry.forget_worker(worker_id)
+        async def forget() -> None:
+            if (registry := offered(await self._session.driver(), Registry)) is not None:
+                await registry.forget_worker(worker_id)
+
+        await self._safely("farewell", forget())
 
     async def _safely(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
         """Do a duty; log the first of several failures in a row."""

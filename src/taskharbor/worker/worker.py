@@ -1,7 +1,6 @@
-"""The worker: what it is made of, and its life from start to stop.
+"""The worker: its parts, and its life from start to stop.
 
-The reserver claims jobs, the pipeline runs and settles them; keeper, upkeep and scheduler work beside them. It stops
-gracefully (X6).
+The reserver claims jobs, the pipeline runs and settles them; keeper, upkeep and scheduler run beside them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from taskharbor.worker.drain_failures import Failure, Failures
 from taskharbor.worker.executor import Executor
 from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
-from taskharbor.worker.observe import Observer
+from taskharbor.worker.outcome_log import OutcomeLog
 from taskharbor.worker.pipeline import Pipeline
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.queue_weights import QueueWeights
@@ -32,7 +31,7 @@ from taskharbor.worker.scheduler import Scheduler
 from taskharbor.worker.settler import Settler
 from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.signals import draining
-from taskharbor.worker.startup_log import announce
+from taskharbor.worker.startup_log import log_start
 from taskharbor.worker.threads import Threads, lent
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker_options import WorkerOptions
@@ -53,27 +52,24 @@ class Worker:
         self._queues = QueueWeights(options.queues, options.concurrency, rng)
         self._started_at = now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{rng.getrandbits(32):08x}"
-        self._stopping = asyncio.Event()
         self._hosted: list[Hosted] = []
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
-        self._observer = Observer()
+        self._outcome_log = OutcomeLog()
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
         self._scheduler = Scheduler(client, tasks, list(app.recurring.values()))
-        self._upkeep = Upkeep(session, self._observer, self._describe)
+        self._upkeep = Upkeep(session, self._outcome_log, self._describe)
         self._executor = Executor(tasks, app.middleware, client, self._threads)
         self._keeper = keeper = Keeper(session.driver, now, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)
-        self._settler = settler = Settler(
-            session.driver, now, keeper, decider, rng, self._observer.refused, options.lease
-        )
-        for subscriber in (self._observer.settled, self._dead_hooks.settled, self._scheduler.settled):
-            settler.subscribe(subscriber)
+        refused = self._outcome_log.refused
+        self._settler = settler = Settler(session.driver, now, keeper, decider, rng, refused, options.lease)
+        for subscriber in (self._outcome_log, self._dead_hooks, self._scheduler):
+            settler.subscribe(subscriber.settled)
         quarantine = Quarantine(asyncio.get_running_loop().time, rng)
-        self._pipeline = pipeline = Pipeline(
-            client, self._executor, keeper, decider, settler, quarantine, self._stopping
-        )
+        stopping = self._stopping = asyncio.Event()
+        self._pipeline = pipeline = Pipeline(client, self._executor, keeper, decider, settler, quarantine, stopping)
         self._reserver = Reserver(
-            self.id, session, options, self._queues, quarantine, keeper, settler, pipeline, self._stopping
+            self.id, session, options, self._queues, quarantine, keeper, settler, pipeline, stopping
         )
         self._shutdown = Shutdown(pipeline, tasks)
 
@@ -85,7 +81,7 @@ class Worker:
     @property
     def finished(self) -> int:
         """The number of settled runs."""
-        return self._observer.finished
+        return self._outcome_log.finished
 
     def _describe(self) -> WorkerRecord:
         return WorkerRecord(
@@ -102,8 +98,8 @@ class Worker:
         )
 
     def start(self) -> None:
-        """Begin to work, until `stop`."""
-        announce(self.id, self._session, self._queues.names, self._options.concurrency, self._tasks)
+        """Work until `stop`."""
+        log_start(self.id, self._session, self._queues.names, self._options.concurrency, self._tasks)
         self._begin()
         self._hosted += [InTask(self._upkeep.run, "upkeep")]
         self._ticking = InTask(self._scheduler.run, "scheduler")

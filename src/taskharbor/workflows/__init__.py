@@ -1,4 +1,1 @@
-"""Flows and graphs as values, and workflows that were enqueued.
-
-Internal: `taskharbor.flow` is what applications import.
-"""
+"""Flows and graphs as values, and workflows that were enqueued. Internal: applications import `taskharbor.flow`."""

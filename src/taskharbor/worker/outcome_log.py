@@ -1,8 +1,4 @@
-"""A worker's log records about its jobs.
-
-Loggers are `taskharbor.*`; nothing here configures handlers. `JobFilter` puts job id, task and attempt on every record
-that is logged inside a job, whatever logs it.
-"""
+"""The log of outcomes: a record for each settled run. `JobFilter` adds the job to all records logged inside a run."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from taskharbor.worker.running import JobRun, Stop
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
-# Attempts within less than this were over before most outages are: the log names a policy that lasts longer.
+# Most outages last longer than this: if all attempts fell within it, the log suggests a more patient policy.
 HASTY = 60.0
 MOST_UNKNOWN = 1000
 UNKNOWN = (
@@ -49,8 +45,8 @@ class JobFilter(logging.Filter):
         return True
 
 
-class Observer:
-    """Logs what became of each run, and counts runs for the worker itself; totals are the store's (D9)."""
+class OutcomeLog:
+    """Logs the outcome of each run, and counts runs for the worker itself; totals are the store's (D9)."""
 
     def __init__(self) -> None:
         self._unknown: dict[str, tuple[datetime, int]] = {}
@@ -58,27 +54,27 @@ class Observer:
         self.outcomes = 0
 
     def settled(self, entries: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:
-        """Note outcomes that the store has accepted; `now` is the time of the settle that it keeps."""
+        """Log outcomes that the store has accepted; `now` is the time of their settle."""
         self.outcomes += len(entries)
         quiet = not logger.isEnabledFor(logging.INFO)
         self.finished += len(entries)
         for run, to in entries:
             if not quiet or type(to) is not Ack:  # nearly all are
-                self._note(run, to, now)
+                self._log(run, to, now)
 
-    def _note(self, run: JobRun, to: Transition, now: datetime) -> None:
+    def _log(self, run: JobRun, to: Transition, now: datetime) -> None:
         if run.started_at is None and isinstance(to, PutBack):  # it was put back without a run
             self.finished -= 1
         outcome = _outcome(run.job, to, run.stop)
-        _tell(outcome, run, to, now)
+        _log_outcome(outcome, run, to, now)
         if outcome == "released" and to.unknown_put_backs > run.job.unknown_put_backs:
-            self._tell_unknown(run.job.type, now)
+            self._warn_unknown(run.job.type, now)
 
-    def _tell_unknown(self, task: str, now: datetime) -> None:
+    def _warn_unknown(self, task: str, now: datetime) -> None:
         """Warn of a task that is not registered here: at once, then once a minute with the number of put-backs."""
-        told, since = self._unknown.get(task, (None, 0))
-        if told is not None and now - told < MINUTE:
-            self._unknown[task] = told, since + 1
+        warned, since = self._unknown.get(task, (None, 0))
+        if warned is not None and now - warned < MINUTE:
+            self._unknown[task] = warned, since + 1
             return
         if len(self._unknown) >= MOST_UNKNOWN:
             self._unknown.clear()
@@ -89,21 +85,20 @@ class Observer:
             logger.warning(UNKNOWN, task, times, extra=fields)
 
     def refused(self, run: JobRun, to: Transition, why: LeaseError, stored: JobRecord | None) -> None:
-        """Tell that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
+        """Log that the store refused an outcome, and what it holds instead (D8). Nothing of `to` happened."""
         job, wanted = run.job, _EVENTS[_outcome(run.job, to, run.stop)][1]
         if stored is not None and stored.settled_token == run.lease.token:
             if stored.state is State.DONE:
                 self.outcomes += 1
                 self.finished += 1
-            log_job(
-                logger, logging.WARNING, "job.too_late", job, f"stored as {stored.state} by this run before {wanted}"
-            )
+            detail = f"stored as {stored.state} by this run before {wanted}"
+            log_job(logger, logging.WARNING, "job.too_late", job, detail)
         else:
             log_job(logger, logging.WARNING, "lease.lost", job, f"{wanted} was refused: {why}")
 
 
-def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
-    """Log what is lost of a run whose transaction had made its job done before."""
+def log_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
+    """Log what is lost of a run whose own transaction had already made its job done."""
     if isinstance(outcome, Succeeded) and outcome.result in (None, ack.result):
         return
     lost = "returned a result: give it inside, by current().set_result(…)"
@@ -116,7 +111,7 @@ def tell_too_late(job: JobRecord, ack: Ack, outcome: Outcome) -> None:
     log_job(logger, logging.WARNING, "job.too_late", job, detail, traceback=traceback)
 
 
-def _tell(outcome: str, run: JobRun, to: Transition, now: datetime) -> None:
+def _log_outcome(outcome: str, run: JobRun, to: Transition, now: datetime) -> None:
     level, event = _EVENTS[outcome]
     if not logger.isEnabledFor(level):
         return
@@ -154,14 +149,12 @@ def _spread(to: Transition, spread: timedelta | None) -> str:
     if spread is None:
         return ""
     seconds = spread / SECOND
-    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY and not _is_our_timeout(to)
+    last = to.failures[-1] if to.failures else None
+    # A run stopped by its timeout has no traceback. Longer pauses do not help a slow task.
+    timed_out = last is not None and last.kind == "TimeoutError" and not last.traceback
+    hasty = isinstance(to, Fail) and to.reason == "max_attempts" and seconds < HASTY and not timed_out
     hint = " (retry=Retry.patient() with max_attempts=20 lasts hours)" if hasty else ""
     return f"{to.attempts} failures within {length(seconds)}{hint}"
-
-
-def _is_our_timeout(to: Fail) -> bool:
-    """Whether the last run was stopped by its timeout: it has no traceback. Longer pauses do not help a slow task."""
-    return bool(to.failures) and to.failures[-1].kind == "TimeoutError" and not to.failures[-1].traceback
 
 
 def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
 from taskharbor.core.collecting import FailedStep
 from taskharbor.errors import InvalidJob
-from taskharbor.workflows.flow import After, Flow, Group, OnFailure, Then, WithPolicy, next_step
+from taskharbor.workflows.flow import After, Flow, OnFailure, Parallel, Then, WithPolicy, next_step
 from taskharbor.workflows.graph import Graph
 from taskharbor.workflows.step import Step
 
@@ -86,19 +86,19 @@ def chain(first: Flow[Any], /, *rest: Any, on_failure: OnFailure = "hold") -> Fl
     """
     flow: Flow[Any] = _checked(first)
     for each in rest:
-        flow = _behind(_tempered(flow, on_failure), each)
+        flow = _continued(_with_policy(flow, on_failure), each)
     return flow
 
 
 @overload
-def group(members: Iterable[Flow[T]], /) -> Group[T]: ...
+def group(members: Iterable[Flow[T]], /) -> Parallel[T]: ...
 @overload
-def group(*members: Flow[T]) -> Group[T]: ...
-def group(*members: Any) -> Group[Any]:
+def group(*members: Flow[T]) -> Parallel[T]: ...
+def group(*members: Any) -> Parallel[Any]:
     """Run in parallel; the result is the list of results, in this order. An empty group is done at once, with []."""
     if len(members) == 1 and not isinstance(members[0], Flow):
-        return Group(cast("Iterable[Flow[Any]]", members[0]))
-    return Group(members)
+        return Parallel(cast("Iterable[Flow[Any]]", members[0]))
+    return Parallel(members)
 
 
 @overload
@@ -109,14 +109,14 @@ def chord(
 ) -> Flow[B]: ...
 def chord(members: Flow[Any], finalizer: Takes[Any, B], /, *, on_failure: OnFailure = "hold") -> Flow[B]:
     """A group, then a task that takes the list of its results; with `collect`, the list may contain FailedSteps."""
-    return _behind(_tempered(_checked(members), on_failure), finalizer)
+    return _continued(_with_policy(_checked(members), on_failure), finalizer)
 
 
-def _tempered(flow: Flow[Any], policy: OnFailure) -> Flow[Any]:
+def _with_policy(flow: Flow[Any], policy: OnFailure) -> Flow[Any]:
     return flow if policy == "hold" else WithPolicy(flow, policy)
 
 
-def _behind(before: Flow[Any], following: Any) -> Flow[Any]:
+def _continued(before: Flow[Any], following: Any) -> Flow[Any]:
     flow: Flow[Any] = following
     return After(before, flow) if isinstance(following, Flow) else Then(before, next_step(before, following, (), {}))
 

@@ -495,7 +495,7 @@ class Shop:
         (Shop.__dict__["open"].__func__, r"not the method Shop\.open: a worker has no object or class"),
         (
             Shop.__dict__["close"],
-            r"not the staticmethod Shop\.close: put the decorator of the task below @staticmethod",
+            r"not the staticmethod Shop\.close: put the task decorator below @staticmethod",
         ),
         (lambda: None, "not a lambda: it has no name that a worker could find it by, so write a def"),
     ],

@@ -444,7 +444,7 @@ async def test_a_graph_refuses_what_would_be_a_circle_or_foreign() -> None:
     graph, elsewhere = Graph(), Graph()
     node, foreign = graph.add(w.number.step(1)), elsewhere.add(w.number.step(2))
     anything: Any = w.number.step(1)
-    with pytest.raises(InvalidJob, match="this node has its place already"):
+    with pytest.raises(InvalidJob, match="this node was added already"):
         graph.add(node, after=[node])
     with pytest.raises(InvalidJob, match="a node belongs to the graph that it was added to"):
         graph.add(foreign.then(w.add))

@@ -64,9 +64,7 @@ class Batcher:
         self._unshared.discard(loop)
         future: asyncio.Future[GroupResult] = loop.create_future()
         batch = [(group, future), *waiting]
-        if (
-            len(batch) >= MANY and not self._sending
-        ):  # in halves: while the store has one, callers of the other go on
+        if len(batch) >= MANY and not self._sending:  # in halves: while the store has one, callers of the other go on
             half = len(batch) // 2
             self._send(batch[:half])
             batch = batch[half:]

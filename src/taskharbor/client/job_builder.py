@@ -1,16 +1,16 @@
-"""The builder of new jobs: gives each an id, and resolves every option at one moment (R2, R5)."""
+"""The builder of new jobs: gives each an id and resolves its options (R2, R5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from taskharbor.client.call import Call
 from taskharbor.client.lineage import lineage
-from taskharbor.client.options import JobOptions, KeyOptions, moment, seconds
+from taskharbor.client.options import Duration, KeyOptions, moment, seconds
 from taskharbor.client.session import Session
 from taskharbor.client.settings import Settings
 from taskharbor.core.codec import checked_size
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # most programs have no cron to read
 
 
 class JobBuilder:
-    """Builds jobs of one moment: the session's time, unless another is given."""
+    """Builds jobs at one time: the session's, unless another is given."""
 
     def __init__(self, session: Session, now: datetime | None = None) -> None:
         self.now = now or session.now()
@@ -82,39 +82,32 @@ class JobBuilder:
                 checked_size(job.payload, self._limit, f"the arguments of {job.type}")
         return tuple(jobs)
 
+    def _time(self, given: Duration | datetime) -> datetime:
+        return moment(given) if isinstance(given, datetime) else later(self.now, seconds(given))
+
     def _pattern(self, call: Call, workflow_id: str | None) -> NewJob:
         options, settings = call.options, self._settings
-        expires = options.get("expires")
+        expires, run_at = options.get("expires"), options.get("run_at") or options.get("delay")
         timeout = options.get("timeout", settings.timeout)
         key = options.get("idempotency_key")
-        headers = options.get("headers")
+        given = {**(self._lineage or {}), **(options.get("headers") or {})}
         return NewJob(
             id=options.get("id", ""),
             type=call.task.name,
             queue=options.get("queue", "default"),
             payload=b"",
             priority=options.get("priority", 0),
-            run_at=_run_at(options, self.now),
-            expires_at=None if expires is None else _expiry(expires, self.now),
+            run_at=None if run_at is None else self._time(run_at),
+            expires_at=None if expires is None else self._time(expires),
             timeout=None if timeout is None else seconds(timeout),
             max_attempts=options.get("max_attempts", settings.max_attempts),
             max_crashes=options.get("max_crashes", settings.max_crashes),
             idempotency_key=key,
             key_expires_at=None if key is None else key_expiry(options, settings, self.now),
-            headers={**(self._lineage or {}), **(headers or {})} if self._lineage or headers else {},
+            headers=given,
             tags=tuple(options.get("tags", ())),
             workflow_id=workflow_id,
         )
-
-
-def _run_at(options: JobOptions, now: datetime) -> datetime | None:
-    if "delay" in options:
-        return later(now, seconds(options["delay"]))
-    return moment(options["run_at"]) if "run_at" in options else None
-
-
-def _expiry(expires: float | timedelta | datetime, now: datetime) -> datetime:
-    return moment(expires) if isinstance(expires, datetime) else later(now, seconds(expires))
 
 
 def key_expiry(options: KeyOptions, settings: Settings, now: datetime) -> datetime | None:

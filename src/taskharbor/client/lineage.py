@@ -1,4 +1,4 @@
-"""The job that runs here, as far as enqueueing is concerned: jobs that its handler enqueues carry its lineage."""
+"""The running job as enqueueing sees it: jobs that its handler enqueues carry its lineage in their headers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from taskharbor.core.job import JobRecord
 
 
 class HasJob(Protocol):
-    """A run, of which enqueueing needs the job."""
+    """A run of a job."""
 
     job: JobRecord
 
 
-current_run: ContextVar[HasJob | None] = ContextVar("taskharbor_run", default=None)
-"""The run whose handler is running here. Workers set it."""
+current_run: ContextVar[HasJob | None] = ContextVar("taskharbor_run", default=None)  # set by workers
 
 
 def lineage() -> dict[str, str] | None:
-    """Headers that tie a new job to the job whose handler enqueues it; None outside handlers."""
+    """Headers that name the job whose handler enqueues a new one; None outside handlers."""
     run = current_run.get()
     if run is None:
         return None

@@ -1,4 +1,4 @@
-"""What a task is called when it is not told: `module.qualname`, the same from a script as from an import (P4)."""
+"""Default names of tasks: `module.qualname`, the same in a script as in an import (P4). And what can be a task."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def returns_its_result(function: object) -> bool:
 
 def check_function(decorator: str, function: object) -> None:
     """Refuse what a worker could not call by its name and arguments alone, with the reason."""
-    if why := _why_no_task(function):
+    if why := _why_not(function):
         raise ConfigError(f"{decorator} takes a def or an async def that returns its result, not {why}")
 
 
-def _why_no_task(function: object) -> str | None:
+def _why_not(function: object) -> str | None:
     name = getattr(function, "__qualname__", repr(function))
     if isinstance(function, staticmethod):
-        return f"the staticmethod {name}: put {_BELOW} @staticmethod, or use a function at module level"
+        return f"the staticmethod {name}: put the task decorator below @staticmethod, or use a module-level function"
     if isinstance(function, classmethod):
         return f"the classmethod {name}: {_NO_OBJECT}"
     if isgeneratorfunction(function) or isasyncgenfunction(function):
@@ -40,14 +40,11 @@ def _why_no_task(function: object) -> str | None:
     return f"the method {name}: {_NO_OBJECT}" if _is_method(function, name) else None
 
 
-_BELOW = "the decorator of the task below"
-_NO_OBJECT = (
-    "a worker has no object or class to call it on, so use a function at module level and pass it what it needs"
-)
+_NO_OBJECT = "a worker has no object or class to call it on, so use a module-level function and pass it what it needs"
 
 
 def _is_method(function: Any, qualname: str) -> bool:
-    """Whether this is the function of a method, not bound to anything: it stands in a class and begins with self."""
+    """Whether this is an unbound method: defined in a class, with self as its first parameter."""
     *_, holder, _ = ("", "", *qualname.rsplit(".", 2))
     if holder in ("", "<locals>"):
         return False

@@ -1,4 +1,7 @@
-"""The options of a job: what `task.using(…)` takes, checked when given and resolved when the job is stored (R5, P1)."""
+"""The options of jobs and tasks: checked here when they are given, resolved by the job builder (R5, P1).
+
+To add one: `JobOptions` and `_RULES`; `TASK_OPTIONS` if tasks take it too; then `job_builder.py` and `harbor.task`.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ TAG_LIMIT = 50
 HEADERS_LIMIT = 64 * 1024
 SHOWN_LIMIT = 80
 MOST = 2**31 - 1
-# What can be said about all jobs of a task.
+# The options that tasks take as well, for all of their jobs.
 TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "max_crashes", "timeout", "tags"})
-# What the options are called in other job queues.
+# Names of options in other job queues.
 _ELSEWHERE = {
     "countdown": "delay",
     "eta": "run_at",
@@ -43,7 +46,7 @@ class KeyOptions(TypedDict, total=False):
 
 
 class JobOptions(TypedDict, total=False):
-    """Everything that can be said about a job beside its task's own arguments."""
+    """The options of a job, beside the arguments of its task."""
 
     id: str
     queue: str
@@ -62,7 +65,7 @@ class JobOptions(TypedDict, total=False):
 
 
 def unknown_option(name: str, known: Collection[str]) -> str:
-    """What to say about an option that is not there."""
+    """The message about an unknown option."""
     meant = _ELSEWHERE.get(name) or closest(name, known)
     if name == "retry":
         guess = ": a retry policy is set on the task, @harbor.task(retry=…)"
@@ -73,20 +76,18 @@ def unknown_option(name: str, known: Collection[str]) -> str:
 
 def misplaced(task: str, given: Mapping[str, Any], parameters: Collection[str]) -> str | None:
     """How to write options that were given among the arguments of a task; None if there are none."""
+
+    def short(value: object) -> str:
+        shown = repr(value) if isinstance(value, str | int | float | timedelta | datetime) else "…"
+        return shown if len(shown) <= SHOWN_LIMIT else "…"
+
     found = {name: value for name, value in given.items() if name in _RULES and name not in parameters}
     if not found:
         return None
-    function = task.rpartition(".")[2]
     names = " and ".join(map(repr, found))
     are = "is an option of the job" if len(found) == 1 else "are options of the job"
-    written = ", ".join(f"{name}={_short(value)}" for name, value in found.items())
-    return f"{names} {are}, not of the function: write {function}.using({written})"
-
-
-def _short(value: object) -> str:
-    """The value if it is a plain one and short; it goes into an error message."""
-    shown = repr(value) if isinstance(value, str | int | float | timedelta | datetime) else "…"
-    return shown if len(shown) <= SHOWN_LIMIT else "…"
+    written = ", ".join(f"{name}={short(value)}" for name, value in found.items())
+    return f"{names} {are}, not of the function: write {task.rpartition('.')[2]}.using({written})"
 
 
 def checked(given: Mapping[str, Any]) -> JobOptions:

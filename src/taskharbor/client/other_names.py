@@ -1,7 +1,4 @@
-"""Hints for people who come from Celery, arq, Dramatiq or Procrastinate and use the names of those.
-
-Only a look-up that fails gets here. Type checkers do not see `__getattr__`, so that they go on reporting such names.
-"""
+"""Hints for users of Celery, arq, Dramatiq or Procrastinate who use the names they know. Hidden from type checkers."""
 
 from __future__ import annotations
 
@@ -18,14 +15,11 @@ TASK_NAMES = {
     "defer": "enqueue(…)",
     "defer_async": "aenqueue(…)",
 }
-HARBOR_NAMES = {
-    "send_task": 'enqueue("task.name", {…})',
-    "enqueue_job": 'aenqueue("task.name", {…})',
-}
+HARBOR_NAMES = {"send_task": 'enqueue("task.name", {…})', "enqueue_job": 'aenqueue("task.name", {…})'}
 
 
 def hinting(names: Mapping[str, str], called: Callable[[Any], str]) -> Callable[[object, str], Any]:
-    """A `__getattr__` that names what to write instead; `called` is how the object is spoken of."""
+    """A `__getattr__` whose error says what to write instead; `called` gives the name of the object."""
 
     def attribute(self: object, name: str) -> Any:
         if name not in names:

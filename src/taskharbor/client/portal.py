@@ -1,7 +1,4 @@
-"""The blocking face: a background thread with an event loop that runs the async code for callers without one (P1).
-
-There is no second implementation: `blocking` turns an async method into its blocking twin.
-"""
+"""The blocking face: `blocking` makes the twin of an async method, which runs on a loop in a background thread (P1)."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Portal:
         return self.run(function)
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The same for a caller who may block whatever runs in its thread."""
+        """Run the coroutine to its end on the portal's loop, also if that blocks a loop of the caller's."""
         with self._lock:  # so that `close` finds every call that went to its loop
             future = asyncio.run_coroutine_threadsafe(function(), self._running_loop())
         try:
@@ -51,7 +48,7 @@ class Portal:
         return self._loop
 
     def close(self) -> None:
-        """Stop the thread, and whatever still waits in it; a later call starts a new one."""
+        """Stop the thread and the calls that still wait in it; a later call starts a new one."""
         with self._lock:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
@@ -75,41 +72,37 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
             for task in pending:
                 task.cancel()
             loop.run_until_complete(asyncio.wait(pending))
-        loop.run_until_complete(
-            asyncio.sleep(0)
-        )  # a call that ended in the last turn still has to hand its result over
+        loop.run_until_complete(asyncio.sleep(0))  # a call that ended in the last turn still has to return its result
     finally:
         wind_up(loop)
 
 
 def wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop; generators that end with it hear of it first: a driver may have connections there."""
+    """Close a loop after its async generators: a driver may have connections in them."""
     try:
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(asyncio.sleep(0))  # in the next turn, they are gone
+        loop.run_until_complete(asyncio.sleep(0))
     finally:
         loop.close()
 
 
-class Calls(Protocol):
-    """What runs blocking twins, as a portal does."""
+class RunsTwins(Protocol):
+    """Runs blocking twins, as a portal does."""
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
 
 
 class HasPortal(Protocol):
-    """Whatever offers blocking twins."""
+    """Has blocking twins."""
 
     @property
-    def portal(self) -> Calls: ...
+    def portal(self) -> RunsTwins: ...
 
 
 S = TypeVar("S", bound=HasPortal)
 
 
-def blocking(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[S, P], T]:
+def blocking(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
     """The blocking twin of an async method."""
 
     @wraps(method)

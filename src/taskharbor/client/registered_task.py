@@ -1,4 +1,4 @@
-"""A registered task as the runtime sees it: a name, a handler, and the defaults of its jobs."""
+"""A registered task: its name, its handler, and the default options of its jobs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Registered:
 
 
 async def _join() -> None:
-    """Nothing: it was waited for others."""
+    """No-op: exists only to be waited on."""
 
 
-# Known to every worker: where many steps of a workflow wait for many others, they all wait for one of these.
+# Known to every worker. If many steps of a workflow wait for many others, all of them wait for one of these.
 JOIN = Registered("taskharbor.join", _join, Retry(), {})
 BUILT_IN = {JOIN.name: JOIN}

@@ -20,7 +20,7 @@ from taskharbor.errors import DriverUnavailable
 
 
 class Session:
-    """Opens the driver on first use, whoever comes first; `now` is the time that everybody passes to it."""
+    """Opens the driver on first use; `now` is the time to pass to it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Session:
         after_fork(self, Session._renew)
 
     def _renew(self) -> None:
-        """In a forked child, nobody finishes what a thread of the parent was at."""
+        """Reset locks that a parent thread may have held."""
         self._lock = threading.Lock()
         if self._driver is None:
             self._opening = None
@@ -57,19 +57,19 @@ class Session:
 
     @property
     def store(self) -> str:
-        """The store for logs: its URL without secrets, or the name of a driver that was given."""
+        """The store for logs: its URL without secrets, or the name of the driver."""
         if (shown := self._shown()) is not None:
             return shown
         return "a store" if self._driver is None else f"a {self._driver.name} driver"
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has used it already."""
+        """Whether the driver is open."""
         return self._driver is not None
 
     @property
     def payload_limit(self) -> int:
-        """How large a payload or a result may be: the harbor's limit, never above the engine's own (R4)."""
+        """The largest payload or result: the harbor's limit, never above the engine's own (R4)."""
         engines = None if self._driver is None else self._driver.max_payload
         return self.settings.payload_limit if engines is None else min(engines, self.settings.payload_limit)
 
@@ -85,7 +85,7 @@ class Session:
             opening, mine = self._opening, self._opening is None
             if opening is None:
                 opening = self._opening = Future()
-                opening.set_running_or_notify_cancel()  # one who stops waiting cancels nothing for the others
+                opening.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it for the others
         if not mine:
             return await asyncio.wrap_future(opening)
         try:

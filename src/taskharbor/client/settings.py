@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from taskharbor.client.options import Duration, check_settings, seconds
+from taskharbor.client.options import check_settings, seconds
 from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
 from taskharbor.core.retry import Retry
@@ -33,8 +33,9 @@ def settings_of(*, retry: Retry | None, **given: Any) -> Settings:
     check_settings(given)
     for name in ("timeout", "idempotency_ttl"):
         given[name] = None if given[name] is None else seconds(given[name])
-    retention = Retention(_length(given.pop("keep_done")), _length(given.pop("keep_dead")))
-    return Settings(retry=retry_policy(retry) or Retry(), retention=retention, **given)
+    most = timedelta.max.total_seconds() - 1
+    kept = [timedelta(seconds=min(seconds(given.pop(name)), most)) for name in ("keep_done", "keep_dead")]
+    return Settings(retry=retry_policy(retry) or Retry(), retention=Retention(*kept), **given)
 
 
 def retry_policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
@@ -45,7 +46,3 @@ def retry_policy(given: Retry | Callable[[int], float] | None) -> Retry | None:
         count = " (for the number of runs, set max_attempts=)" if isinstance(given, int) else ""
         raise ConfigError(f"retry must be a Retry(…) or a function from failures to seconds, not {given!r}{count}")
     return Retry(custom=given)
-
-
-def _length(value: Duration) -> timedelta:
-    return timedelta(seconds=min(seconds(value), timedelta.max.total_seconds() - 1))

@@ -1,4 +1,4 @@
-"""Steps and flows that a handler enqueues with its own success: built now, stored with the Ack (D9)."""
+"""`current().enqueue`: steps and flows that are built now and stored with the Ack of the running job (D9)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Flows: steps that are enqueued together and wait for each other, as values that can be put together further.
-
-A flow lays its steps out (`core.workflow`); nothing else knows how it is built.
-"""
+"""Flows: values that describe steps which wait for each other. A flow lays its steps out (`core.workflow`)."""
 
 from __future__ import annotations
 
@@ -27,21 +24,21 @@ MOST_KINDS = 8
 
 
 class Flow(ABC, Generic[R]):
-    """Work that will come to an R: one step, or several that wait for each other."""
+    """Work whose result will be an R: one step, or several that wait for each other."""
 
     __slots__ = ()
 
     @abstractmethod
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        """Lay the steps out; those that wait for nobody inside wait for `wait`.
+        """Lay the steps out; the first ones wait for `wait`.
 
-        Gives the steps that the result is made of, and what whoever comes next has to wait for beside them.
+        Returns the steps that the result is made of, and what the next step has to wait for beside them.
         """
 
     @property
     @abstractmethod
     def beginnings(self) -> int:
-        """How many steps wait for nobody inside."""
+        """The number of first steps: those that wait for no other step of the flow."""
 
     @property
     @abstractmethod
@@ -51,7 +48,7 @@ class Flow(ABC, Generic[R]):
     @property
     @abstractmethod
     def collected(self) -> Any:
-        """That type if the failures are collected about which nothing was said."""
+        """The type of the result if failures without a policy of their own are collected."""
 
     @overload
     def then(
@@ -60,21 +57,20 @@ class Flow(ABC, Generic[R]):
     @overload
     def then(self, task: Callable[Concatenate[R, P], R2], /, *args: P.args, **kwargs: P.kwargs) -> Then[R2]: ...
     def then(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Then[Any]:
-        """And then this task: it takes the result as its first argument, the others are given here."""
+        """Continue with a task that takes the result as its first argument; the other arguments are given here."""
         return Then(self, next_step(self, task, args, kwargs))
 
     def using(self, **options: Unpack[FlowOptions]) -> Ready[R]:
-        """This flow with options for the whole: idempotency_key, idempotency_ttl, tx."""
+        """This flow with options for the whole workflow: idempotency_key, idempotency_ttl, tx."""
         if unknown := sorted(options.keys() - FlowOptions.__annotations__.keys()):
-            raise InvalidJob(
-                f"unknown option {unknown[0]!r} of a flow; there is {', '.join(FlowOptions.__annotations__)}. "
-                "Options of a single step go into task.using(…).step(…)"
-            )
+            known = ", ".join(FlowOptions.__annotations__)
+            hint = "Options of a single step go into task.using(…).step(…)"
+            raise InvalidJob(f"unknown option {unknown[0]!r} of a flow; there is {known}. {hint}")
         checked(options)
         return Ready(self, options)
 
     async def aenqueue(self) -> Run[R]:
-        """Store all of it: whole or not at all. Returns after the commit."""
+        """Store all of its steps or none. Returns after the commit."""
         return await Ready(self, {}).aenqueue()
 
     def enqueue(self) -> Run[R]:
@@ -90,7 +86,7 @@ class Ready(Generic[R]):
         self.options = options
 
     async def aenqueue(self) -> Run[R]:
-        """Store all of it: whole or not at all. Returns after the commit."""
+        """Store all of its steps or none. Returns after the commit."""
         plan = planned(self.flow, self.options)
         return plan.nothing() if plan.client is None else await plan.client.submit(plan)
 
@@ -110,7 +106,7 @@ class Single(Flow[R]):
     @overload
     def on_failure(self, policy: Literal["hold", "cancel"], /) -> Flow[R]: ...
     def on_failure(self, policy: OnFailure, /) -> Flow[Any]:
-        """What a failure means for whoever comes next: he holds on for a replay, is cancelled, or gets a FailedStep."""
+        """On a failure, dependants wait for a replay (`hold`), are cancelled, or receive a FailedStep (`collect`)."""
         return WithPolicy(self, policy)
 
     @property
@@ -118,8 +114,8 @@ class Single(Flow[R]):
         return collected(self.returns)
 
 
-class Group(Flow[list[M]]):
-    """Flows side by side; the results are a list in their order."""
+class Parallel(Flow[list[M]]):
+    """Flows that run in parallel; the result is the list of their results, in their order."""
 
     def __init__(self, members: Iterable[Flow[M]]) -> None:
         self.members = tuple(members)
@@ -132,7 +128,7 @@ class Group(Flow[list[M]]):
     @overload
     def on_failure(self, policy: Literal["hold", "cancel"], /) -> Flow[list[M]]: ...
     def on_failure(self, policy: OnFailure, /) -> Flow[Any]:
-        """What failures mean for whoever comes next: he holds on for a replay, is cancelled, or gets FailedSteps."""
+        """On failures, dependants wait for a replay (`hold`), are cancelled, or receive FailedSteps (`collect`)."""
         return WithPolicy(self, policy)
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
@@ -154,7 +150,7 @@ class Group(Flow[list[M]]):
 
 
 def _list_of(types: Iterable[Any]) -> Any:
-    kinds: list[Any] = []  # they may have no hash
+    kinds: list[Any] = []  # not a set: types may have no hash
     for kind in types:
         if kind not in kinds:
             kinds.append(kind)
@@ -164,26 +160,26 @@ def _list_of(types: Iterable[Any]) -> Any:
 
 
 class Continued(Flow[R]):
-    """A flow that goes on where another ends: `before`."""
+    """A flow that continues another one: `before`."""
 
     before: Flow[Any]
 
     @abstractmethod
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
-        """What the ends of `before` come to."""
+        """The same as `lay`, given the outs of `before` and what is left to wait for."""
 
     @property
     @abstractmethod
     def opens(self) -> int:
-        """How many of its own steps wait for nobody if there are none before."""
+        """The number of its own first steps if `before` has none."""
 
     @property
     def following(self) -> Flow[Any] | None:
-        """What is laid next, if that is a flow of its own."""
+        """The flow to lay out next, if any."""
         return None
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        first, line = unrolled(self)  # and a loop, for a chain may be longer than calls can be deep
+        first, line = unrolled(self)  # a loop: a chain may be longer than calls can be deep
         outs, left = first.lay(layout, wait)
         while line:
             link = line.pop()
@@ -201,7 +197,7 @@ class Continued(Flow[R]):
 
 
 def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Continued[Any]]]:
-    """What a flow begins with, and all that goes on from there, the last first."""
+    """The flow that a chain begins with, and its continuations, the last first."""
     line: list[Continued[Any]] = []
     while isinstance(flow, Continued):
         line.append(flow)
@@ -210,7 +206,7 @@ def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Continued[Any]]]:
 
 
 class Then(Continued[R], Single[R]):
-    """A flow, and then a step that takes its result."""
+    """A flow, then a step that takes its result."""
 
     def __init__(self, before: Flow[Any], step: Call) -> None:
         self.before = before
@@ -229,7 +225,7 @@ class Then(Continued[R], Single[R]):
 
 
 class After(Continued[R]):
-    """A flow, and then another that makes no use of its result."""
+    """A flow, then another that does not take its result."""
 
     def __init__(self, before: Flow[Any], flow: Flow[R]) -> None:
         self.before = before
@@ -260,7 +256,7 @@ class After(Continued[R]):
 
 
 class WithPolicy(Continued[R]):
-    """A flow whose failures mean something of their own, but for steps inside that said so themselves."""
+    """A flow with a failure policy, for those of its steps that have none of their own."""
 
     def __init__(self, before: Flow[Any], policy: OnFailure) -> None:
         self.before = before
@@ -283,21 +279,21 @@ class WithPolicy(Continued[R]):
 
 
 def known_policy(policy: OnFailure) -> OnFailure:
-    """The policy, or `InvalidJob` if there is no such."""
+    """The policy; `InvalidJob` if it is unknown."""
     if policy not in ("hold", "cancel", "collect"):
         raise InvalidJob(f"on_failure is hold, cancel or collect, not {policy!r}")
     return policy
 
 
 def joined(flow: Flow[Any], layout: Steps, edges: Edges) -> Edges:
-    """What the beginnings of a flow wait for behind these: where many would wait for many, a step between them."""
+    """What the first steps of a flow wait for: if many would wait for many, a step between them."""
     if len(edges) > 1 and flow.beginnings > 1:
         return [Edge(layout.add(layout.laid[edges[0].parent].step.joining(), edges), joint(edges))]
     return edges
 
 
 def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """The step of a task that takes the result of what was before."""
+    """The step of a task that takes the result of `before`."""
     follow: Callable[..., Call] | None = getattr(task, "following", None)
     if follow is None:
         raise InvalidJob(f"what comes next is a task, made by @harbor.task, not {task!r}")
@@ -305,7 +301,7 @@ def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: di
 
 
 def planned(flow: Flow[R2], options: FlowOptions) -> Plan[R2]:
-    """The plan of a flow: every step laid out."""
+    """The plan of a flow."""
     layout: Steps = Layout()
     outs, _ = flow.lay(layout, ())
     return Plan(layout, outs, options)

@@ -1,4 +1,4 @@
-"""Graphs: flows that share steps, or wait for some without taking their results; for whatever is no tree."""
+"""Graphs: flows that share steps, or wait for some without taking their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R2 = TypeVar("R2")
 
 
 class Node(Single[R]):
-    """A flow that has its place in a graph: others may wait for it, and take its result."""
+    """A flow in a graph: others may wait for it, and take its result."""
 
     def __init__(self, layout: Steps, outs: Outs, left: Edges, flow: Flow[R]) -> None:
         self._layout = layout
@@ -42,14 +42,14 @@ class Node(Single[R]):
 
 
 class Graph(Flow[list[Any]]):
-    """Any workflow without circles: add flows one after the other, each behind those it waits for.
+    """Any workflow without cycles: add flows one after the other, each after those that it waits for.
 
-    The result is the list of what those came to that nobody waits for, in the order they were added.
+    The result is the list of the results of the nodes nothing depends on, in the order they were added.
     """
 
     def __init__(self) -> None:
         self._layout: Steps = Layout()
-        self._said: dict[int, str | None] = {}
+        self._policies: dict[int, str | None] = {}
 
     def add(
         self,
@@ -59,18 +59,18 @@ class Graph(Flow[list[Any]]):
         after: Node[Any] | Iterable[Node[Any]] = (),
         on_failure: OnFailure | None = None,
     ) -> Node[R2]:
-        """Give a flow its place, behind the nodes that it takes results of and those of `after`.
+        """Add a flow, which waits for the nodes that it takes results of and for those of `after`.
 
-        `on_failure` says what a failure of one in `after` means for it, whatever those said of themselves.
+        `on_failure` is its policy for failures of nodes in `after`, instead of their own.
         """
         policy = None if on_failure is None else known_policy(on_failure)
         if not isinstance(flow, Flow):
             raise InvalidJob(f"a graph is made of steps and flows such as task.step(…), not of {flow!r}")
         if isinstance(flow, Node):
-            raise InvalidJob("this node has its place already: what it waits for was said when it was added")
+            raise InvalidJob("this node was added already: what it waits for was given then")
         nodes = [after] if isinstance(after, Node) else list(after)
         if policy is not None and not nodes:
-            raise InvalidJob("on_failure= is about the nodes in after=; of a flow itself say flow.on_failure(…)")
+            raise InvalidJob("on_failure= is about the nodes in after=; for the flow itself write flow.on_failure(…)")
         edges: list[Edge] = []
         for node in nodes:
             if not isinstance(node, Node):
@@ -83,7 +83,7 @@ class Graph(Flow[list[Any]]):
         except BaseException:
             del self._layout.laid[laid:]
             raise
-        self._said |= {edge.parent: edge.policy for edge in flat(outs)}
+        self._policies |= {edge.parent: edge.policy for edge in flat(outs)}
         return Node(self._layout, outs, left, flow)
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
@@ -95,7 +95,7 @@ class Graph(Flow[list[Any]]):
             own = [Edge(edge.parent + base, edge.policy) for edge in laid.edges]
             layout.add(laid.step, own or wait, laid.takes)
         ends = (number for number in range(len(self._layout.laid)) if number not in awaited)
-        outs = tuple(Edge(base + number, self._said.get(number)) for number in ends)
+        outs = tuple(Edge(base + number, self._policies.get(number)) for number in ends)
         return outs, [] if outs else wait
 
     @property

@@ -1,4 +1,4 @@
-"""The results of the parents of claimed jobs, read together for all that start at the same time (K3)."""
+"""How a step gets the results of the steps before it (K3): read when it starts, in one call for several jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AWAY = (DriverUnavailable, DriverClosed, TimeoutError, OSError)
 
 
 class ParentResults:
-    """One call for all that ask while the last one is under way.
+    """Sends one call for all requests that came in during the last one.
 
     A call carries LIMIT bytes in all: a share for each job. A job that needs more than its share is read alone.
     """
@@ -38,18 +38,18 @@ class ParentResults:
         try:
             while self._waiting:
                 asked = {id: self._waiting.pop(id) for id in list(self._waiting)[:MOST_AT_ONCE]}
-                await self._tell(asked)
+                await self._read(asked)
         finally:
             self._asking = None
 
-    async def _tell(self, asked: dict[str, asyncio.Future[list[Parent]]]) -> None:
+    async def _read(self, asked: dict[str, asyncio.Future[list[Parent]]]) -> None:
         share = LIMIT // len(asked)
         try:
             answers = await self._answers(list(asked), share)
         except Exception as error:
             if len(asked) > 1 and not isinstance(error, AWAY):  # one of them cannot be read: read each alone
                 for id, future in asked.items():
-                    await self._tell({id: future})
+                    await self._read({id: future})
                 return
             for future in asked.values():
                 if not future.done():
@@ -62,7 +62,7 @@ class ParentResults:
             elif not future.done():
                 future.set_result(answer)
         for id in large:
-            await self._tell({id: asked[id]})
+            await self._read({id: asked[id]})
 
     async def _answers(self, ids: list[str], most: int) -> list[list[Parent]]:
         async with asyncio.timeout(self._timeout):

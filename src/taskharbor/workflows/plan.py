@@ -1,4 +1,4 @@
-"""A flow laid out: the steps that will be jobs, the edges between them, and the group that is stored for them."""
+"""The plan of a flow: its steps, the edges between them, and the group of jobs that is stored for them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Plan(Generic[R]):
             raise InvalidJob("a flow has steps of two harbors: a workflow lives in one store")
         for laid in self.laid:
             if alone := {"idempotency_key", "tx"} & laid.step.options.keys():
+                option = f"{min(alone)}=…"
                 raise InvalidJob(
-                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({min(alone)}=…); "
-                    f"or for a job by itself, task.using({min(alone)}=…).enqueue(…) or harbor.enqueue(name, {{…}}, "
-                    f"{min(alone)}=…)"
+                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({option}); or for "
+                    f"a job by itself, task.using({option}).enqueue(…) or harbor.enqueue(name, {{…}}, {option})"
                 )
         return next(iter(clients.values()), None)
 
@@ -68,7 +68,7 @@ class Plan(Generic[R]):
         return Group(jobs=jobs, key=key, key_expires_at=expires_at, workflow_id=workflow_id)
 
     def _jobs(self, builder: JobBuilder, workflow_id: str) -> list[NewJob]:
-        """The jobs to store; most of a large one neither wait nor take anything."""
+        """The jobs to store; most jobs of a large flow have no parents."""
         places = dict(paths(self.outs))
         telling = places.keys() or {len(self.laid) - 1}
         meanings = policies(self.laid)
@@ -86,7 +86,7 @@ class Plan(Generic[R]):
         return jobs
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> Run[R]:
-        """The run of the flow; of the one that is stored already, if there is one under its key."""
+        """The run of the flow, or of the workflow that is already stored under its key."""
         client, first = self.client, stored[0]
         assert client is not None
 
@@ -103,5 +103,5 @@ class Plan(Generic[R]):
         return Run(client, group.workflow_id or "", mapped(self.outs, handle))
 
     def nothing(self) -> Run[R]:
-        """The run of a flow without steps: done, with what there is."""
+        """The run of a flow without steps, which is done."""
         return Run(None, "", self.outs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A workflow from outside: what enqueueing a flow gives back."""
+"""The handle on a workflow that enqueueing a flow returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL
 from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Standing, flat, mapped
-from taskharbor.driver import Inspect, at_once, capability
+from taskharbor.driver import at_once
 from taskharbor.errors import JobCancelled, JobFailed
 from taskharbor.workflows import stored
 
@@ -23,11 +23,10 @@ FIRST_LOOK, LAST_LOOK = 0.2, 5.0
 
 
 class Run(Generic[R]):
-    """A workflow that was enqueued. `created` is False if its idempotency key already stood for this one.
+    """A workflow that was enqueued. `created` is False if its idempotency key already belonged to this one.
 
-    Where `outs`, the jobs that the result is made of, are not known, the store knows them, and `returns` are their
-    types if somebody asked for the same. A flow without steps is done from the start, and stored nowhere: its run has
-    no client.
+    `outs` are the jobs that the result is made of; if None, they are read from the store, and `returns` are their types
+    as far as known. A flow without steps is done from the start and not stored: its run has no client.
     """
 
     __slots__ = ("_client", "_outs", "_returns", "created", "id", "same_payload")
@@ -63,7 +62,7 @@ class Run(Generic[R]):
         return (await stored.standing_of(self._client, await stored.counts_of(self._client, self.id))).value
 
     async def acancel(self) -> int:
-        """Cancel what has not ended, and return the number of jobs. Running ones stop with their next heartbeat.
+        """Cancel the jobs that have not ended, and return their number. Running ones stop with their next heartbeat.
 
         `JobNotFound` if there is no such workflow.
         """
@@ -77,7 +76,7 @@ class Run(Generic[R]):
     async def aresult(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
 
-        Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there will be none, unless somebody replays.
+        Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there will be none without a replay.
         """
         client, outs = self._client, self._outs
         if client is None:
@@ -106,10 +105,7 @@ class Run(Generic[R]):
         return mapped(self._returns, lambda returns: handle(next(jobs), returns))
 
     async def _values(self, client: Client, jobs: Sequence[Job[Any]], deadline: float | None) -> list[Any]:
-        """The results of all of these, for about as many records read.
-
-        Each look is at twice as many as the one before; after a wait, at one.
-        """
+        """The results of these jobs. Each look reads twice as many records as the last; after a wait, one."""
         values: list[Any] = []
         most = FEW
         while len(values) < len(jobs):
@@ -124,18 +120,16 @@ class Run(Generic[R]):
         return values
 
     async def _ended(self, client: Client, jobs: Sequence[Job[Any]]) -> list[Any]:
-        """The results of the first of these, as far as they have ended."""
+        """The results of the first jobs, up to one that has not ended."""
         values: list[Any] = []
-        async with client.store() as driver:
-            records = await capability(driver, Inspect).get([job.id for job in jobs])
-        for job, record in zip(jobs, records, strict=True):
+        for job, record in zip(jobs, await client.records([job.id for job in jobs]), strict=True):
             if record is not None and record.state not in TERMINAL:
                 break
             values.append(job.outcome(record))
         return values
 
     async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> JobRecord | None:
-        """The job once it has ended, unless it never will."""
+        """The job once it has ended; raises if the workflow is held."""
         loop, look = asyncio.get_running_loop(), FIRST_LOOK
         watch = None if deadline is not None else client.watch()
         while True:

@@ -1,4 +1,4 @@
-"""A step: one call of a task, as the smallest flow. What enqueues and flows are made of."""
+"""A step: one call of a task, the smallest flow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Step(Call, Single[R]):
 def named_step(
     client: Client, tasks: Mapping[str, Registered], task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Step[Any]:
-    """A call of a task by its name; where its code is not known, the arguments are taken as they are."""
+    """A call of a task by its name; if its code is not known here, the arguments are not checked."""
     session = client.session
     if not isinstance(arguments, Mapping):
         kind = type(arguments).__name__
@@ -50,7 +50,8 @@ def named_step(
     try:
         payload = found.signature.encode((), arguments, session.payload_limit)
     except WrongArguments as error:
-        if single := next((name for name in arguments if _is_misplaced(name, found)), None):
+        options_of_jobs = JobOptions.__annotations__.keys() - found.signature.parameters
+        if single := next((name for name in arguments if name in options_of_jobs), None):
             raise WrongArguments(
                 f"{error}; {single!r} is an option of the job: give it beside the arguments, as {single}=…"
             ) from None
@@ -58,10 +59,5 @@ def named_step(
     return Step(client, found, payload, checked({**found.options, **options}))
 
 
-def _is_misplaced(name: str, task: Registered) -> bool:
-    """Whether an argument is an option of the job instead."""
-    return name in JobOptions.__annotations__ and name not in task.signature.parameters
-
-
 def _elsewhere() -> Any:
-    """Stands for a handler whose code is not here."""
+    """The handler of a task whose code is not here."""

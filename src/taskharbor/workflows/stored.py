@@ -1,4 +1,4 @@
-"""Workflows as they are stored: their standing, their results, why they failed, and how they are cancelled (K5)."""
+"""Stored workflows: their state, their results, why they failed, and how they are cancelled (K5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State
 from taskharbor.core.wiring import wiring_of
 from taskharbor.core.workflow import Nested, Path, Standing, assembled, standing
-from taskharbor.driver import Inspect, WorkflowCounts, WorkflowStore, capability
+from taskharbor.driver import WorkflowCounts, WorkflowStore, capability
 from taskharbor.errors import JobNotFound
 
 _DEAD = (Shown.DLQ, Shown.CANCELLED)
@@ -48,7 +48,7 @@ async def _result_states(client: Client, id: str) -> list[State]:
 async def cancel(client: Client, id: str) -> int:
     """Cancel the jobs that have not ended, and return their number. The workflow's key is free again (I2).
 
-    The last ones first: a job must not be released because those that it waits for are cancelled.
+    The last ones first: a job must not be released because its parents are cancelled.
     """
     stopped = 0
     async for page in client.pages(Filter(workflow_id=id, states=UNFINISHED)):
@@ -79,8 +79,5 @@ async def results_of(client: Client, id: str) -> Nested[JobRecord]:
 
 async def cause_of(client: Client, id: str) -> str | None:
     """Which job has failed, and why; None if none is dead."""
-    async with client.store() as driver:
-        dead = await capability(driver, Inspect).query(
-            Filter(workflow_id=id, states=(Shown.DLQ,)), client.session.now(), 1
-        )
+    dead = await client.query(Filter(workflow_id=id, states=(Shown.DLQ,)), 1)
     return f"job {dead[0].id} ({dead[0].type}) is dead: {dead[0].last_error}" if dead else None

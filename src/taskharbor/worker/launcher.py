@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
@@ -115,7 +115,7 @@ class Launcher:
                         "@harbor.lifespan takes an async generator function: set up, yield, tear down; not "
                         f"{lifespan!r}"
                     )
-                await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", manager))
+                await stack.enter_async_context(manager)
             yield partial(Worker, self._client, self._application)
 
     def _options(self, queues: Queues, **given: Any) -> WorkerOptions:

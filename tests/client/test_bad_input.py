@@ -489,7 +489,7 @@ class Shop:
     [
         (
             Shop.sell,
-            r"not the method Shop\.sell: a worker has no object or class to call it on, so use a function at mod",
+            r"not the method Shop\.sell: a worker has no object or class to call it on, so use a module-level",
         ),
         (Shop.__dict__["open"], r"not the classmethod Shop\.open: a worker has no object or class"),
         (Shop.__dict__["open"].__func__, r"not the method Shop\.open: a worker has no object or class"),

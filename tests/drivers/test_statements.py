@@ -18,16 +18,19 @@ GROUPS = ["dependants", "enqueue", "inspect", "keys", "manage", "records", "rese
 POSTGRES_ONLY = {
     *("enqueue_one", "enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "key_hold_workflow", "reserve_on"),
-    *("key_lock", "key_owned", "key_remove", "delete_records", "delete_below"),
+    *("key_lock", "key_owned", "delete_records", "delete_below", "withdraw", "key_keep", "key_free_owner"),
+    *("key_free_workflow", "cancel_request", "dead_letter", "dead_letter_request", "delete", "delete_edges", "replay"),
+    *("replay_reopen", "replay_wait", "reschedule", "prune_kept", "prune_keep", "prune_members"),
     *("settle_ended", "hold", "hold_ended", "dependants_release_ended", "replay_parents"),
     *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum"),
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.
 SQLITE_ONLY = {
+    *("step_jobs", "step_above", "step_below", "step_keys", "step_owned", "step_unfinished", "step_payloads"),
+    *("step_kept", "step_members", "step_put", "step_edge", "step_remove", "step_remove_edges", "step_keep"),
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),
-    *("dependants_any", "dependants_satisfy_all", "withdraw_waiting", "damage", "damage_dead_letter", "record"),
-    *("counts_line", "delete_needed"),
+    *("dependants_any", "dependants_satisfy_all", "damage", "damage_dead_letter", "record", "counts_line"),
 }
 
 

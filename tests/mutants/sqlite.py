@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskharbor.drivers.sqlite import dependants, enqueue, inspection, manage, overview, records, reserve, settle
+from taskharbor.drivers.sqlite import (
+    dependants,
+    drafts,
+    enqueue,
+    inspection,
+    manage,
+    overview,
+    records,
+    reserve,
+    settle,
+)
 
 from .mutant import MutantRegistry, instead
 
@@ -52,36 +62,6 @@ def sql_put_back_ignores_the_cancel_request(sql: str) -> str:
 def sql_put_back_ignores_the_dead_letter_request(sql: str) -> str:
     """A job that was to be dead-lettered ends cancelled, and frees its key."""
     return sql.replace("stop_reason", "NULL").replace("stop_fingerprint", "NULL")
-
-
-@mutant((dependants, "WITHDRAW"), by="test_Q4_left_behind_after_the_request_it_is_dead")
-def sql_sweep_ignores_the_dead_letter_request(sql: str) -> str:
-    """A job that was to be dead-lettered and whose worker died ends cancelled."""
-    return sql.replace("stop_reason", "NULL").replace("stop_fingerprint", "NULL")
-
-
-@mutant((manage, "REQUEST_CANCEL"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-dead_letter]")
-def sql_cancel_after_a_dead_letter_ignored(sql: str) -> str:
-    """Whoever asked first gets what he wants, also if somebody wants the job cancelled."""
-    return instead(sql, "(stop_requested_at IS NULL OR stop_reason IS NOT NULL)", "stop_requested_at IS NULL")
-
-
-@mutant((manage, "REQUEST_DEAD_LETTER"), by="test_T3_if_both_were_asked_for_cancelled_wins[put_back-cancel]")
-def sql_dead_letter_after_a_cancel_counts(sql: str) -> str:
-    """Whoever asked last gets what he wants."""
-    return instead(sql, " AND stop_requested_at IS NULL")
-
-
-@mutant((manage, "DEAD_LETTER"), by="test_Q4_a_kept_job_is_kept")
-def sql_dead_letter_ignores_kept(sql: str) -> str:
-    """A task that was to stay until it is deleted is forgotten after a while."""
-    return instead(sql, "iif(kept, ?6, ?5)", "iif(?6, ?5, ?5)")
-
-
-@mutant((dependants, "WITHDRAW"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
-def sql_withdraw_ignores_kept(sql: str) -> str:
-    """A cancelled task is forgotten, and its key is free for another."""
-    return sql.replace("kept", "0")
 
 
 @mutant((settle, "CANCEL"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[cancel]")
@@ -198,18 +178,6 @@ def sql_reserve_ignores_expires_at(pick: Any, db: Any, queue: str, now: int, lim
     return pick(db, queue, now, limit, instead(sql, " AND (expires_at IS NULL OR expires_at > ?1)"))
 
 
-@mutant((manage, "EXPIRED"), by="test_N1_an_expired_job_ends_cancelled")
-def sql_sweep_ignores_the_time(sql: str) -> str:
-    """Whatever may expire is cancelled at once."""
-    return instead(sql, " AND expires_at <= ?1")
-
-
-@mutant((manage, "EXPIRED"), by="test_N1_a_running_job_may_finish_after_its_expiry")
-def sql_sweep_ends_running_jobs(sql: str) -> str:
-    """A job is cancelled while its handler runs."""
-    return instead(sql, " AND (lease_expires_at IS NULL OR lease_expires_at <= ?1)")
-
-
 @mutant((enqueue, "LIVING_KEY"), by="test_I2_a_key_lives_until_its_job_has_ended[scheduled]")
 def sql_key_freed_by_its_ttl_alone(sql: str) -> str:
     """A job that waits for longer than its ttl is enqueued a second time."""
@@ -220,12 +188,6 @@ def sql_key_freed_by_its_ttl_alone(sql: str) -> str:
 def sql_key_of_a_flow_freed_by_its_ttl_alone(sql: str) -> str:
     """A flow that runs for longer than its ttl is enqueued a second time."""
     return instead(sql, "workflow_id = keys.owner AND keep_until IS NULL", "workflow_id = keys.owner AND 0")
-
-
-@mutant((manage, "OWNS_KEY"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
-def sql_replay_believes_in_its_key(sql: str) -> str:
-    """Two jobs believe that they own one key."""
-    return instead(sql, "owner = ?2", "?2 = ?2")
 
 
 @mutant((enqueue, "LIVING_KEY"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[ack]")
@@ -258,67 +220,7 @@ def sql_child_released_by_its_first_parent(sql: str) -> str:
     return sql.replace("unmet = ?2 AND state", "unmet > 0 AND state")
 
 
-@mutant((manage, "NEEDED"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[ready]")
-def sql_delete_takes_needed_parents(sql: str) -> str:
-    """A parent can be deleted while a child needs it."""
-    return instead(sql, "edge.parent = ?1 AND", "edge.parent = ?1 AND 0 AND")
-
-
-@mutant((manage, "NEEDED"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
-def sql_delete_takes_parents_of_the_dead(sql: str) -> str:
-    """A parent can be deleted that a replay of its child would need."""
-    return instead(sql, "job.state <> 'done'", "job.completed_at IS NULL")
-
-
-@mutant((manage, "PRUNE_KEPT"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
-def sql_prune_breaks_workflows_up(sql: str) -> str:
-    """Members of a flow are forgotten while others still run."""
-    return instead(sql, "keep_until IS NULL)", "keep_until IS NULL AND 0)")
-
-
-@mutant((manage, "PRUNE_KEPT"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
-def sql_members_are_kept_by_their_own_end(sql: str) -> str:
-    """The first results of a long workflow are gone before anybody could ask for all of them."""
-    return instead(sql, "SELECT max(keep_until)", "SELECT min(keep_until)")
-
-
-@mutant((manage, "PRUNE_KEPT"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
-def sql_workflow_goes_before_its_key(sql: str) -> str:
-    """A key stands for a workflow that is forgotten."""
-    return instead(sql, "SELECT max(expires_at)", "SELECT min(0)")
-
-
-@mutant((manage, "PRUNE_MEMBERS"), by="test_X8_a_cancelled_chain_goes_at_once")
-def sql_workflows_go_first_ones_first(sql: str) -> str:
-    """Whoever is replayed while his workflow is being forgotten waits for somebody who is gone."""
-    return instead(sql, "DESC", "")
-
-
-@mutant((manage, "REOPEN"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
-def sql_replayed_collector_runs_at_once(sql: str) -> str:
-    """After a replay the finalizer runs beside its members, and is told that they failed."""
-    return instead(sql, "satisfied = 1", "satisfied = 1 AND 0")
-
-
-@mutant((manage, "REOPEN"), by="test_Q3_a_collector_waits_for_a_parent_that_runs_again[fail]")
-def sql_replayed_collector_waits_for_the_dead(sql: str) -> str:
-    """After a replay the finalizer waits for members that stay dead."""
-    return instead(sql, "AND job.completed_at IS NULL", "")
-
-
-@mutant((manage, "FREE_OWNER"), by="test_I2_the_key_of_a_workflow_can_be_freed")
-def sql_all_keys_are_freed(sql: str) -> str:
-    """With the key of a workflow, those of others go."""
-    return instead(sql, "owner = ?1", "?1 = ?1")
-
-
-@mutant((manage, "REPLAY"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
-def sql_replay_keeps_attempts(sql: str) -> str:
-    """A replayed job dies at its first failure."""
-    return instead(sql, "attempts = 0", "attempts = attempts")
-
-
-@mutant((manage, "FREE_KEY"), by="test_X8_pruning_an_old_owner_leaves_the_key_of_a_new_one")
+@mutant((manage, "PRUNE_KEY"), by="test_X8_pruning_an_old_owner_leaves_the_key_of_a_new_one")
 def sql_key_freed_by_an_old_owner(sql: str) -> str:
     """Whoever had a key once frees it for whoever has it now."""
     return instead(sql, "owner = ?2", "?2 = ?2")
@@ -340,12 +242,6 @@ def sql_parents_by_id(sql: str) -> str:
 def sql_fingerprint_not_stored(sql: str) -> str:
     """Dead jobs cannot be told apart by what they died of."""
     return instead(sql, "fingerprint = ?13", "fingerprint = nullif(?13, ?13)")
-
-
-@mutant((manage, "REPLAY"), by="test_Q1_only_the_dead_have_a_fingerprint")
-def sql_replay_keeps_the_fingerprint(sql: str) -> str:
-    """A job that is in line again is still found among the dead of its kind."""
-    return instead(sql, ", fingerprint = NULL")
 
 
 @mutant((overview, "WORKFLOWS"), by="test_K5_workflows_come_with_the_greatest_id_first")
@@ -376,3 +272,156 @@ def sql_swap_keeps_what_there_is(sql: str) -> str:
 def sql_swap_removes_paused_ones_only(sql: str) -> str:
     """A schedule that is not paused cannot be removed."""
     return instead(sql, " = ?1", " = ?1 AND paused")
+
+
+@mutant((manage, "EXPIRED"), by="test_N1_an_expired_job_ends_cancelled")
+def sql_sweep_overlooks_expired_jobs(sql: str) -> str:
+    """A job that nobody may start stays in line."""
+    return instead(sql, " AND expires_at <= ?1", " AND expires_at < 0")
+
+
+@mutant((manage, "STOPPING"), by="test_T3_a_job_left_behind_after_the_request_ends_cancelled")
+def sql_sweep_overlooks_stopped_jobs(sql: str) -> str:
+    """A job whose worker died after a cancel request never ends."""
+    return instead(sql, "stop_requested_at IS NOT NULL", "stop_requested_at IS NULL")
+
+
+# Steps of the core
+
+
+@mutant((drafts, "PUT"), by="test_Q2_a_replay_may_be_scheduled")
+def sql_step_keeps_its_place(sql: str) -> str:
+    """A job that was moved in time is handed out in its old order."""
+    return instead(sql, "place = iif(?9 = 'ready', ?1, place)", "place = place")
+
+
+@mutant((drafts, "PUT"), by="test_Q4_left_behind_after_the_request_it_is_dead")
+def sql_step_forgets_the_reason(sql: str) -> str:
+    """A job that was to be dead-lettered ends cancelled."""
+    return instead(sql, "stop_reason = ?11", "stop_reason = nullif(?11, ?11)")
+
+
+@mutant((drafts, "PUT"), by="test_Q4_a_job_in_line_is_dead_at_once[ready]")
+def sql_step_forgets_its_end(sql: str) -> str:
+    """A dead job is kept for ever."""
+    return instead(sql, "keep_until = ?5", "keep_until = ?5 + 1")
+
+
+@mutant((drafts, "PUT"), by="test_I2_entering_cancelled_frees_the_key[ready]")
+def sql_cancelled_job_names_its_key(sql: str) -> str:
+    """A cancelled job shows the key that it gave up."""
+    return instead(sql, "idempotency_key = ?10", "idempotency_key = coalesce(?10, idempotency_key)")
+
+
+@mutant((drafts, "PUT"), by="test_Q2_counters_go_back_to_zero_and_the_version_goes_on[fail]")
+def sql_replay_keeps_attempts(sql: str) -> str:
+    """A replayed job dies at its first failure."""
+    return instead(sql, "attempts = ?16", "attempts = max(attempts, ?16)")
+
+
+@mutant((drafts, "PUT"), by="test_Q1_only_the_dead_have_a_fingerprint")
+def sql_replay_keeps_the_fingerprint(sql: str) -> str:
+    """A job in line is still found among the dead of its kind."""
+    return instead(sql, " fingerprint = ?14", " fingerprint = coalesce(?14, fingerprint)")
+
+
+@mutant((drafts, "PUT"), by="test_Q2_what_belonged_to_the_end_is_cleared[fail]")
+def sql_replay_keeps_the_progress(sql: str) -> str:
+    """A replayed job shows the progress of its last run."""
+    return instead(sql, "?4 IS NULL AND completed_at IS NOT NULL", "?4 IS NULL AND 0")
+
+
+@mutant((drafts, "PUT"), by="test_Q2_the_payload_may_be_edited")
+def sql_replay_keeps_the_payload(sql: str) -> str:
+    """A replay ignores the edited payload."""
+    return instead(sql, "coalesce(?22, payload)", "coalesce(payload, ?22)")
+
+
+@mutant((drafts, "JOBS"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
+def sql_step_does_not_see_kept(sql: str) -> str:
+    """A cancelled task is forgotten, and its key is free for another."""
+    return instead(sql, "priority, kept FROM", "priority, 0 FROM")
+
+
+@mutant((drafts, "JOBS"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+def sql_step_does_not_see_the_workflow(sql: str) -> str:
+    """Members of a workflow are pruned while others still run."""
+    return instead(sql, "original_id, workflow_id", "original_id, NULL")
+
+
+@mutant((drafts, "ABOVE"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
+def sql_replayed_collector_runs_at_once(sql: str) -> str:
+    """After a replay the finalizer runs beside its members, and is told that they failed."""
+    return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 0 AND")
+
+
+@mutant((drafts, "BELOW"), by="test_Q4_dependants_hear_of_it_as_of_any_failure")
+def sql_step_does_not_see_open_edges(sql: str) -> str:
+    """Dependants of a job that was dead-lettered by hand wait for ever."""
+    return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 1 AND")
+
+
+@mutant((drafts, "BELOW"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
+def sql_delete_takes_parents_of_the_dead(sql: str) -> str:
+    """A parent can be deleted that a replay of its child would need."""
+    return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 0 AND")
+
+
+@mutant((drafts, "PUT_EDGE"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
+def sql_step_reopens_no_edge(sql: str) -> str:
+    """A replayed finalizer waits for parents, and none of them releases it."""
+    return instead(sql, "satisfied = ?3", "satisfied = max(satisfied, ?3)")
+
+
+@mutant((drafts, "UNFINISHED"), by="test_Q2_I2_an_expired_key_stays_with_an_owner_that_has_not_ended[job]")
+def sql_replay_steals_the_key_of_a_job(sql: str) -> str:
+    """A replay takes a key whose owner has not ended."""
+    return instead(sql, "completed_at IS NULL", "completed_at IS NOT NULL")
+
+
+@mutant((drafts, "UNFINISHED"), by="test_Q2_I2_an_expired_key_stays_with_an_owner_that_has_not_ended[workflow]")
+def sql_replay_steals_the_key_of_a_flow(sql: str) -> str:
+    """A replay takes the key of a workflow that has not ended."""
+    return instead(sql, "workflow_id = value AND keep_until IS NULL", "workflow_id = value AND 0")
+
+
+@mutant((drafts, "KEYS"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
+def sql_replay_does_not_see_the_other_owner(sql: str) -> str:
+    """Two jobs believe that they own one key."""
+    return instead(sql, "FROM keys WHERE", "FROM keys WHERE 0 AND")
+
+
+@mutant((drafts, "KEPT"), by="test_X8_members_of_an_unfinished_workflow_are_kept")
+def sql_prune_breaks_workflows_up(sql: str) -> str:
+    """Members of a flow are forgotten while others still run."""
+    return instead(sql, "count(*) = count(keep_until)", "1")
+
+
+@mutant((drafts, "KEPT"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
+def sql_members_are_kept_by_their_own_end(sql: str) -> str:
+    """The first results of a long workflow are gone before anybody could ask for all of them."""
+    return instead(sql, "max(keep_until)", "min(keep_until)")
+
+
+@mutant((drafts, "OWNED"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
+def sql_workflow_goes_before_its_key(sql: str) -> str:
+    """A key stands for a workflow that is forgotten."""
+    return instead(sql, "FROM keys WHERE", "FROM keys WHERE 0 AND")
+
+
+@mutant((drafts, "MEMBERS"), by="test_X8_a_cancelled_chain_goes_at_once")
+def sql_workflows_go_first_ones_first(sql: str) -> str:
+    """A member that is replayed during the prune waits for a parent that is gone."""
+    return instead(sql, " DESC", "")
+
+
+@mutant((drafts, "KEEP"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
+def sql_prune_looks_again_at_once(sql: str) -> str:
+    """A workflow that has to stay is looked at by every prune."""
+    return instead(sql, "keep_until < ?2", "keep_until > ?2")
+
+
+@mutant((drafts, "REMOVE_KEY"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def sql_step_frees_no_key(sql: str) -> str:
+    """The key of a workflow cannot be freed."""
+    return instead(sql, "key = ?1", "key = ?1 AND 0")

@@ -198,7 +198,9 @@ def _dead(job: JobRecord, reason: str, fingerprint: str | None, now: datetime, k
 
 def _cancelled(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
     ended = replace(job, state=CANCELLED, completed_at=now, keep_until=LAST_MOMENT if job.kept else keep_until)
-    return ended if job.kept else replace(ended, idempotency_key=None, key_expires_at=None)
+    if job.kept or (job.idempotency_key is None and job.key_expires_at is None):
+        return ended
+    return replace(ended, idempotency_key=None, key_expires_at=None)
 
 
 def released(job: JobRecord, now: datetime) -> JobRecord:

@@ -50,7 +50,7 @@ def _answer(reader: Reader, draft: Draft, need: Need) -> Requests[None]:
     match need:
         case Look():
             yield from _look(reader, draft, need)
-        case Keys(keys):
+        case Keys(keys, _):
             yield from _look_up(reader, draft, keys)
         case Owned(workflows):
             yield from _look_up(reader, draft, (yield from reader.owned(workflows)))

@@ -184,7 +184,7 @@ class KvStore:
 
 
 def _find_key(draft: Draft, key: str, now: datetime) -> Step[str | None]:
-    yield from draft.look_up([key])
+    yield from draft.look_up_living([key])
     known = draft.living_key(key, now)
     return None if known is None else known.owner
 

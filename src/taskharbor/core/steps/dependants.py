@@ -33,7 +33,7 @@ def look_up_keys(draft: Draft, ids: Iterable[str]) -> Step[None]:
 
 def put_end(draft: Draft, before: JobRecord, after: JobRecord) -> None:
     """Write a job that may have ended. A cancelled one without its key has given the key up (T3)."""
-    if after.state is CANCELLED and after.idempotency_key is None:
+    if after.idempotency_key is not before.idempotency_key and after.state is CANCELLED:
         draft.free_key(before.idempotency_key, before.id)
     draft.put(after)
 
@@ -52,6 +52,12 @@ def tell(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
             for id in level:
                 child = draft.existing(id)
                 put_end(draft, child, evolve.withdrawn(child, now, keep_until))
+
+
+def tell_of(draft: Draft, ids: Sequence[str], now: datetime) -> Step[None]:
+    """Carry the end of jobs that a driver has written already on to their dependants."""
+    yield from look_below(draft, ids)
+    yield from tell(draft, [draft.existing(id) for id in ids], now)
 
 
 def _affected(draft: Draft, id: str, now: datetime) -> list[str]:

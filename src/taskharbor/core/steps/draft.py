@@ -6,7 +6,7 @@ progress): no rule reads that, and `evolve` carries it along.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -66,10 +66,13 @@ class Draft:
         self.members: dict[str, list[str]] = {}
         self.keep: dict[str, datetime] = {}  # to write: records of these workflows are kept at least so long
         self.tallies: list[Tally] = []  # to write: what is to be added to the totals
-        self._moved: Counter[str] = Counter()  # unfinished jobs more or less than stored, by job and workflow
+        self._moved: defaultdict[str, int] = defaultdict(
+            int
+        )  # unfinished jobs more or less than stored, by job and workflow
         self._looked_above: set[str] = set()
         self._looked_below: set[str] = set()
         self._looked_owned: set[str] = set()
+        self._looked_living: set[str] = set()
         self._above: dict[str, dict[Place, None]] = {}
         self._below: dict[str, dict[Place, None]] = {}
 
@@ -97,9 +100,15 @@ class Draft:
             yield need
 
     def look_up(self, keys: Iterable[str | None]) -> Step[None]:
-        """Look up the keys that have not been looked up."""
+        """Look up the owners of keys that have not been looked up."""
         if unknown := self.keys.unknown(key for key in keys if key is not None):
             yield Keys(unknown)
+
+    def look_up_living(self, keys: Iterable[str | None]) -> Step[None]:
+        """Look up what `living_key` needs of keys."""
+        if unknown := _not_in(self._looked_living, (key for key in keys if key is not None)):
+            self._looked_living.update(unknown)
+            yield Keys(unknown, unfinished=True)
 
     def look_up_owned(self, workflows: Iterable[str]) -> Step[None]:
         """Look up the keys of the workflows whose keys have not been looked up."""
@@ -153,16 +162,20 @@ class Draft:
 
     def above(self, id: str) -> list[StoredEdge]:
         """The edges to a job's parents that exist."""
-        edges = (self.edges.known[place] for place in self._above.get(id, ()))
-        return [edge for edge in edges if edge is not None and self.jobs.known.get(edge.parent) is not None]
+        edges = self._edges(self._above.get(id))
+        return [edge for edge in edges if self.jobs.known.get(edge.parent) is not None]
 
     def below(self, id: str) -> list[StoredEdge]:
         """The edges to a job's dependants that exist."""
-        edges = (self.edges.known[place] for place in self._below.get(id, ()))
-        return [edge for edge in edges if edge is not None and self.jobs.known.get(edge.child) is not None]
+        edges = self._edges(self._below.get(id))
+        return [edge for edge in edges if self.jobs.known.get(edge.child) is not None]
+
+    def _edges(self, places: Iterable[Place] | None) -> list[StoredEdge]:
+        known = self.edges.known
+        return [edge for place in places if (edge := known[place]) is not None] if places else []
 
     def living_key(self, key: str | None, now: datetime) -> KeyRecord | None:
-        """What a key stands for, if it still holds its place (I2)."""
+        """What a key stands for, if it is still in force (I2)."""
         known = None if key is None else self.keys.known[key]
         if known is None:
             return None

@@ -17,7 +17,7 @@ from taskharbor.core.steps.needs import Step, StoredEdge
 def enqueue(draft: Draft, group: Group, now: datetime) -> Step[GroupResult]:
     """Store one group, or return why it is refused."""
     yield from look_for(draft, group.jobs)
-    yield from draft.look_up([group.key])
+    yield from draft.look_up_living([group.key])
     if (known := draft.living_key(group.key, now)) is not None:
         same = known.digest == group_digest(group.jobs)
         return tuple(Enqueued(known.owner, False, same) for _ in group.jobs)
@@ -34,7 +34,7 @@ def look_for(draft: Draft, jobs: Sequence[NewJob]) -> Step[None]:
     """Look at everything that decides how these jobs are stored."""
     parents = (edge.parent for job in jobs for edge in job.depends_on)
     yield from draft.look([*(job.id for job in jobs), *parents])
-    yield from draft.look_up(job.idempotency_key for job in jobs)
+    yield from draft.look_up_living(job.idempotency_key for job in jobs)
 
 
 def _is_taken(draft: Draft, job: NewJob, now: datetime) -> bool:

@@ -32,9 +32,10 @@ class Look(Struct, frozen=True, gc=False):
 
 
 class Keys(Struct, frozen=True, gc=False):
-    """Idempotency keys, and for each known one the number of unfinished jobs that it stands for."""
+    """Idempotency keys; if asked for, also the number of unfinished jobs that each known one stands for."""
 
     keys: Sequence[str]
+    unfinished: bool = False
 
 
 class Owned(Struct, frozen=True, gc=False):

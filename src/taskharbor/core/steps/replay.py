@@ -22,7 +22,9 @@ def replay(draft: Draft, replays: Sequence[Replay], now: datetime) -> Step[list[
     yield from draft.look(ids, above=ids)
     dead = [it for it in replays if _is_dead(draft.job(it.id))]
     jobs = {it.id: draft.existing(it.id) for it in dead}
-    yield from draft.look_up([*(it.idempotency_key for it in dead), *(job.idempotency_key for job in jobs.values())])
+    yield from draft.look_up_living(
+        [*(it.idempotency_key for it in dead), *(job.idempotency_key for job in jobs.values())]
+    )
     keyed = [it.id for it in dead if it.payload is None and (it.idempotency_key or jobs[it.id].idempotency_key)]
     if keyed:
         yield Payloads(keyed)

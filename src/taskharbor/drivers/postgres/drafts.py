@@ -37,7 +37,7 @@ async def _answer(db: Db, draft: Draft, need: Need) -> None:
     match need:
         case Look(ids, (), below):
             await _look(db, draft, ids, below)
-        case Keys(keys):
+        case Keys(keys, _):
             _learn_keys(draft, keys, await db.rows("key_lock", list(keys)))
         case Owned(workflows):
             _learn_keys(draft, (), await db.rows("key_owned", list(workflows)))

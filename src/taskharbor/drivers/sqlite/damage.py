@@ -67,9 +67,9 @@ def bury(db: Connection, seq: int, now: int, error: Exception) -> None:
     kept = [_mended(name, stored, name in wrong, now) for name, stored in zip(_KEPT, row[1:], strict=False)]
     said = f"the stored job is damaged: {what}"
     cause = fingerprint(str(kept[1]), REASON, said)
-    until: int = db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, cause, FOR_EVER, *kept)).get
+    db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, cause, FOR_EVER, *kept))
     id = str(kept[0])
-    tell(db, [(id, State.DLQ, until)], dependants(db, [id]), now)
+    tell(db, [(id, State.DLQ)], dependants(db, [id]), now)
 
 
 def corrupt(db: Connection, last: int, error: Exception) -> Exception:

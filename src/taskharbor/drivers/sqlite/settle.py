@@ -162,7 +162,7 @@ def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:
 
 
 def _end(to: Transition, state: State) -> Ended:
-    return to.id, state, micros(to.keep_until)
+    return to.id, state
 
 
 def _changed(cursor: Cursor, statement: str, parameters: Row) -> bool:

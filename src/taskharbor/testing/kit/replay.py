@@ -41,6 +41,7 @@ class Replays(Cases):
     async def test_Q2_what_belonged_to_the_end_is_cleared(self, s: Scene, kind: str) -> None:
         """Q2: no trace of completion, a stop request, progress or an old deadline keeps it from running."""
         held = await s.held(expires_at=at(60))
+        await s.extend(Report("a", token_of(held), at(0), Progress(0.5)))
         await s.withdraw("a")
         await s.end(SETTLES[kind](held))
         s.tick(3600)
@@ -129,6 +130,19 @@ class Replays(Cases):
         assert await s.replay("a") == "replayed_without_key"
         await s.expect(state="ready", idempotency_key=None, key_expires_at=None)
         assert await s.look.find_key("k", s.now) == "b"
+
+    @pytest.mark.parametrize("owner", ["job", "workflow"])
+    async def test_Q2_I2_an_expired_key_stays_with_an_owner_that_has_not_ended(self, s: Scene, owner: str) -> None:
+        """Q2, I2: the replay happens, without a key."""
+        await end_without_success(s, idempotency_key="k", key_expires_at=at(60))
+        s.tick(60)
+        if owner == "job":
+            await s.add(job("b", idempotency_key="k", key_expires_at=at(61)))
+        else:
+            await s.add(job("b", workflow_id="w"), key="k", key_expires_at=at(61), workflow_id="w")
+        s.tick(60)
+        assert await s.replay("a") == "replayed_without_key"
+        assert await s.look.find_key("k", s.now) == ("b" if owner == "job" else "w")
 
     async def test_Q2_of_two_that_had_one_key_the_first_replayed_has_it(self, s: Scene) -> None:
         """Q2: in one call as in two; the second answer says so."""

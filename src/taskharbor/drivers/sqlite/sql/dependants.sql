@@ -23,20 +23,3 @@ UPDATE job SET unmet = unmet - ?2,
     due_at = iif(unmet = ?2 AND state = 'waiting', max(?3, coalesce(run_at, ?3)), due_at),
     place = iif(unmet = ?2 AND state = 'waiting', max(?3, coalesce(run_at, ?3)), place)
 WHERE id = ?1
-
--- name: withdraw
--- End a job without a holder: cancelled, or dead if that was requested. ?1 id ?2 now ?3 keep_until ?4 keep_until of
--- kept jobs
-UPDATE job SET state = iif(stop_reason IS NULL, 'cancelled', 'dlq'), lined = 0, token = NULL, lease_expires_at = NULL,
-    completed_at = ?2, keep_until = iif(kept, ?4, coalesce(stop_keep_until, ?3)),
-    dlq_reason = stop_reason, fingerprint = stop_fingerprint,
-    key_expires_at = iif(stop_reason IS NOT NULL OR kept, key_expires_at, NULL)
-WHERE id = ?1 AND completed_at IS NULL
-RETURNING state, keep_until, iif(state = 'cancelled' AND NOT kept, idempotency_key, NULL)
-
--- name: withdraw_waiting
--- Cancel a job whose parent failed, if it still waits. ?1 id ?2 now ?3 keep_until ?4 keep_until of kept jobs
-UPDATE job SET state = 'cancelled', lined = 0, completed_at = ?2, keep_until = iif(kept, ?4, ?3),
-    key_expires_at = iif(kept, key_expires_at, NULL)
-WHERE id = ?1 AND state = 'waiting'
-RETURNING state, keep_until, iif(kept, NULL, idempotency_key)

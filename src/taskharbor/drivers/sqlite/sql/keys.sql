@@ -12,10 +12,6 @@ SELECT owner, digest FROM keys WHERE key = ?1 AND (expires_at IS NULL OR expires
 INSERT INTO keys (key, owner, digest, expires_at) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (key) DO UPDATE SET owner = ?2, digest = ?3, expires_at = ?4
 
--- name: key_keep
--- Whether a replayed job still owns its key. ?1 key ?2 owner
-SELECT 1 FROM keys WHERE key = ?1 AND owner = ?2
-
 -- name: key_free
 -- ?1 key ?2 owner
 DELETE FROM keys WHERE key = ?1 AND owner = ?2
@@ -24,10 +20,6 @@ DELETE FROM keys WHERE key = ?1 AND owner = ?2
 -- ?1 id
 UPDATE job SET idempotency_key = NULL WHERE id = ?1
 
--- name: key_free_owner
--- ?1 workflow
-DELETE FROM keys WHERE owner = ?1
-
--- name: key_free_workflow
--- The key of a workflow goes with its last record. ?1 workflow
-DELETE FROM keys WHERE owner = ?1 AND NOT EXISTS (SELECT 1 FROM job WHERE workflow_id = ?1)
+-- name: key_remove
+-- ?1 key
+DELETE FROM keys WHERE key = ?1

@@ -1,64 +1,74 @@
--- What operators do: cancel, dead-letter, delete, replay, reschedule, pause.
+-- What operators and upkeep do: the reads and writes of steps of the core (decision 19), and pause.
 
--- name: cancel_request
--- Ask the holder to stop; a cancel overrides a requested dead letter (T3). ?1 id ?2 now
-UPDATE job SET lined = 0, stop_requested_at = ?2, stop_reason = NULL, stop_fingerprint = NULL, stop_keep_until = NULL
-WHERE id = ?1 AND state = 'inflight' AND (stop_requested_at IS NULL OR stop_reason IS NOT NULL)
+-- name: step_jobs
+-- ?1 ids
+SELECT id, type, due_at, state, lease_expires_at, run_at, expires_at, completed_at, keep_until, key_expires_at,
+    stop_requested_at, stop_keep_until, idempotency_key, stop_reason, stop_fingerprint, dlq_reason, fingerprint,
+    original_id, workflow_id, attempts, crashes, unknown_put_backs, unmet, replays, priority, kept
+FROM job WHERE id IN (SELECT value FROM json_each(?1))
 
--- name: dead_letter
--- Dead-letter a job in line by hand (Q4). ?1 id ?2 now ?3 reason ?4 fingerprint ?5 keep_until ?6 keep_until of kept
--- jobs
-UPDATE job SET state = 'dlq', lined = 0, dlq_reason = ?3, fingerprint = ?4, completed_at = ?2,
-    keep_until = iif(kept, ?6, ?5)
-WHERE id = ?1 AND (state = 'ready' OR state = 'waiting')
-RETURNING keep_until
+-- name: step_above
+-- ?1 ids
+SELECT child, position, parent, policy, satisfied FROM edge WHERE child IN (SELECT value FROM json_each(?1))
 
--- name: dead_letter_request
--- Ask the holder to stop; the first request counts (T3, Q4). ?1 id ?2 now ?3 reason ?4 fingerprint ?5 keep_until
-UPDATE job SET lined = 0, stop_requested_at = ?2, stop_reason = ?3, stop_fingerprint = ?4, stop_keep_until = ?5
-WHERE id = ?1 AND state = 'inflight' AND stop_requested_at IS NULL
+-- name: step_below
+-- ?1 ids
+SELECT child, position, parent, policy, satisfied FROM edge WHERE parent IN (SELECT value FROM json_each(?1))
 
--- name: delete_needed
--- Whether a dependant is not done; a dead one may be replayed, and reads the results again (K3). ?1 id
-SELECT EXISTS (
-    SELECT 1 FROM edge JOIN job ON job.id = edge.child WHERE edge.parent = ?1 AND (edge.satisfied = 0 OR job.state <> 'done')
-)
+-- name: step_keys
+-- ?1 keys
+SELECT key, owner, digest, expires_at FROM keys WHERE key IN (SELECT value FROM json_each(?1))
 
--- name: delete
--- ?1 id
-DELETE FROM job WHERE id = ?1 RETURNING id, idempotency_key, workflow_id
+-- name: step_owned
+-- ?1 workflows
+SELECT key, owner, digest, expires_at FROM keys WHERE owner IN (SELECT value FROM json_each(?1))
 
--- name: delete_edges
+-- name: step_unfinished
+-- The number of unfinished jobs of each owner of a key, a job or a workflow. ?1 owners
+SELECT value, (SELECT count(*) FROM job WHERE id = value AND completed_at IS NULL)
+    + (SELECT count(*) FROM job WHERE workflow_id = value AND keep_until IS NULL)
+FROM json_each(?1)
+
+-- name: step_payloads
+-- ?1 ids
+SELECT id, payload FROM job WHERE id IN (SELECT value FROM json_each(?1))
+
+-- name: step_kept
+-- ?1 workflow
+SELECT iif(count(*) = count(keep_until), max(keep_until), NULL) FROM job WHERE workflow_id = ?1
+
+-- name: step_members
+-- The last members first: dependants before their parents. ?1 workflow ?2 limit
+SELECT id FROM job WHERE workflow_id = ?1 ORDER BY seq DESC LIMIT ?2
+
+-- name: step_put
+-- Write a job. Only a job in line has a position there, and a replay forgets the progress. ?1 due_at ?2 run_at
+-- ?3 expires_at ?4 completed_at ?5 to ?21 further columns, in this order ?22 payload, if it is a new one ?23 id
+UPDATE job SET due_at = ?1, run_at = ?2, expires_at = ?3, completed_at = ?4, keep_until = ?5, key_expires_at = ?6,
+    stop_requested_at = ?7, stop_keep_until = ?8, state = ?9, idempotency_key = ?10, stop_reason = ?11,
+    stop_fingerprint = ?12, dlq_reason = ?13, fingerprint = ?14, original_id = ?15, attempts = ?16, crashes = ?17,
+    unknown_put_backs = ?18, unmet = ?19, replays = ?20, priority = ?21, payload = coalesce(?22, payload),
+    place = iif(?9 = 'ready', ?1, place),
+    lined = CASE ?9 WHEN 'ready' THEN 1 WHEN 'inflight' THEN iif(?7 IS NULL, lined, 0) ELSE 0 END,
+    token = iif(?9 = 'inflight', token, NULL), lease_expires_at = iif(?9 = 'inflight', lease_expires_at, NULL),
+    progress = iif(?4 IS NULL AND completed_at IS NOT NULL, NULL, progress)
+WHERE id = ?23
+
+-- name: step_edge
+-- ?1 child ?2 position ?3 satisfied
+UPDATE edge SET satisfied = ?3 WHERE child = ?1 AND position = ?2
+
+-- name: step_remove
+-- ?1 ids
+DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1))
+
+-- name: step_remove_edges
 -- ?1 ids
 DELETE FROM edge WHERE child IN (SELECT value FROM json_each(?1)) OR parent IN (SELECT value FROM json_each(?1))
 
--- name: replay
--- ?1 id ?2 payload ?3 key ?4 key_expires_at ?5 run_at ?6 due_at
-UPDATE job SET state = iif(unmet > 0, 'waiting', 'ready'), lined = (unmet = 0), payload = coalesce(?2, payload),
-    idempotency_key = ?3, key_expires_at = ?4, run_at = ?5, due_at = ?6, place = ?6, expires_at = NULL,
-    attempts = 0, crashes = 0, unknown_put_backs = 0, progress = NULL, stop_requested_at = NULL, stop_reason = NULL,
-    stop_fingerprint = NULL, stop_keep_until = NULL, completed_at = NULL, result = NULL,
-    dlq_reason = NULL, fingerprint = NULL, keep_until = NULL,
-    original_id = coalesce(original_id, id), replays = replays + 1
-WHERE id = ?1
-
--- name: replay_reopen
--- Replayed jobs wait again for parents whose failure they had collected and that run again. ?1 ids
-UPDATE edge SET satisfied = 0
-WHERE child IN (SELECT value FROM json_each(?1)) AND satisfied = 1
-    AND parent IN (SELECT job.id FROM job WHERE job.id = edge.parent AND job.completed_at IS NULL)
-RETURNING child
-
--- name: replay_wait
--- ?1 id ?2 how many more
-UPDATE job SET unmet = unmet + ?2, state = 'waiting', lined = 0 WHERE id = ?1
-
--- name: reschedule
--- ?1 id ?2 run_at ?3 priority
-UPDATE job SET run_at = coalesce(?2, run_at), due_at = coalesce(?2, due_at), place = coalesce(?2, place),
-    priority = coalesce(?3, priority)
-WHERE id = ?1 AND state = 'ready'
-RETURNING 1
+-- name: step_keep
+-- ?1 workflow ?2 until
+UPDATE job SET keep_until = ?2 WHERE workflow_id = ?1 AND keep_until < ?2
 
 -- name: pause
 -- ?1 queue

@@ -17,31 +17,16 @@ ORDER BY expires_at, id LIMIT ?2
 -- The next jobs, behind a position, that were kept long enough and that no dependant needs which is not done; a dead
 -- one may be replayed, and reads the results again (K3, X8). A workflow goes as a whole with the first of its jobs
 -- that is found. ?1 now ?2 ?3 the position, by time and number ?4 limit
-SELECT seq, workflow_id, keep_until FROM job AS old
+SELECT id, workflow_id, keep_until, seq FROM job AS old
 WHERE keep_until IS NOT NULL AND keep_until <= ?1 AND (keep_until, seq) > (?2, ?3)
     AND NOT EXISTS (
         SELECT 1 FROM edge JOIN job AS child ON child.id = edge.child
         WHERE edge.parent = old.id AND (edge.satisfied = 0 OR child.state <> 'done'))
 ORDER BY keep_until, seq LIMIT ?4
 
--- name: prune_kept
--- Until when a workflow is kept: as long as the last of its records and its key, if that expires; while one has not
--- ended, until the next look (X8, I3). ?1 workflow ?2 the next look
-SELECT CASE WHEN EXISTS (SELECT 1 FROM job WHERE workflow_id = ?1 AND keep_until IS NULL) THEN ?2 ELSE max(
-    (SELECT max(keep_until) FROM job WHERE workflow_id = ?1),
-    coalesce((SELECT max(expires_at) FROM keys WHERE owner = ?1), 0)) END
-
--- name: prune_keep
--- ?1 workflow ?2 until
-UPDATE job SET keep_until = ?2 WHERE workflow_id = ?1 AND keep_until < ?2
-
--- name: prune_members
--- The last members first: dependants before their parents. ?1 workflow ?2 limit
-SELECT seq FROM job WHERE workflow_id = ?1 ORDER BY seq DESC LIMIT ?2
-
 -- name: prune_delete
 -- ?1 numbers
-DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING id, idempotency_key, workflow_id
+DELETE FROM job WHERE seq IN (SELECT value FROM json_each(?1)) RETURNING id, idempotency_key
 
 -- name: damage
 -- Jobs as bytes and numbers, the newest first, so that damaged ones can be read. ?1 up to this seq ?2 limit
@@ -66,4 +51,3 @@ UPDATE job SET state = 'dlq', lined = 0, unmet = 0, dlq_reason = ?5, last_error 
     headers = ?15, tags = ?16, failures = ?17, progress = ?18, created_at = ?19, due_at = ?20, run_at = ?21,
     expires_at = ?22, key_expires_at = ?23, claimed_at = ?24, started_at = ?25, stop_requested_at = ?26
 WHERE seq = ?1
-RETURNING keep_until

@@ -1,13 +1,12 @@
-"""Registration of tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`.
-
-Internal: used through `Harbor`.
-"""
+"""Registration of tasks and recurring tasks: `@harbor.task(…)` and `@harbor.recurring(…)`. Internal: see `Harbor`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+
+from msgspec import Struct
 
 from taskharbor.client.client import Client
 from taskharbor.client.naming import check_function, name_of
@@ -45,8 +44,8 @@ class Registration:
     ) -> Any:
         """The task of a function, or the decorator that makes one."""
         for unknown in sorted(options.keys() - TASK_OPTIONS):
-            said = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
-            raise ConfigError(f"@harbor.task: {said} (others belong to one job: task.using(…))")
+            message = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
+            raise ConfigError(f"@harbor.task: {message} (others belong to one job: task.using(…))")
         registrar = Registrar(self, name, retry_policy(retry), checked(options))
         return registrar if function is None else registrar(function)
 
@@ -92,14 +91,13 @@ class Registration:
         return tasks[name]
 
 
-class Registrar:
-    """Makes a function a task."""
+class Registrar(Struct, frozen=True, eq=False):
+    """The decorator that registers a function as a task."""
 
-    def __init__(self, registration: Registration, name: str | None, retry: Retry | None, options: JobOptions) -> None:
-        self._registration = registration
-        self._name = name
-        self._retry = retry
-        self._options = options
+    _registration: Registration
+    _name: str | None
+    _retry: Retry | None
+    _options: JobOptions
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
@@ -108,29 +106,18 @@ class Registrar:
     @overload
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Register the function."""
         return self._registration.register(function, self._name, self._retry, self._options)
 
 
-class Recurrer:
-    """Makes a function or a task recurring; it must need no arguments beyond those given."""
+class Recurrer(Struct, frozen=True, eq=False):
+    """The decorator that makes a function or a task recurring; it must need no arguments beyond those given."""
 
-    def __init__(
-        self,
-        registration: Registration,
-        name: str | None,
-        retry: Retry | None,
-        options: JobOptions,
-        arguments: Mapping[str, Any],
-        when: Recurrence,
-    ) -> None:
-        self._registration = registration
-        self._declared = registration.application.recurring
-        self._name = name
-        self._retry = retry
-        self._options = options
-        self._arguments = arguments
-        self._when = when
+    _registration: Registration
+    _name: str | None
+    _retry: Retry | None
+    _options: JobOptions
+    _arguments: Mapping[str, Any]
+    _when: Recurrence
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
@@ -145,20 +132,22 @@ class Recurrer:
     @overload
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """Declare the recurring task."""
         from taskharbor.client.declaration import Declared, check_call
 
-        task = _known(function)
+        task = cast(AnyTask, function) if isinstance(function, Task | AsyncTask) else None
         if task is not None:
             self._check_known(task)
         else:
             check_function("@harbor.recurring", function)
         check_call(function if task is None else task.registered.handler, self._arguments)
         name = self._name if self._name is not None else (name_of(function) if task is None else task.name)
-        self._check_name(name)
+        check_name("a recurring task's name", name)
+        declared = self._registration.application.recurring
+        if name in declared:
+            raise ScheduleExists(f"a recurring task named {name!r} is declared already: give one of them another name=")
         task = task or self._registration.register(function, None, self._retry, self._options)
         options = checked({**task.options, **self._options})
-        self._declared[name] = Declared(name, task.registered, options, self._arguments, self._when)
+        declared[name] = Declared(name, task.registered, options, self._arguments, self._when)
         return task
 
     def _check_known(self, task: AnyTask) -> None:
@@ -169,12 +158,3 @@ class Recurrer:
         if self._registration.application.tasks.get(task.name) is not task.registered:
             raise ConfigError(f"{task.name} is a task of another harbor: declare it recurring there")
         check_options(task.options)
-
-    def _check_name(self, name: str) -> None:
-        check_name("a recurring task's name", name)
-        if name in self._declared:
-            raise ScheduleExists(f"a recurring task named {name!r} is declared already: give one of them another name=")
-
-
-def _known(function: Callable[..., Any]) -> AnyTask | None:
-    return cast(AnyTask, function) if isinstance(function, Task | AsyncTask) else None

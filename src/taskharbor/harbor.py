@@ -1,4 +1,4 @@
-"""The harbor: where tasks are registered and jobs come in. The one object that an application makes."""
+"""The harbor: registers tasks, enqueues jobs, starts workers. The one object that an application makes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Harbor:
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
-    `clock` and `chance` are for tests that run on given time and from a seed.
+    `clock` and `chance` (a `Random`) are for tests.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Harbor:
 
     @property
     def client(self) -> Client:
-        """The way to the store, for what stands beside tasks and jobs, such as a TaskManager."""
+        """The client, for internal use."""
         return self._client
 
     @property
@@ -176,11 +176,10 @@ class Harbor:
         retry: Retry | Callable[[int], float] | None = None,
         **given: Unpack[RecurringOptions],
     ) -> Recurrer:
-        """Run a function again and again: `cron="0 3 * * *"` in the time zone `tz`, or `every` so often (N2).
+        """Run a function repeatedly: `cron="0 3 * * *"` in the time zone `tz`, or `every` so many seconds (N2).
 
-        It becomes a task as by `@harbor.task`, unless it is one already. `name` is that of the recurring task alone,
-        for a task that has several; `arguments` are what it is called with.
-        Workers write this down when they start, the last one to start wins, and every worker sees to it (N5).
+        It becomes a task as by `@harbor.task`, unless it is one already. `name` is the name of the recurring task, if a
+        task has several; `arguments` are those of its calls. Workers store the declaration when they start (N5).
         """
         if function is not None:
             raise ConfigError(
@@ -206,7 +205,7 @@ class Harbor:
     def on_dead(self, function: H) -> H:
         """Call this function with the record of each job that a worker of this harbor dead-letters.
 
-        Best effort, in the background, for at most 30 s. Whatever it raises is logged and changes nothing.
+        Best effort, in the background, for at most 30 s. Exceptions are logged.
         """
         if not returns_its_result(function):
             raise ConfigError(f"@harbor.on_dead takes a def or an async def of the dead job's record, not {function!r}")
@@ -216,7 +215,7 @@ class Harbor:
     # enqueueing
 
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
-        """Store many steps at once: all of them or none."""
+        """Store many steps: all of them or none."""
         given = listed(steps)
         return await self._client.submit(CallGroup(self._client, *given)) if given else []
 
@@ -230,7 +229,7 @@ class Harbor:
     async def aenqueue(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Job[Any]:
-        """Store a job by the name of its task, for programs that do not have its code; with the code, it is checked.
+        """Store a job by the name of its task, for programs without its code; with the code, the arguments are checked.
 
         `arguments` are by the names of the parameters. The options are those of `task.using(…)`.
         """
@@ -273,8 +272,8 @@ class Harbor:
     ) -> Managed[RunningWorker]:
         """A worker beside your own code (`with` or `async with`): works inside the block, stops gracefully at its end.
 
-        The block begins when the store is there and knows the recurring tasks: one that is away is waited for, and the
-        log says so. By `async with` it works on the running event loop, by `with` in a thread with a loop of its own.
+        The block begins when the store is open and has the recurring tasks; while the store is away, it waits and logs
+        that. With `async with` the worker uses the running event loop, with `with` a thread that has its own.
         """
         return self._launcher.worker(queues, concurrency=concurrency, lease=lease, grace=grace, threads=threads)
 
@@ -289,8 +288,8 @@ class Harbor:
     ) -> None:
         """Work until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once (X6).
 
-        `release_abandoned` gives back the jobs of handlers that ignore their cancellation too: only for a process that
-        ends right after, by `os._exit` (`asyncio.run` waits for them), or the job would run here and elsewhere.
+        `release_abandoned` also gives back the jobs of handlers that ignore their cancellation. Only for a process
+        that then ends by `os._exit` (`asyncio.run` waits for them), or the job would run here and elsewhere.
         """
         await self._launcher.run(queues, release_abandoned, concurrency=concurrency, lease=lease, grace=grace)
 
@@ -305,9 +304,8 @@ class Harbor:
     ) -> None:
         """The blocking twin of `arun_worker`, on a loop of its own in the calling thread.
 
-        Signals reach the main thread only: elsewhere nothing stops it. There, use `with harbor.worker():`. An async
-        handler that ignores its cancellation is not waited for and does not run on; a `def` one runs on in its thread,
-        which does not keep the process alive.
+        Signals reach the main thread only: in other threads, use `with harbor.worker():`. An async handler that ignores
+        its cancellation does not run on; a `def` one does, in a thread that does not keep the process alive.
         """
         given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
         run_here("arun_worker", lambda: self._launcher.run(queues, release_abandoned, **given))
@@ -323,8 +321,7 @@ class Harbor:
     ) -> int:
         """Run everything that is due, and what that makes due, then return the number of runs. For tests.
 
-        `raise_failures` raises what a handler raised, once all of it has run: the first one, and its notes name the
-        job and the others.
+        `raise_failures` raises the first exception of a handler after all runs; its notes name the job and the others.
         """
         return await self._launcher.drain(queues, raise_failures, concurrency=concurrency, lease=lease, threads=threads)
 
@@ -344,16 +341,16 @@ class Harbor:
     # opening and closing
 
     async def amigrate(self, *, dry: bool = False, tell: Callable[[str], object] = lambda _: None) -> Migration | None:
-        """Bring the store's schema up to date and say what was done, or (`dry`) what there is to do.
+        """Bring the store's schema up to date and return what was done, or (`dry`) what there is to do.
 
-        None for stores that see to it themselves: SQLite does so whenever a file is opened. `tell` hears of every step.
+        None for stores that need no call: SQLite migrates when a file is opened. `tell` is called with each step.
         """
         return None if self._driver is not None else await drivers.migrate(self.url, dry=dry, tell=tell)
 
     migrate = blocking(amigrate)
 
     async def adriver(self) -> Driver:
-        """The open store itself, for tools that look below tasks and jobs."""
+        """The open driver, for tools that work below tasks and jobs."""
         return await self._session.driver()
 
     driver = blocking(adriver)
@@ -372,8 +369,8 @@ class Harbor:
     ) -> Managed[Harbor]:
         """Use another store until the end of the block (`with` or `async with`): for tests.
 
-        The harbor's own store is not touched. `store` is a driver or a URL. It stands in for all tasks and threads of
-        this process, or with `everywhere=False` for this task or thread and what it starts with its context.
+        `store` is a driver or a URL. The block applies to all tasks and threads of this process, or with
+        `everywhere=False` to this task or thread and what it starts with its context.
         """
         if isinstance(store, str):
             drivers.parse(store)
@@ -381,11 +378,11 @@ class Harbor:
         return stand_in(self._client, make, self, everywhere=everywhere)
 
     async def aclose(self) -> None:
-        """Let go of the store; the next use connects again."""
+        """Close the store; the next use connects again."""
         await self._session.close()
 
     def close(self) -> None:
-        """The blocking twin of `aclose`; it lets go of the thread behind blocking calls as well."""
+        """The blocking twin of `aclose`; it ends the thread of blocking calls as well."""
         self.portal.call("aclose", self.aclose)
         self.portal.close()
 

@@ -84,7 +84,7 @@ def test_a_worker_of_another_process_counts(there: bool, waits: bool, tmp_path: 
             if there:
                 worker: Any = await session.driver()
                 await worker.beat(record())
-            return await jobs._attendance.is_anybody_there(session)
+            return await jobs._attendance.has_worker(session)
 
         assert session.portal.run(test) is waits
 

@@ -68,7 +68,7 @@ async def test_a_failure_after_a_put_back_whose_job_another_worker_has(caplog: p
     @world.harbor.task
     async def work() -> None:
         record, now = current().record, world.clock()
-        back = decide(record, Interrupted(), Retry(), Retention(), now, world.harbor.client.session.chance)
+        back = decide(record, Interrupted(), Retry(), Retention(), now, world.harbor.client.session.rng)
         assert await world.memory.settle([back], now) == ["ok"]
         assert await world.memory.reserve(["default"], now, timedelta(minutes=1), 1, "another")
         raise Unrecoverable("no")

@@ -138,7 +138,7 @@ async def test_an_idle_worker_asks_seldom_even_after_hours() -> None:
     async def work() -> None: ...
 
     async with world.worker(concurrency=1) as worker:
-        worker._upkeep._session.chance.seed(3)
+        worker._upkeep._session.rng.seed(3)
         for _ in range(1100):  # as many empty rounds as an hour and a half of idling has
             await world.memory.pause("default", False)
             await asyncio.sleep(0.001)

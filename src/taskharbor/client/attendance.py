@@ -1,4 +1,4 @@
-"""Whether anybody works, for waits in tests that would otherwise never end."""
+"""Notices in tests that no worker runs, so that a wait for a result fails instead of lasting for ever."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskharbor.driver import Driver, Registry, offered
 from taskharbor.errors import NobodyWorks
 
 
-class Store(Protocol):
+class OpenStore(Protocol):
     """An open store and its time, as a session has them."""
 
     async def driver(self) -> Driver: ...
@@ -35,7 +35,7 @@ class Attendance:
 
     @contextmanager
     def working(self) -> Generator[None]:
-        """Somebody works inside the block."""
+        """A worker runs inside the block."""
         with self._lock:
             self._working += 1
         try:
@@ -44,7 +44,7 @@ class Attendance:
             with self._lock:
                 self._working -= 1
 
-    async def is_anybody_there(self, store: Store) -> bool:
+    async def has_worker(self, store: OpenStore) -> bool:
         """Whether a worker runs here, or reports from another process."""
         if self._working or not self.elsewhere:
             return self._working > 0
@@ -52,10 +52,10 @@ class Attendance:
         return registry is not None and bool(await registry.workers(store.now() - ALIVE))
 
 
-class Watch:
-    """One wait without a timeout."""
+class WorkerWatch:
+    """Checks during a wait without a timeout that a worker runs."""
 
-    def __init__(self, attendance: Attendance, store: Store) -> None:
+    def __init__(self, attendance: Attendance, store: OpenStore) -> None:
         self._attendance = attendance
         self._store = store
         self._loop = asyncio.get_running_loop()
@@ -63,13 +63,13 @@ class Watch:
 
     @property
     def longest(self) -> float:
-        """How long to wait between two looks."""
+        """The longest wait between two looks."""
         return max(self._attendance.patience, 0.01)
 
     async def look(self, what: str) -> None:
-        """`NobodyWorks` if nobody has for some time."""
+        """`NobodyWorks` if there was no worker for some time."""
         now = self._loop.time()
-        if await self._attendance.is_anybody_there(self._store):
+        if await self._attendance.has_worker(self._store):
             self._last_seen = now
         elif now - self._last_seen >= self._attendance.patience:
             raise NobodyWorks(

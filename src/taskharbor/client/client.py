@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from taskharbor.client.attendance import Watch
+from taskharbor.client.attendance import WorkerWatch
 from taskharbor.client.batching import no_answer
 from taskharbor.client.liveness import missing_worker
 from taskharbor.client.portal import Portal
@@ -260,10 +260,10 @@ class Client:
             self._warned[job.queue] = time
             logger.warning("result.waiting: job %s (%s) has no result yet: %s", job.id, job.type, missing)
 
-    def watch(self) -> Watch | None:
+    def watch(self) -> WorkerWatch | None:
         """For a wait without a timeout in a test: notices that no worker runs; None outside of tests."""
         attendance = self.session.attendance
-        return None if attendance is None else Watch(attendance, self.session)
+        return None if attendance is None else WorkerWatch(attendance, self.session)
 
     async def _end_hint(self, id: str, left: float, pause: float) -> None:
         wait = max(0.0, min(left, LONGEST_WAIT))

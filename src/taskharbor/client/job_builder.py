@@ -28,7 +28,7 @@ class JobBuilder:
 
     def __init__(self, session: Session, now: datetime | None = None) -> None:
         self.now = now or session.now()
-        self.new_id = Ids(int(self.now.timestamp() * 1000), session.chance.getrandbits)
+        self.new_id = Ids(int(self.now.timestamp() * 1000), session.rng.getrandbits)
         self._settings = session.settings
         self._limit = session.payload_limit  # also the engine's own, which is known once it is open
         self._lineage = lineage()

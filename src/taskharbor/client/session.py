@@ -27,11 +27,11 @@ class Session:
         connect: Callable[[], Awaitable[Driver]],
         settings: Settings,
         clock: Clock | None,
-        chance: Random,
+        rng: Random,
         shown: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.settings = settings
-        self.chance = chance
+        self.rng = rng
         self.portal = Portal()
         self.attendance: Attendance | None = None
         self.batcher = Batcher(self.driver, self.now, settings.store_timeout)

@@ -1,9 +1,6 @@
-"""Tasks that agents claim by id: submit, claim, heartbeat, complete, fail, retry (M1-M4).
+"""Tasks that agents claim by id: submit, claim, heartbeat, complete, fail, retry (M1-M4). The modules are internal.
 
-A task is a job in a queue that no worker is served from. Whoever claims it holds a lease on it, and only the manager
-that claimed it can complete it or fail it.
-
-Import from here: the modules are internal.
+A task is a job in a reserved queue that workers do not serve. A claim is a lease on it.
 """
 
 from taskharbor.errors import (

@@ -1,4 +1,4 @@
-"""The gate of a manager: it counts the calls under way, so that closing waits for them, and refuses later ones."""
+"""The call gate: counts the calls under way, so that closing a manager waits for them, and refuses later ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import Portal
 from taskharbor.errors import DriverClosed, StoreClosed
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 class CallGate:
-    """For any number of threads and event loops."""
+    """Counts calls, from any number of threads and event loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,12 +27,12 @@ class CallGate:
         after_fork(self, CallGate._renew)
 
     def _renew(self) -> None:
-        """A forked child does not finish the calls of its parent."""
+        """Reset the lock that a parent thread may have held; the calls are the parent's."""
         self._lock, self._inside = threading.Lock(), 0
 
     @contextmanager
     def entered(self) -> Generator[None]:
-        """One call, which is `StoreClosed` after `close`; also one that takes so long that the store is gone."""
+        """Count a call; `StoreClosed` after `close`, also for a call that outlasts the store."""
         with self._lock:
             self._check_open()
             self._inside += 1
@@ -56,18 +58,17 @@ class CallGate:
             if self._emptied is not None:
                 return None
             emptied = self._emptied = Future[None]()
-            emptied.set_running_or_notify_cancel()  # who stops waiting cancels nothing
+            emptied.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it
             if not self._inside:
                 emptied.set_result(None)
             return emptied
 
 
-class GatedPortal:
-    """A portal behind a gate: a blocking call is under way until it has its answer."""
+class GatedPortal(Struct, frozen=True, eq=False):
+    """A portal that counts its blocking calls."""
 
-    def __init__(self, gate: CallGate, portal: Portal) -> None:
-        self._gate = gate
-        self._portal = portal
+    _gate: CallGate
+    _portal: Portal
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `Portal.call`."""

@@ -1,9 +1,10 @@
-"""What callers may pass in; everything else is refused before anything is written (M3, X5)."""
+"""Checks of what callers pass in, before anything is written (M3, X5)."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import NamedTuple
+from types import UnionType
+from typing import NamedTuple, TypeVar
 
 from taskharbor.client.options import MOST
 from taskharbor.core.job import Progress
@@ -15,34 +16,22 @@ from taskharbor.manager.task import TaskStatus
 from taskharbor.worker.context import NOTE_LIMIT
 from taskharbor.worker.worker_options import LONGEST_LEASE, SHORTEST_LEASE
 
+T = TypeVar("T")
+
 
 class Caller(NamedTuple):
-    """The task that a call is about, and who calls: a worker id, and the token of its claim if one was passed."""
+    """The task that a call is about, and the caller: a worker id, and the token of its claim if one was passed."""
 
     id: str
     worker: str
     token: str | None
 
 
-def checked_payload(payload: object) -> bytes:
-    """A task's payload."""
-    if not isinstance(payload, bytes):
-        raise InvalidTask(f"payload must be bytes, b'' if there is nothing to say, not {type(payload).__name__}")
-    return payload
-
-
-def checked_result(result: object) -> bytes | None:
-    """A task's result."""
-    if result is not None and not isinstance(result, bytes):
-        raise InvalidTask(f"result must be bytes or None, not {type(result).__name__}: encode it first")
-    return result
-
-
-def checked_error(error: object) -> str | BaseException:
-    """What went wrong."""
-    if not isinstance(error, str | BaseException):
-        raise InvalidTask(f"error must be text or an exception, not {type(error).__name__}")
-    return error
+def typed(value: T, kinds: type | UnionType, rule: str, fix: str = "") -> T:
+    """The value; `InvalidTask` with the rule if it is of another type."""
+    if not isinstance(value, kinds):
+        raise InvalidTask(f"{rule}, not {type(value).__name__}{fix}")
+    return value
 
 
 def checked_attempts(given: object) -> int | None:
@@ -53,7 +42,7 @@ def checked_attempts(given: object) -> int | None:
 
 
 def stored_key(key: object) -> str:
-    """An idempotency key as it is stored, where no ordinary job's can meet it."""
+    """An idempotency key as it is stored, with a prefix that no ordinary job's key has."""
     try:
         return KEY_PREFIX + check_name("idempotency_key", key, KEY_LIMIT)
     except InvalidJob as error:
@@ -61,35 +50,31 @@ def stored_key(key: object) -> str:
 
 
 def checked_id(task_id: object) -> str:
-    """The id of a task; `TaskNotFound` for a text that is none."""
-    if not isinstance(task_id, str):
-        raise InvalidTask(f"a task's id is text, as submit() returned it, not {type(task_id).__name__}")
+    """The id of a task; `TaskNotFound` for a text that cannot be one."""
+    text = typed(task_id, str, "a task's id is text, as submit() returned it")
     try:
-        return check_name("a task's id", task_id)
+        return check_name("a task's id", text)
     except InvalidJob as error:
         raise TaskNotFound(f"there is no such task: {error}") from None
 
 
 def checked_worker(worker_id: object) -> str:
-    """Who claims: a name that no two agents share."""
+    """The worker id of an agent."""
     try:
         return check_name("worker_id", worker_id)
     except InvalidJob as error:
         raise InvalidWorkerID(f"{error}; give every agent a name of its own") from None
 
 
-def checked_caller(task_id: object, worker_id: object, token: object) -> Caller:
-    """The caller. Any text may be a token; the error does not repeat what is not."""
+def checked_caller(task_id: object, worker_id: object, token: str | None) -> Caller:
+    """The caller. An error does not show the token."""
     id, worker = checked_id(task_id), checked_worker(worker_id)
-    if token is not None and not isinstance(token, str):
-        raise InvalidTask(f"token must be the claim_token of claim(), or None, not {type(token).__name__}")
-    return Caller(id, worker, token)
+    return Caller(id, worker, typed(token, str | None, "token must be the claim_token of claim(), or None"))
 
 
-def checked_progress(fraction: object, note: object, before: Progress | None) -> Progress | None:
-    """What a heartbeat has to tell; a note alone leaves the fraction where it was."""
-    if not isinstance(note, str):
-        raise InvalidTask(f"note must be text, not {type(note).__name__}")
+def checked_progress(fraction: object, note: str, before: Progress | None) -> Progress | None:
+    """The progress that a heartbeat reports; a note alone keeps the fraction of before."""
+    typed(note, str, "note must be text")
     if fraction is None:
         return Progress(before.fraction if before else 0.0, bounded(note, NOTE_LIMIT)) if note else None
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:

@@ -1,4 +1,4 @@
-"""Claims: how they are made, and kept, whatever becomes of the call that makes them (M4)."""
+"""The claimer: makes and renews claims, also if the call that makes one is cancelled (M4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskharbor.core import evolve
 from taskharbor.core.decide import token_of
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Extended
-from taskharbor.errors import TaskAlreadyClaimed
+from taskharbor.errors import TaskAlreadyClaimed, WrongWorker
 from taskharbor.manager import checks, rules
 from taskharbor.manager.checks import Caller
 from taskharbor.manager.claims import Claims
@@ -35,7 +35,7 @@ class Claimer:
         self._going_on: set[asyncio.Task[Any]] = set()
 
     async def claim(self, store: TaskStore, who: Caller) -> Task:
-        """A pending task under a lease, or this worker's own claim renewed."""
+        """Claim a pending task, or renew this worker's claim."""
         id, worker = who.id, who.worker
         tries = 0
         while tries < TRIES:
@@ -43,8 +43,9 @@ class Claimer:
             if held is not None and (job := await self.renewed(store, held)) is not None:
                 return claimed_task(job, store.now)
             job = await store.find(id)
-            coming = self.claims.is_claiming(id, worker)  # asked first: what is claimed is held before it ends
-            if is_held(job, store.now) and rules.is_holder(job, worker) and (coming or self.claims.has(job)):
+            coming = self.claims.is_claiming(id, worker)  # asked first: a claim is held before it ends
+            is_own = job.lease is not None and job.lease.worker == worker
+            if is_own and is_held(job, store.now) and (coming or self.claims.has(job)):
                 tries += not coming  # another call of the same worker: once it has the token, so has this one
             else:
                 _check_claimable(job, who, store.now)
@@ -55,16 +56,17 @@ class Claimer:
         raise TaskAlreadyClaimed(f"others are claiming task {id} at this moment: take another one, or try again")
 
     async def resume(self, store: TaskStore, who: Caller) -> Task:
-        """The claim of the caller's token, renewed and from now on this manager's; never a new claim."""
+        """Renew the claim of the caller's token, and take it over. Never makes a new claim."""
         claim = await self.claim_of(store, who)
         if claim is not None and (job := await self.renewed(store, claim)) is not None:
             self.claims.take(job, store.now)
             return claimed_task(job, store.now)
-        raise rules.not_resumed(await store.find(who.id), who, store.now)
+        job = await store.find(who.id)
+        refused = rules.refusal(job, who, store.now)
+        raise rules.taken(job, who) if isinstance(refused, WrongWorker) else refused
 
     async def claim_of(self, store: TaskStore, who: Caller) -> JobRecord | None:
-        """The claim that the caller acts for, whether it has expired or not. A token that is passed decides alone;
-        without one, it is this manager's own claim."""
+        """The claim of the caller's token, or without one this manager's own claim; it may have expired."""
         held = self.claims.of(who.id, who.worker)
         if who.token is None or (held is not None and token_of(held) == who.token):
             return held
@@ -74,7 +76,7 @@ class Claimer:
     async def renewed(
         self, store: TaskStore, claim: JobRecord, fraction: float | None = None, note: str = ""
     ) -> JobRecord | None:
-        """The task with a new expiry of this claim, as it is stored; None if the claim is over."""
+        """Renew this claim and return the task as it is stored; None if the claim is over."""
         if not await self._extend(store, claim, fraction, note):
             return None
         job = await store.find(claim.id)
@@ -102,7 +104,7 @@ class Claimer:
         return claimed_task(job, store.now)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this even if the caller is cancelled: a claim whose token nobody knows would be in everybody's way."""
+        """Do this even if the caller is cancelled: a claim whose token is lost would block the task."""
         going_on = asyncio.ensure_future(work)
         self._going_on.add(going_on)
         going_on.add_done_callback(self._ended)
@@ -112,7 +114,7 @@ class Claimer:
     def _ended(self, work: asyncio.Task[Any]) -> None:
         self._going_on.discard(work)
         if not work.cancelled():
-            work.exception()  # if nobody waits for it any more, nobody has to hear of it
+            work.exception()  # retrieved: the caller may be gone
 
 
 def _check_claimable(job: JobRecord, who: Caller, now: datetime) -> None:

@@ -1,7 +1,6 @@
-"""What one manager has claimed: the jobs with their tokens, by which it is known to the store.
+"""The claims of one manager: the jobs with their tokens, without payloads.
 
-Bounded by what it holds: a claim is forgotten once it is settled, and some time after it ran out. Not at once, because
-its last settle may have been written although nobody heard of it (D8). Payloads are left in the store.
+A claim is forgotten when it is settled, or an hour after it has expired: its last settle may be repeated (D8).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FEW = 1000
 
 
 class Claims:
-    """Claimed jobs by id; for any number of threads."""
+    """Claimed jobs by id, for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +31,7 @@ class Claims:
         after_fork(self, Claims._renew)
 
     def _renew(self) -> None:
-        """A forked child has claimed nothing."""
+        """Reset the lock that a parent thread may have held; the claims are the parent's."""
         self._lock, self._jobs, self._claiming = threading.Lock(), {}, Counter()
 
     def __len__(self) -> int:
@@ -40,7 +39,7 @@ class Claims:
 
     @contextmanager
     def claiming(self, id: str, worker: str) -> Generator[None]:
-        """While a claim is made: the store may know of it before this manager does."""
+        """Inside the block a claim is made: the store may have it before this manager does."""
         with self._lock:
             self._claiming[id, worker] += 1
         try:
@@ -64,12 +63,12 @@ class Claims:
                 self._look_at = max(FEW, 2 * len(self._jobs))
 
     def of(self, id: str, worker: str) -> JobRecord | None:
-        """The claim of this worker, whether it has run out or not; without its payload."""
+        """The claim of this worker, also if it has expired."""
         job = self._jobs.get(id)
         return job if job is not None and job.lease is not None and job.lease.worker == worker else None
 
     def has(self, job: JobRecord) -> bool:
-        """Whether it is this manager that holds the job."""
+        """Whether this manager holds the job."""
         return job.lease is not None and _token(self._jobs.get(job.id)) == job.lease.token
 
     def renew(self, job: JobRecord) -> None:
@@ -79,13 +78,13 @@ class Claims:
                 self._jobs[job.id] = job
 
     def forget(self, id: str, token: str | None) -> None:
-        """Let go of a claim, but of no later one."""
+        """Forget this claim, but not a later one."""
         with self._lock:
             if _token(self._jobs.get(id)) == token:
                 self._jobs.pop(id, None)
 
     def drop(self, id: str) -> None:
-        """Let go of any claim on a task that nobody can claim again."""
+        """Forget any claim on a task that cannot be claimed again."""
         with self._lock:
             self._jobs.pop(id, None)
 

@@ -1,4 +1,4 @@
-"""A manager's store: opened when it is first needed, shared or its own, and closed once."""
+"""The store of a manager: opened when it is first needed, shared or its own, and closed once."""
 
 from __future__ import annotations
 
@@ -36,18 +36,13 @@ class Lifecycle:
         """The open harbor."""
         return self.harbor.client.session
 
-    @property
-    def _patience(self) -> float:
-        """How long to wait for calls under way: none takes longer."""
-        return self.session.settings.store_timeout
-
     async def aclose(self) -> None:
         """Close the store, if this manager opened it, once the calls under way have their answers."""
         if (emptied := self.gate.close()) is None:
             return
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self.session.settings.store_timeout):  # no call takes longer
                     await asyncio.wrap_future(emptied)
         finally:
             if self._owns:
@@ -61,7 +56,7 @@ class Lifecycle:
             return
         try:
             with suppress(TimeoutError):
-                emptied.result(self._patience)
+                emptied.result(self.session.settings.store_timeout)
         finally:
             if self._owns:
                 self.harbor.portal.run(self.harbor.aclose)
@@ -73,7 +68,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def store(self) -> AsyncGenerator[TaskStore]:
-        """One call's way to the store, counted at the gate."""
+        """The store for one call, which the gate counts."""
         with self.gate.entered():
             async with self.harbor.client.store() as driver:
                 yield TaskStore(driver, self.session)

@@ -1,7 +1,6 @@
-"""The manager: each call is checked, carried out by the store in one atomic step, and a refusal is explained (M1-M4).
+"""The manager: checks each call, has the store carry it out in one atomic step, and explains refusals (M1-M4).
 
-Who may complete a task is decided by the store and by the token of the claim, never by the worker's name. What a call
-reads before only tells tasks from other jobs, and what to say.
+The store decides by the token of the claim who may complete a task, never by the worker's name.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from taskharbor.client.clock import Clock
@@ -33,11 +31,10 @@ from taskharbor.manager.task_store import PAGE, TaskStore
 
 
 class TaskManager:
-    """Tasks in the store that is named by a URL (None: as for `Harbor`), or that a driver or a harbor has open.
+    """Tasks in the store of a URL (None: as for `Harbor`), of a driver or of a harbor.
 
-    A claim holds for `lease` seconds and a `heartbeat` renews it. It belongs to this very manager, and to any process
-    that passes its token: another manager, or the same program after a restart, owns nothing without that. For any
-    number of threads and event loops. `clock` and `chance` are for tests.
+    A claim lasts `lease` seconds, and a `heartbeat` renews it. It belongs to this manager object, and to any process
+    that passes its token. For any number of threads and event loops. `clock` and `chance` are for tests.
     """
 
     def __init__(
@@ -61,10 +58,7 @@ class TaskManager:
         return self._lifecycle.portal
 
     async def aclose(self) -> None:
-        """Let go of the store, if this manager opened it, once the calls under way have their answers.
-
-        Any later call is `StoreClosed`.
-        """
+        """Close the store, if this manager opened it, after the calls under way. Later calls raise `StoreClosed`."""
         await self._lifecycle.aclose()
 
     def close(self) -> None:
@@ -74,24 +68,20 @@ class TaskManager:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     # submitting
 
     async def asubmit(self, payload: bytes, *, idempotency_key: str | None = None, max_attempts: int = 0) -> str:
         """Store a task and return its id; a known key stores nothing and returns the id that is there (I1)."""
-        payload = checks.checked_payload(payload)
+        checks.typed(payload, bytes, "payload must be bytes, b'' if there is nothing to say")
         key = None if idempotency_key is None else checks.stored_key(idempotency_key)
         most = checks.checked_attempts(max_attempts)
         async with self._lifecycle.store() as store:
@@ -106,12 +96,10 @@ class TaskManager:
     # working
 
     async def aclaim(self, task_id: str, worker_id: str, *, token: str | None = None) -> Task:
-        """Take a pending task under a lease, or renew one's own claim. Only this call's answer has a `claim_token`.
+        """Take a pending task under a lease, or renew this worker's claim. Only `claim` returns a `claim_token`.
 
-        With `token`, go on with that claim: it is renewed, and is this manager's from now on. It never makes a new one.
-
-        If the caller is cancelled or hears nothing in time, the claim may still be made. It is this manager's then, and
-        the same worker's next `claim` finds it.
+        With `token`, that claim is renewed and belongs to this manager from now on; no new claim is made. If the call
+        is cancelled or times out, the claim may still be made: the worker's next `claim` finds it.
         """
         who = checks.checked_caller(task_id, worker_id, token)
         async with self._lifecycle.store() as store:
@@ -120,9 +108,9 @@ class TaskManager:
     async def aheartbeat(
         self, task_id: str, worker_id: str, progress: float | None = None, note: str = "", *, token: str | None = None
     ) -> Task:
-        """Renew a claim, with how far the work is (0 to 1) if that is known.
+        """Renew a claim, and report the progress of the work (0 to 1) if it is known.
 
-        The answer has the new `claim_expires_at`, and tells in `cancel_requested` whether an operator wants an end.
+        The task has the new `claim_expires_at`; `cancel_requested` is True if an operator wants it to end.
         """
         who = checks.checked_caller(task_id, worker_id, token)
         checks.checked_progress(progress, note, None)
@@ -135,9 +123,9 @@ class TaskManager:
     async def acomplete(
         self, task_id: str, worker_id: str, result: bytes | None = None, *, token: str | None = None
     ) -> Task:
-        """End one's own task well. Repeated by the claim that completed it, return what is stored."""
+        """Complete a claimed task. Repeated by the claim that completed it, return what is stored."""
         who = checks.checked_caller(task_id, worker_id, token)
-        result = checks.checked_result(result)
+        checks.typed(result, bytes | None, "result must be bytes or None", ": encode it first")
         async with self._lifecycle.store() as store:
             checked_size(result or b"", store.limit, "the bytes of the result")
             if (claim := await self._claimer.claim_of(store, who)) is not None:
@@ -154,10 +142,10 @@ class TaskManager:
     async def afail(
         self, task_id: str, worker_id: str, error: str | BaseException, *, token: str | None = None
     ) -> Task:
-        """Say that one's own task went wrong: it is pending again while attempts remain. Repeated by the claim that
-        failed it, return what is stored."""
+        """Fail a claimed task: it is pending again while attempts remain. Repeated by the same claim, return what is
+        stored."""
         who = checks.checked_caller(task_id, worker_id, token)
-        failure = rules.failure_of(checks.checked_error(error))
+        failure = rules.failure_of(checks.typed(error, str | BaseException, "error must be text or an exception"))
         async with self._lifecycle.store() as store:
             if (claim := await self._claimer.claim_of(store, who)) is not None:
                 to = rules.failed(claim, failure, now := store.now)
@@ -170,8 +158,7 @@ class TaskManager:
             raise rules.refusal(job, who, store.now)
 
     async def _settled(self, store: TaskStore, job: JobRecord) -> Task:
-        """The task after its claim's end, as it is stored: an operator may have cancelled it. If it is gone by now,
-        without its payload."""
+        """The task as it is stored after its settle; if it was deleted meanwhile, without its payload."""
         try:
             stored = await store.find(job.id)
         except TaskNotFound:
@@ -182,7 +169,7 @@ class TaskManager:
     # looking after
 
     async def aretry(self, task_id: str) -> Task:
-        """Put a claimed or failed task back to pending, whoever holds it, while attempts remain."""
+        """Put a claimed or failed task back to pending while attempts remain, also if another worker holds it."""
         id = checks.checked_id(task_id)
         async with self._lifecycle.store() as store:
             for number in range(TRIES):
@@ -194,7 +181,7 @@ class TaskManager:
                     raise rules.used_up(job)
                 if (found := await self._put_back(store, job)) is not None:
                     return task_of(found, store.now)
-        raise rules.restless(id)
+        raise rules.contention(id)
 
     async def _put_back(self, store: TaskStore, job: JobRecord) -> JobRecord | None:
         """The task as pending; None if it has changed meanwhile."""
@@ -228,7 +215,7 @@ class TaskManager:
             return task_of(await store.find(id), store.now)
 
     async def alist(self, status: TaskStatus | str | None = None, *, limit: int | None = None) -> list[Task]:
-        """Tasks of a status, or all, the oldest first. All that match are read, the newest first, also with a limit."""
+        """Tasks of a status, or all, the oldest first. All that match are read, also with a limit."""
         only, most = checks.checked_status(status), checks.checked_limit(limit)
         found: deque[Task] = deque(maxlen=most)
         seen: set[str] = set()
@@ -257,7 +244,7 @@ class TaskManager:
                 status = status_of(await store.find(id), store.now)
                 if status in (TaskStatus.PENDING, TaskStatus.CLAIMED):
                     raise TaskNotTerminal(f"task {id} is {status}: only completed and failed tasks can be deleted")
-        raise rules.restless(id)
+        raise rules.contention(id)
 
     submit = blocking(asubmit)
     claim = blocking(aclaim)

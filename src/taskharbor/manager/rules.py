@@ -1,7 +1,6 @@
-"""What a manager writes, and what it says to those it refuses: pure functions of the stored job (M1-M3).
+"""The transitions that a manager writes, and its errors: pure functions of the stored job (M1-M3).
 
-The outcomes are the core's own. Only the counting differs: a claim is an attempt, an agent starts when it claims, and a
-task is never forgotten.
+Unlike for jobs, a claim counts as an attempt and as the start of the work, and a task is never pruned.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from taskharbor.manager.task import SAID, TaskStatus, is_held, status_of, task_o
 
 FOR_EVER = Retention(timedelta.max, timedelta.max)
 NO_DELAY = Retry()
-NO_CHANCE = Random(0)  # nothing is drawn: whoever fails may be claimed again at once
+NO_RNG = Random(0)  # never used: a failed task may be claimed again at once
 
 
 def completed(job: JobRecord, result: bytes | None) -> Ack:
-    """The end of a claimed task that went well."""
+    """The Ack of a claimed task."""
     return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT, job.claimed_at)
 
 
 def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
-    """A claimed task that failed: pending again while attempts remain, else failed for good (M2).
+    """The failure of a claimed task: pending again while attempts remain, else failed for good (M2).
 
-    It keeps its place, for another host's clock may be behind this one's.
+    It keeps its due time: the clock of another host may be behind this one.
     """
     claims = replace(job, attempts=job.version - 1, started_at=job.claimed_at)
-    to = decide(claims, replace(failure, delay=0.0), NO_DELAY, FOR_EVER, now, NO_CHANCE)
+    to = decide(claims, replace(failure, delay=0.0), NO_DELAY, FOR_EVER, now, NO_RNG)
     to = replace(to, attempts=job.attempts + 1)
     return replace(to, run_at=job.due_at) if isinstance(to, PutBack) else to
 
 
 def put_back(job: JobRecord, now: datetime) -> Transition:
-    """A claimed task that somebody puts back."""
-    return decide(replace(job, started_at=job.claimed_at), Interrupted(), NO_DELAY, FOR_EVER, now, NO_CHANCE)
+    """A claimed task that is put back."""
+    return decide(replace(job, started_at=job.claimed_at), Interrupted(), NO_DELAY, FOR_EVER, now, NO_RNG)
 
 
 def spent(job: JobRecord, now: datetime) -> Fail:
@@ -65,18 +64,13 @@ def spent(job: JobRecord, now: datetime) -> Fail:
 
 
 def used_up(job: JobRecord) -> MaxAttemptsReached:
-    """What a task without attempts answers to whoever wants one more."""
+    """The error for a task without attempts left."""
     return MaxAttemptsReached(f"task {job.id} was claimed {job.max_attempts} times, as often as it may be")
 
 
-def restless(id: str) -> TaskError:
-    """What somebody hears who was always too late."""
-    return TaskError(f"task {id} changes all the time: try again")
-
-
-def is_holder(job: JobRecord, worker: str) -> bool:
-    """Whether the last claim was made under this worker's name."""
-    return job.lease is not None and job.lease.worker == worker
+def contention(id: str) -> TaskError:
+    """The error after several tries that all came too late."""
+    return TaskError(f"task {id} is under contention: try again")
 
 
 def is_claim(job: JobRecord, who: Caller) -> bool:
@@ -85,11 +79,11 @@ def is_claim(job: JobRecord, who: Caller) -> bool:
 
 
 def failure_of(error: str | BaseException) -> Failed:
-    """What an agent says went wrong."""
+    """The failure that an agent reported."""
     if isinstance(error, str):
         return Failed(SAID, error)
-    told = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
-    return Failed(kind_of(error), message_of(error), told)
+    frames = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
+    return Failed(kind_of(error), message_of(error), frames)
 
 
 def is_completed_by(job: JobRecord, who: Caller, held: JobRecord | None, result: bytes | None) -> bool:
@@ -119,7 +113,7 @@ def _has_settled(job: JobRecord, who: Caller, held: JobRecord | None) -> bool:
 
 
 def ended(job: JobRecord, now: datetime) -> TaskError:
-    """What an ended task answers to whoever wants to claim or change it."""
+    """The error for a claim or change of an ended task."""
     task = task_of(job, now)
     if task.completed_at is None:
         return TaskFailed(f"task {job.id} has failed: {task.error}")
@@ -130,7 +124,7 @@ def ended(job: JobRecord, now: datetime) -> TaskError:
 
 
 def taken(job: JobRecord, who: Caller) -> TaskAlreadyClaimed:
-    """What a claimed task answers to a claim by anybody else."""
+    """The error for a claim of a task that another worker holds."""
     assert job.lease is not None
     by = f"{job.lease.worker!r}"
     if job.lease.worker == who.worker and who.token is not None:
@@ -141,12 +135,6 @@ def taken(job: JobRecord, who: Caller) -> TaskAlreadyClaimed:
         )
     until = job.lease.expires_at.isoformat()
     return TaskAlreadyClaimed(f"task {job.id} is claimed by {by} until {until}: take another one, or wait")
-
-
-def not_resumed(job: JobRecord, who: Caller, now: datetime) -> TaskError:
-    """Why a claim cannot be renewed by the token that was passed."""
-    refused = refusal(job, who, now)
-    return taken(job, who) if isinstance(refused, WrongWorker) else refused
 
 
 def refusal(job: JobRecord, who: Caller, now: datetime) -> TaskError:

@@ -1,4 +1,4 @@
-"""A task as agents see it, derived from the job that is stored."""
+"""A task for agents, derived from the stored job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from taskharbor.core.reserved import KEY_PREFIX
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, Shown
 
 SAID = "Failed"
-"""The kind of a failure that an agent put into words, without an exception."""
+"""The kind of a failure that an agent reported as text, not as an exception."""
 HIDDEN = "***"
 
 
 class TaskStatus(StrEnum):
-    """Where a task stands. A claim whose lease has run out is pending: anybody may claim it."""
+    """The status of a task. One whose claim has expired is pending: any worker may claim it."""
 
     PENDING = "pending"
     CLAIMED = "claimed"
@@ -68,7 +68,7 @@ class Task(Struct, frozen=True, kw_only=True):
         return list((fields if self.claim_token is None else {**fields, "claim_token": HIDDEN}).items())
 
 
-# The jobs among which tasks of a status are found: whether a claim has lapsed is up to the clock.
+# The states of the jobs to look through for tasks of a status: whether a claim has lapsed depends on the clock.
 STATES: dict[TaskStatus, tuple[Shown, ...]] = {
     TaskStatus.PENDING: (Shown.SCHEDULED, Shown.READY, Shown.LAPSED, Shown.CLAIMED, Shown.RUNNING),
     TaskStatus.CLAIMED: (Shown.CLAIMED, Shown.RUNNING),
@@ -87,7 +87,7 @@ def status_of(job: JobRecord, now: datetime) -> TaskStatus:
 
 
 def is_held(job: JobRecord, now: datetime) -> bool:
-    """Whether somebody's claim is valid."""
+    """Whether a claim on it is valid."""
     return job.state is INFLIGHT and job.lease is not None and job.lease.expires_at > now
 
 
@@ -127,7 +127,7 @@ def task_of(job: JobRecord, now: datetime) -> Task:
 
 
 def claimed_task(job: JobRecord, now: datetime) -> Task:
-    """The same for the one who claimed it: with the token."""
+    """The same with the token, for the caller that claimed it."""
     return replace(task_of(job, now), claim_token=token_of(job))
 
 
@@ -138,7 +138,7 @@ def _took(job: JobRecord) -> timedelta | None:
 
 
 def _error(job: JobRecord, status: TaskStatus, now: datetime) -> str | None:
-    """Why the task failed, or what went wrong the last time; nothing of it matters once the task is completed."""
+    """Why the task failed, or its last error; None if it is completed."""
     if status is TaskStatus.COMPLETED:
         return None
     last = job.failures[-1] if job.failures else None
@@ -148,7 +148,7 @@ def _error(job: JobRecord, status: TaskStatus, now: datetime) -> str | None:
 
 
 def _ended_by_hand(job: JobRecord, now: datetime) -> str | None:
-    """What an operator did to the task; None if its end, or nothing so far, is the work of claims."""
+    """How an operator ended the task; None if no operator did."""
     if is_stopping(job, now):
         reason = job.stop_reason
     elif job.state is DLQ and job.settled_kind != "fail":  # a task that failed by a claim is never put back

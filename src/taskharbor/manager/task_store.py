@@ -1,4 +1,4 @@
-"""One call's way to the store: the verbs that a manager needs, for one task at a time and at the store's own time."""
+"""The verbs that a manager needs, for one task at a time and at the store's time."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class TaskStore:
 
     @property
     def limit(self) -> int:
-        """How large a payload or a result may be."""
+        """The largest payload or result."""
         return self._session.payload_limit
 
     async def find(self, id: str) -> JobRecord:
-        """The job that a task is. One that an operator stopped is brought to its end first."""
+        """The job of a task. If an operator has stopped it, it is ended first."""
         job = await self._get(id)
         if is_stopping(job, self.now):  # without a worker, nothing else does this upkeep
             now, upkeep = self.now, capability(self._driver, Maintain)
@@ -59,13 +59,13 @@ class TaskStore:
         return job
 
     async def find_key(self, key: str) -> str | None:
-        """The id of the task that a stored key stands for."""
+        """The id of the task that has this stored key."""
         return await self._inspect.find_key(key, self.now)
 
     async def claim(self, job: JobRecord, worker: str, lease: timedelta) -> JobRecord | None:
-        """The task under a new lease; None if somebody was faster.
+        """The task under a new lease; None if another worker was faster.
 
-        A task has no schedule: if its time lies ahead, somebody's clock was, or an operator has moved it.
+        Tasks have no schedule: if one is not due yet, a host's clock was ahead, or an operator has moved it.
         """
         if job.state is READY and job.due_at > (now := self.now):
             await self._manage.reschedule([Reschedule(id=job.id, run_at=now)], now)

@@ -26,7 +26,7 @@ class Decider:
 
     def __init__(self, session: Session, tasks: Mapping[str, Registered]) -> None:
         self._now = session.now
-        self._rng = session.chance
+        self._rng = session.rng
         self._retention = session.settings.retention
         self._default_retry = session.settings.retry
         self._tasks = tasks

@@ -26,7 +26,7 @@ async def until_open(session: Session) -> None:
             return
         except (DriverUnavailable, OSError) as error:
             logger.warning("store.unavailable: cannot open it, trying again: %s", error)
-        await asyncio.sleep(STORE_BACKOFF.delay(failures, session.chance))
+        await asyncio.sleep(STORE_BACKOFF.delay(failures, session.rng))
 
 
 class Idle:
@@ -40,14 +40,14 @@ class Idle:
     async def until_work(self, *, found: bool, queues: Sequence[str], freed: asyncio.Event | None = None) -> None:
         """Return when reserving from these is worth a try, or a slot is `freed`. `found`: the last try found jobs."""
         self._rounds = 0 if found else min(self._rounds + 1, 10)
-        poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.chance)
+        poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.rng)
         await self._first_of(self._work(poll, queues), freed)
         if freed is not None and freed.is_set():
             self._rounds = -1  # the next wait starts with the shortest poll
 
     async def back_off(self, failures: int) -> None:
         """Wait before the next call to a store that is away."""
-        await self._first_of(asyncio.sleep(STORE_BACKOFF.delay(failures, self._session.chance)))
+        await self._first_of(asyncio.sleep(STORE_BACKOFF.delay(failures, self._session.rng)))
 
     async def _work(self, poll: float, queues: Sequence[str]) -> None:
         try:

@@ -77,8 +77,8 @@ class Scheduler:
                 if not isinstance(error, DriverUnavailable | OSError | TimeoutError):
                     self._refusal = error
                     self._decided.set()
-                wait = STORE_BACKOFF.delay(failures, self._session.chance)
-            await self._rest(wait + self._session.chance.random() * SPREAD)
+                wait = STORE_BACKOFF.delay(failures, self._session.rng)
+            await self._rest(wait + self._session.rng.random() * SPREAD)
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -214,5 +214,5 @@ class Scheduler:
         return swaps
 
     def _job(self, name: str, definition: Definition, slot: datetime, now: datetime) -> NewJob:
-        run_at = later(slot, timedelta(seconds=self._session.chance.random() * definition.when.jitter))
+        run_at = later(slot, timedelta(seconds=self._session.rng.random() * definition.when.jitter))
         return JobBuilder(self._session, now).tick(name, definition, slot, run_at)

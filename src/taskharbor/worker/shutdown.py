@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from taskharbor.client.blocks import abandoned
 from taskharbor.client.registered_task import Registered
@@ -50,8 +51,8 @@ class Shutdown:
         if not running:
             return
         hurried = self._loop.create_task(self.hurry.wait())
-        finished = self._loop.create_task(_all_of([run.task for run in running if run.task]))
-        waiting = {finished} if even_in_a_hurry else {finished, hurried}
+        finished = self._loop.create_task(asyncio.wait([run.task for run in running if run.task]))
+        waiting: set[asyncio.Task[Any]] = {finished} if even_in_a_hurry else {finished, hurried}
         await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         finished.cancel()
@@ -80,7 +81,3 @@ class Shutdown:
         for run in self._abandoned:
             if run.effects.settled is None:
                 self._pipeline.submit(run, self._given_up(run), not_before=PROCESS_END)
-
-
-async def _all_of(tasks: list[asyncio.Task[None]]) -> None:
-    await asyncio.wait(tasks)

@@ -49,7 +49,7 @@ class Upkeep:
                 await self._safely("prune", self.prune())
                 await self._safely("forget_tallies", self.forget_tallies())
             ticks += 1
-            await asyncio.sleep(TICK * jitter(self._session.chance))
+            await asyncio.sleep(TICK * jitter(self._session.rng))
 
     async def sweep(self) -> None:
         """Cancel jobs that expired or cannot run any more."""

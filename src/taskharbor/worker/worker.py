@@ -45,7 +45,7 @@ class Worker:
 
     def __init__(self, client: Client, app: Application, options: WorkerOptions) -> None:
         session = client.session
-        now, rng = session.now, session.chance
+        now, rng = session.now, session.rng
         self._session = session
         self._options = options
         self._tasks = tasks = app.tasks

@@ -134,7 +134,7 @@ class Recurrer(Struct, frozen=True, eq=False):
     def __call__(self, function: Callable[..., Any]) -> Any:
         from taskharbor.client.declaration import Declared, check_call
 
-        task = cast(AnyTask, function) if isinstance(function, Task | AsyncTask) else None
+        task = _known(function)
         if task is not None:
             self._check_known(task)
         else:
@@ -158,3 +158,7 @@ class Recurrer(Struct, frozen=True, eq=False):
         if self._registration.application.tasks.get(task.name) is not task.registered:
             raise ConfigError(f"{task.name} is a task of another harbor: declare it recurring there")
         check_options(task.options)
+
+
+def _known(function: Callable[..., Any]) -> AnyTask | None:
+    return cast(AnyTask, function) if isinstance(function, Task | AsyncTask) else None

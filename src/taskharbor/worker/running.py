@@ -113,18 +113,24 @@ class Host(Protocol):
     @property
     def client(self) -> Client:
         """The client that jobs are enqueued with."""
+        ...
 
     def request_stop(self, run: JobRun, stop: Stop) -> None:
         """Ask the run to end, on the worker's loop."""
+        ...
 
     def hold(self, run: JobRun) -> None:
         """Renew its lease again."""
+        ...
 
     def let_go(self, run: JobRun) -> None:
         """Stop renewing its lease, without giving it up."""
+        ...
 
     def lose(self, run: JobRun) -> None:
         """Treat its lease as lost: the outcome of the run is not written."""
+        ...
 
     def acknowledge(self, run: JobRun) -> Ack:
         """The transition that makes the job done now, with the run's effects."""
+        ...

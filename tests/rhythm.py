@@ -51,7 +51,7 @@ def at(seconds: float) -> datetime:
 
 def scheduler(harbor: Harbor) -> Scheduler:
     """The scheduler that a worker of this harbor would have."""
-    return Scheduler(harbor.client, harbor.tasks, list(harbor._application.recurring.values()))
+    return Scheduler(harbor.client, harbor._application)
 
 
 @asynccontextmanager

@@ -31,10 +31,9 @@ from taskharbor.decorators import Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
-from taskharbor.worker.application import Application
+from taskharbor.worker.application import Application, HarborParts, add_harbor
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
-from taskharbor.worker.harbors import HarborParts, add_harbor
 from taskharbor.worker.launcher import Launcher
 from taskharbor.workflows.run import Run
 from taskharbor.workflows.step import Step, named_step
@@ -104,8 +103,7 @@ class Harbor:
         return f"<Harbor {drivers.redacted(self.url)}>"
 
     def _parts(self) -> HarborParts:
-        app = self._application
-        return HarborParts(self, self._client, app.tasks, app.middleware, app.recurring, self._launcher.drain_beside)
+        return HarborParts(self, self._client, self._application, self._launcher.drain_beside)
 
     @property
     def _session(self) -> Session:

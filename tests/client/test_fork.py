@@ -55,9 +55,9 @@ from taskharbor import Harbor
 harbor = Harbor("memory://")
 @harbor.task
 def work(): ...
-harbor._session.chance.random()
+harbor._session.rng.random()
 pid = os.fork()
-print(*(work.enqueue().id for _ in range(3)), harbor._session.chance.getrandbits(64), flush=True)
+print(*(work.enqueue().id for _ in range(3)), harbor._session.rng.getrandbits(64), flush=True)
 if pid == 0:
     os._exit(0)
 os.waitpid(pid, 0)

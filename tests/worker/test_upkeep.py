@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor import Retry, Snooze, current
+from taskharbor.admin.stats import totals
 from taskharbor.driver import Tally
 from taskharbor.errors import JobCancelled
 from taskharbor.manager import TaskManager
 from taskharbor.worker import upkeep
-from taskharbor.worker.tallies import totals
 from world import World, time, until, virtual
 
 

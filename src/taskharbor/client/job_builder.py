@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from taskharbor.client.call import Call
-from taskharbor.client.lineage import lineage
 from taskharbor.client.options import Duration, KeyOptions, moment, seconds
 from taskharbor.client.session import Session
 from taskharbor.client.settings import Settings
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
 from taskharbor.core.ids import Ids
-from taskharbor.core.job import NewJob
+from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.reserved import TASKS
 
 if TYPE_CHECKING:  # most programs have no cron to read
     from taskharbor.core.recurrence import Definition
+
+
+class HasJob(Protocol):
+    """A run of a job."""
+
+    job: JobRecord
+
+
+current_run: ContextVar[HasJob | None] = ContextVar("taskharbor_run", default=None)  # set by workers
 
 
 class JobBuilder:
@@ -31,7 +40,7 @@ class JobBuilder:
         self.new_id = Ids(int(self.now.timestamp() * 1000), session.rng.getrandbits)
         self._settings = session.settings
         self._limit = session.payload_limit  # also the engine's own, which is known once it is open
-        self._lineage = lineage()
+        self._lineage = _lineage()
 
     def jobs(self, calls: Iterable[Call], workflow_id: str | None = None) -> list[NewJob]:
         """The jobs of these calls; most share the options of the call before, which are resolved once."""
@@ -72,7 +81,7 @@ class JobBuilder:
             max_crashes=None,
             idempotency_key=key,
             kept=True,
-            headers=self._lineage or {},
+            headers=self._lineage,
         )
 
     def checked(self, jobs: list[NewJob]) -> tuple[NewJob, ...]:
@@ -90,7 +99,7 @@ class JobBuilder:
         expires, run_at = options.get("expires"), options.get("run_at") or options.get("delay")
         timeout = options.get("timeout", settings.timeout)
         key = options.get("idempotency_key")
-        given = {**(self._lineage or {}), **(options.get("headers") or {})}
+        given = {**self._lineage, **(options.get("headers") or {})}
         return NewJob(
             id=options.get("id", ""),
             type=call.task.name,
@@ -108,6 +117,15 @@ class JobBuilder:
             tags=tuple(options.get("tags", ())),
             workflow_id=workflow_id,
         )
+
+
+def _lineage() -> dict[str, str]:
+    """Headers that name the job whose handler enqueues; empty outside handlers."""
+    if (run := current_run.get()) is None:
+        return {}
+    job = run.job
+    inherited = {name: value for name, value in job.headers.items() if name in ("correlation_id", "traceparent")}
+    return {**inherited, "parent_id": job.id, "root_id": job.headers.get("root_id", job.id)}
 
 
 def key_expiry(options: KeyOptions, settings: Settings, now: datetime) -> datetime | None:

@@ -30,10 +30,10 @@ from taskharbor.task import AsyncTask, Task
 from taskharbor.testing.crashes import Crashes
 from taskharbor.testing.lending import run_beside
 from taskharbor.testing.place import BedClock, KeptMemory, Place
+from taskharbor.worker.application import HarborParts, every_harbor
 from taskharbor.worker.context import JobContext, lose
-from taskharbor.worker.drain_failures import Failure, as_exception
+from taskharbor.worker.drain_failures import FailedRun, as_exception
 from taskharbor.worker.executor import CallNext
-from taskharbor.worker.harbors import HarborParts, every_harbor
 
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"
@@ -99,8 +99,8 @@ class TestBed:
                 session.attendance = self._attendance
                 self._places[parts.client] = Place(parts, harbor, session, self._clock())
                 self._stack.enter_context(parts.client.stand_in(session))
-                parts.middleware.insert(0, self._die)
-                self._stack.callback(parts.middleware.remove, self._die)
+                parts.app.middleware.insert(0, self._die)
+                self._stack.callback(parts.app.middleware.remove, self._die)
 
     def _connecting(self, harbor: Harbor, client: Client) -> Callable[[], Coroutine[Any, Any, Driver]]:
         if self.url != MEMORY:
@@ -185,7 +185,7 @@ class TestBed:
         self._clock.catch_up()
         end = self._clock() + length
 
-        async def live(failures: list[Failure]) -> int:
+        async def live(failures: list[FailedRun]) -> int:
             total = await self._drain(failures, ticks=True)
             while (moment := await self._next_moment()) is not None and moment <= end:
                 self._clock.advance(moment - self._clock())
@@ -199,14 +199,16 @@ class TestBed:
         """The blocking twin of `arun_for`; `def` handlers run in the calling thread, one at a time."""
         return run_beside("arun_for", lambda: self.arun_for(by, raise_failures=raise_failures))
 
-    async def _reporting(self, raise_failures: bool, work: Callable[[list[Failure]], Coroutine[Any, Any, int]]) -> int:
-        failures: list[Failure] = []
+    async def _reporting(
+        self, raise_failures: bool, work: Callable[[list[FailedRun]], Coroutine[Any, Any, int]]
+    ) -> int:
+        failures: list[FailedRun] = []
         total = await work(failures)
         if failures and raise_failures:
             raise as_exception(failures)
         return total
 
-    async def _drain(self, failures: list[Failure], *, ticks: bool) -> int:
+    async def _drain(self, failures: list[FailedRun], *, ticks: bool) -> int:
         total, ran = 0, -1
         while ran:
             ran = 0
@@ -239,7 +241,7 @@ class TestBed:
         if isinstance(what, Job):
             return what.id
         name = what if isinstance(what, str) else what.name
-        known = {name for place in self._in_order() for name in place.parts.tasks}
+        known = {name for place in self._in_order() for name in place.parts.app.tasks}
         if name not in known:
             guess = f" (did you mean {close!r}?)" if (close := closest(name, known)) else ""
             raise UnknownTask(
@@ -265,7 +267,7 @@ class TestBed:
         name = task if task is None or isinstance(task, str) else task.name
         found: dict[str, JobRecord] = {}
         for place in self._in_order():
-            if isinstance(task, Task | AsyncTask) and place.parts.tasks.get(task.name) is not task.registered:
+            if isinstance(task, Task | AsyncTask) and place.parts.app.tasks.get(task.name) is not task.registered:
                 continue
             async for job in place.jobs(Filter()):
                 if name in (None, job.type) and (job.id not in found or place.knows(job)):

@@ -15,8 +15,8 @@ from taskharbor.core.states import INFLIGHT, READY, Shown
 from taskharbor.driver import Schedules, offered
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.harbor import Harbor
-from taskharbor.worker.drain_failures import Failure
-from taskharbor.worker.harbors import HarborParts
+from taskharbor.worker.application import HarborParts
+from taskharbor.worker.drain_failures import FailedRun
 from taskharbor.worker.scheduler import Scheduler
 
 PAGE = 1000
@@ -81,7 +81,7 @@ class Place:
         self._declared: frozenset[str] = frozenset()
 
     def knows(self, job: JobRecord) -> bool:
-        return job.type in self.parts.tasks or job.type in BUILT_IN
+        return job.type in self.parts.app.tasks or job.type in BUILT_IN
 
     async def jobs(self, where: Filter) -> AsyncGenerator[JobRecord]:
         """All jobs that match."""
@@ -102,7 +102,7 @@ class Place:
             if self.knows(job) and (moment := _moment(job)) is not None and moment <= now
         }
 
-    async def drain(self, failures: list[Failure], clock: BedClock) -> int:
+    async def drain(self, failures: list[FailedRun], clock: BedClock) -> int:
         """Run what is due in all queues; return the number of runs."""
         total, done = 0, set[str]()
         while not (due := await self._due_queues(clock())) <= done:  # a run that crashed may have added a queue
@@ -111,15 +111,15 @@ class Place:
         return total
 
     async def schedules(self) -> Schedules | None:
-        return offered(await self.session.driver(), Schedules) if self.parts.tasks else None
+        return offered(await self.session.driver(), Schedules) if self.parts.app.tasks else None
 
     async def tick(self, clock: BedClock) -> None:
         """Do the work of a worker's scheduler: store what the code declares, and enqueue due ticks."""
         if await self.schedules() is None:
             return
-        declared = frozenset(self.parts.recurring)
+        declared = frozenset(self.parts.app.recurring)
         if self._scheduler is None or self._declared != declared:
-            self._scheduler = Scheduler(self.parts.client, self.parts.tasks, list(self.parts.recurring.values()))
+            self._scheduler = Scheduler(self.parts.client, self.parts.app)
             self._declared = declared
             with clock.back_at(self.since):
                 await self._scheduler.declare()

@@ -1,13 +1,18 @@
-"""What the code of an application registers with its harbor, as workers need it."""
+"""What the code of an application registers with its harbor; and the harbors of this process, for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
+from msgspec import Struct
+
+from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
 from taskharbor.worker.dead_hooks import Hook
+from taskharbor.worker.drain_failures import FailedRun
 from taskharbor.worker.executor import Middleware
 
 if TYPE_CHECKING:  # most applications have no cron to read
@@ -31,3 +36,43 @@ class Application:
         options = [task.options for task in self.tasks.values()]
         options += [recurring.options for recurring in self.recurring.values()]
         return sorted({"default", *(each.get("queue", "default") for each in options)})
+
+
+class HarborParts(Struct, frozen=True, eq=False):
+    """A harbor and its parts, for tests that put another store behind it."""
+
+    harbor: object
+    client: Client
+    app: Application
+    drain: Callable[[list[FailedRun] | None, Sequence[str]], Coroutine[Any, Any, int]]
+
+
+Parts = Callable[[], HarborParts]
+Follower = Callable[[HarborParts], object]
+_members: dict[int, WeakMethod[Parts]] = {}
+_followers: list[Follower] = []
+
+
+def add_harbor(parts: Parts) -> None:
+    """Add a harbor, by its method that returns its parts; it is removed when it is garbage-collected."""
+
+    def forget(gone: WeakMethod[Parts]) -> None:
+        _members.pop(id(gone), None)
+
+    member = WeakMethod(parts, forget)
+    _members[id(member)] = member
+    for follower in list(_followers):
+        follower(parts())
+
+
+@contextmanager
+def every_harbor(follower: Follower) -> Generator[None]:
+    """Call the function for every existing harbor, and for each made inside the block; possibly twice for one."""
+    _followers.append(follower)
+    try:
+        for member in list(_members.values()):
+            if (parts := member()) is not None:
+                follower(parts())
+        yield
+    finally:
+        _followers.remove(follower)

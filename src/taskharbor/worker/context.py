@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from msgspec import Struct
 
-from taskharbor.client.lineage import current_run
+from taskharbor.client.job_builder import current_run
 from taskharbor.core.codec import checked_size, encode_value
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.text import bounded

@@ -15,7 +15,7 @@ from taskharbor.worker.running import JobRun
 MOST_NOTES = 20
 
 
-class Failure(Struct, frozen=True):
+class FailedRun(Struct, frozen=True):
     """A run that failed, and the exception of its handler, if it raised one."""
 
     job: JobRecord
@@ -28,10 +28,10 @@ class Failure(Struct, frozen=True):
         return f"job {self.job.id} ({self.job.type}): {self.outcome.kind}: {self.outcome.message}"
 
 
-class Failures:
+class FailedRuns:
     """Collects the failed runs of a worker."""
 
-    def __init__(self, found: list[Failure]) -> None:
+    def __init__(self, found: list[FailedRun]) -> None:
         self._found = found
         self._raised: dict[str, BaseException] = {}
 
@@ -42,10 +42,10 @@ class Failures:
     def add(self, run: JobRun, outcome: Failed) -> None:
         """Note a failed run."""
         job = run.job if run.started_at is None else replace(run.job, started_at=run.started_at)
-        self._found.append(Failure(job, outcome, self._raised.pop(job.id, None)))
+        self._found.append(FailedRun(job, outcome, self._raised.pop(job.id, None)))
 
 
-def as_exception(failures: Sequence[Failure]) -> Exception:
+def as_exception(failures: Sequence[FailedRun]) -> Exception:
     """The exception to raise for these: that of the first one, with notes that name its job and the others."""
     first = failures[0]
     error = first.raised

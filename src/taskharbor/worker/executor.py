@@ -22,7 +22,7 @@ from taskharbor.core.outcome import Failed, NotRegistered, Outcome, Succeeded
 from taskharbor.core.wiring import filled, wiring_of
 from taskharbor.worker import outcomes, threads
 from taskharbor.worker.context import JobContext, enter
-from taskharbor.worker.drain_failures import Failures
+from taskharbor.worker.drain_failures import FailedRuns
 from taskharbor.worker.outcomes import StoreAway
 from taskharbor.worker.running import NO_EFFECTS, JobRun
 from taskharbor.worker.threads import Threads
@@ -52,7 +52,7 @@ class Executor:
         self._session = client.session
         self._now = client.session.now
         self._threads = pool
-        self.failures: Failures | None = None
+        self.failures: FailedRuns | None = None
         self._parents = ParentResults(client.session.driver, client.session.settings.store_timeout)
 
     async def run(self, run: JobRun, conclude: Callable[[JobRun, Outcome], None]) -> None:

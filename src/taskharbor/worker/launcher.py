@@ -14,7 +14,7 @@ from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import Application
-from taskharbor.worker.drain_failures import Failure, as_exception
+from taskharbor.worker.drain_failures import FailedRun, as_exception
 from taskharbor.worker.idle import until_open
 from taskharbor.worker.signals import stop_signals
 from taskharbor.worker.startup_log import warn_of_memory
@@ -77,14 +77,14 @@ class Launcher:
 
     async def drain(self, queues: Sequence[str] | None, raise_failures: bool, **given: Any) -> int:
         """Run everything that is due, and what that makes due; return the number of runs."""
-        failures: list[Failure] = []
+        failures: list[FailedRun] = []
         total = await self._drained(failures if raise_failures else None, queues, **given)
         if failures:
             raise as_exception(failures)
         return total
 
     async def _drained(
-        self, failures: list[Failure] | None, queues: Sequence[str] | None = None, **options: Any
+        self, failures: list[FailedRun] | None, queues: Sequence[str] | None = None, **options: Any
     ) -> int:
         total = 0
         async with self._lived() as worker_of:
@@ -94,7 +94,7 @@ class Launcher:
                 if queues is not None or set(await self._all_queues()) <= set(names):
                     return total
 
-    async def drain_beside(self, failures: list[Failure] | None, queues: Sequence[str]) -> int:
+    async def drain_beside(self, failures: list[FailedRun] | None, queues: Sequence[str]) -> int:
         """Drain the queues that the code names, and these."""
         return await self._drained(failures, sorted({*self._application.queues(), *queues}))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -16,7 +16,6 @@ from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import Declared, definition_of
 from taskharbor.client.job_builder import JobBuilder
-from taskharbor.client.registered_task import Registered
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
@@ -27,6 +26,7 @@ from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
 from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
+from taskharbor.worker.application import Application
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
@@ -44,11 +44,11 @@ _UNDECLARED = (
 class Scheduler:
     """Stores what the code declares, then ticks until it is cancelled."""
 
-    def __init__(self, client: Client, tasks: Mapping[str, Registered], recurring: Sequence[Declared]) -> None:
+    def __init__(self, client: Client, app: Application) -> None:
         self._client = client
         self._session = client.session
-        self._tasks = tasks
-        self._wanted = {each.name: self._definition(each) for each in recurring}
+        self._tasks = app.tasks
+        self._wanted = {each.name: self._definition(each) for each in app.recurring.values()}
         self._left = set(self._wanted)
         self._unreadable: set[str] = set()
         self._busy: dict[str, str] = {}  # the runs that skipped ticks were logged for

@@ -18,7 +18,7 @@ from taskharbor.worker.application import Application
 from taskharbor.worker.background import Hosted, InTask, InThread
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.decider import Decider
-from taskharbor.worker.drain_failures import Failure, Failures
+from taskharbor.worker.drain_failures import FailedRun, FailedRuns
 from taskharbor.worker.executor import Executor
 from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
@@ -56,7 +56,7 @@ class Worker:
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
         self._outcome_log = OutcomeLog()
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
-        self._scheduler = Scheduler(client, tasks, list(app.recurring.values()))
+        self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
         self._executor = Executor(tasks, app.middleware, client, self._threads)
         self._keeper = keeper = Keeper(session.driver, now, timedelta(seconds=options.lease))
@@ -155,13 +155,13 @@ class Worker:
             self._shutdown.release()
             await self._end()
 
-    async def drain(self, failures: list[Failure] | None = None) -> int:
+    async def drain(self, failures: list[FailedRun] | None = None) -> int:
         """Run everything that is due, and what that makes due, then return the number of runs.
 
         `failures`, if given, is filled with the runs that failed.
         """
         if failures is not None:
-            self._executor.failures = Failures(failures)
+            self._executor.failures = FailedRuns(failures)
         self._begin()
         try:
             await self._upkeep.sweep()

@@ -1,5 +1,6 @@
 """For all tests: the list of mutants and the time report, printed in parallel runs too, and real servers."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -14,6 +15,9 @@ __all__ = ["new_postgres", "postgres", "postgres16", "pytest_terminal_summary", 
 TESTS = Path(__file__).parent
 # Within a rank the order stays as it was, so that fixtures of modules are made once.
 RANK = {folder: rank for rank, folder in enumerate(("system", "cli", "sim", "mutants", "drivers"))}
+
+# Twelve thousand tests are collected in every test process and stay: the collector would look through them in vain.
+gc.set_threshold(20_000, 20, 20)
 
 # A shell starts what it runs in the background with SIGINT ignored, and a test that sends it would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -29,7 +29,9 @@ async def _open() -> Driver:
 
 
 class TestKv(EphemeralKit):
-    """Every case that a store inside one process can show."""
+    """Every case that a store inside one process can show. `test_interleavings.py` has more histories."""
+
+    histories = 40
 
     @pytest.fixture
     def new_store(self) -> NewStore:

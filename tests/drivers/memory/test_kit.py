@@ -23,7 +23,9 @@ class Peek:
 
 
 class TestMemory(EphemeralKit):
-    """Every case that a store without a second handle can show."""
+    """Every case that a store without a second handle can show. Random histories compare the model with itself."""
+
+    histories = 10
 
     @pytest.fixture
     def new_store(self) -> NewStore:

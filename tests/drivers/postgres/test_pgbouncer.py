@@ -27,6 +27,7 @@ from taskharbor.testing.kit.records import Records
 from taskharbor.testing.kit.recurring import Recurring
 from taskharbor.testing.kit.replay import Replays
 from taskharbor.testing.kit.reserve import Reserve
+from taskharbor.testing.kit.results import Results
 from taskharbor.testing.kit.settle import Settle
 from taskharbor.testing.kit.totals import Totals
 from taskharbor.testing.kit.upkeep import Upkeep
@@ -48,8 +49,9 @@ def database(postgres: PostgresServer) -> Generator[str]:
 
 
 @pytest.fixture(scope="module")
-def schemas(postgres: PostgresServer, database: str) -> Schemas:
-    return Schemas(postgres, database)
+def schemas(postgres: PostgresServer, database: str) -> Generator[Schemas]:
+    with Schemas(postgres, database) as schemas:
+        yield schemas
 
 
 def by_way_of(pooler: Pooler, url: str) -> str:
@@ -78,27 +80,15 @@ class Pooled:
         schemas.give_back()
 
 
-class TestThroughAPooler(
-    Pooled,
-    Groups,
-    Keys,
-    Flows,
-    Replays,
-    Upkeep,
-    Looking,
-    Recurring,
-    Workers,
-    Totals,
-    Hints,
-    Parallel,
-    OwnTransactionKit,
-):
+class TestThroughAPooler(Pooled, Keys, Replays, Upkeep, Looking, Workers, Totals, Hints, Parallel, OwnTransactionKit):
     """Every verb, every kind of statement, all transactions."""
 
-    # Alone in asking for the death of a running job.
+    # Alone in asking for the death of a running job, in reading and writing schedules, in storing many that wait.
     test_D8_a_put_back_that_landed_elsewhere = (  # noqa: N815
         Settle.test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back
     )
+    test_N5_a_schedule_comes_back = Recurring.test_N5_a_schedule_comes_back_as_it_was_put  # noqa: N815
+    test_K2_a_group_of_1000 = Results.test_K2_a_group_of_1000_a_join_and_a_second_stage  # noqa: N815
 
     # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
@@ -107,7 +97,7 @@ class TestThroughAPooler(
 
 
 @pytest.mark.thorough
-class TestMoreThroughAPooler(Pooled, Records, Reserve, Order, Leases, Settle):
+class TestMoreThroughAPooler(Pooled, Records, Groups, Reserve, Order, Leases, Settle, Flows, Recurring):
     """The rest, without what shows nothing new here: forbidden moves, closed drivers, processes, random histories."""
 
 

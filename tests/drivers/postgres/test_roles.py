@@ -16,7 +16,21 @@ from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.drivers import from_url, migrate
 from taskharbor.errors import ConfigError
-from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit
+from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
+from taskharbor.testing.kit.beside import Hints, Workers
+from taskharbor.testing.kit.flows import Flows
+from taskharbor.testing.kit.groups import Groups
+from taskharbor.testing.kit.keys import Keys
+from taskharbor.testing.kit.leases import Leases
+from taskharbor.testing.kit.looking import Looking
+from taskharbor.testing.kit.order import Order
+from taskharbor.testing.kit.parallel import Parallel
+from taskharbor.testing.kit.recurring import Recurring
+from taskharbor.testing.kit.replay import Replays
+from taskharbor.testing.kit.reserve import Reserve
+from taskharbor.testing.kit.settle import Settle
+from taskharbor.testing.kit.totals import Totals
+from taskharbor.testing.kit.upkeep import Upkeep
 
 from .test_kit import Schemas
 
@@ -76,14 +90,34 @@ class OwnedSchemas(Schemas):
 
 
 @pytest.fixture(scope="module")
-def schemas(postgres16: PostgresServer) -> OwnedSchemas:
-    return OwnedSchemas(Roles(postgres16))
+def schemas(postgres16: PostgresServer) -> Generator[OwnedSchemas]:
+    with OwnedSchemas(Roles(postgres16)) as schemas:
+        yield schemas
 
 
-class TestAsTheWorker(DriverKit, OwnTransactionKit):
-    """Every case of the kit with the rights of a worker, on the older server."""
+class TestAsTheWorker(
+    Groups,
+    Keys,
+    Reserve,
+    Order,
+    Leases,
+    Settle,
+    Flows,
+    Replays,
+    Upkeep,
+    Looking,
+    Recurring,
+    Workers,
+    Totals,
+    Hints,
+    Parallel,
+    OwnTransactionKit,
+):
+    """Every statement with the rights of a worker, on the older server, where `make torture` runs the whole kit."""
 
-    histories = 10
+    @pytest.fixture
+    def harness(self, new_store: NewStore) -> Harness:
+        return new_store()
 
     @pytest.fixture
     def new_store(self, schemas: OwnedSchemas) -> Generator[NewStore]:

@@ -78,6 +78,8 @@ class Orders:
 class TestSqlite(DriverKit, WithinKit):
     """Every case of the kit but those for transactions that a driver begins: SQLite has one writer at a time."""
 
+    histories = 40
+
     @pytest.fixture
     def new_store(self, tmp_path: Path) -> NewStore:
         numbers = count()

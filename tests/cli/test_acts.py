@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskharbor import chain
+from taskharbor.cli import bulk
 from taskharbor.core.reserved import TASKS
 from taskharbor.manager import TaskManager
 
@@ -59,7 +59,7 @@ def test_cancel_what_matches(busy: Desk) -> None:
 def test_delete_what_matches(busy: Desk) -> None:
     """C: only what has ended, and nothing without an answer."""
     complaint = busy.bad(2, "jobs", "delete", "state:dlq", "--url", busy.url)
-    assert complaint.startswith("3 jobs match: add --yes to delete them, --dry-run to see them")
+    assert complaint.startswith("3 jobs would be deleted: add --yes to do it, --dry-run to see them")
     assert busy.good("jobs", "delete", "state:dlq", "--yes", "--url", busy.url) == "Deleted 3 jobs.\n"
     assert "cannot be deleted" in busy.bad(2, "jobs", "delete", "state:ready", "--yes", "--url", busy.url)
     assert set(states(busy)) == {"done", "ready1", "ready2", "ready3", "later", "task"}
@@ -155,15 +155,15 @@ def test_a_terminal_is_asked(busy: Desk) -> None:
     """C: with the number; "no" changes nothing."""
     code, text = typed(busy.folder, "n\n", "jobs", "cancel", "tag:vip", "--url", busy.url)
     assert code == 1
-    assert "3 jobs match; cancel them? [y/N]" in text
+    assert "Cancel 3 jobs (shop.welcome)? [y/N]" in text
     assert states(busy)["ready1"] == "ready"
     code, text = typed(busy.folder, "y\n", "jobs", "cancel", "tag:vip", "--url", busy.url)
     assert (code, "Cancelled 3 jobs." in text) == (0, True)
 
 
-def during_the_question(monkeypatch: pytest.MonkeyPatch, module: str, act: Callable[[], None]) -> None:
+def during_the_question(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Answer the question of a command with yes, once this has happened."""
-    monkeypatch.setattr(sys.modules[f"taskharbor.cli.{module}"], "_confirm", lambda *_, **__: act())
+    monkeypatch.setattr(bulk, "confirm", lambda *_, **__: act())
 
 
 @pytest.mark.parametrize("words", [["jobs", "delete", "state:dlq"], ["dlq", "purge", "--all"]], ids=" ".join)
@@ -179,7 +179,7 @@ def test_jobs_that_change_during_the_question_are_left_alone(
         desk.good("jobs", "replay", "mended", "--url", desk.url)
         desk.drain()
 
-    during_the_question(monkeypatch, "acts" if words[0] == "jobs" else "dlq", meanwhile)
+    during_the_question(monkeypatch, meanwhile)
     said = "Deleted 1 job.\n1 job had changed in the meantime and was left alone.\n"
     assert desk.good(*words, "--url", desk.url) == said
     assert states(desk) == {"mended": "done"}
@@ -194,11 +194,11 @@ def test_a_replay_leaves_what_changed_during_the_question(desk: Desk, monkeypatc
     def delete(*ids: str) -> None:
         desk.good("jobs", "delete", *ids, "--yes", "--url", desk.url)
 
-    during_the_question(monkeypatch, "dlq", lambda: delete("one", "two"))
+    during_the_question(monkeypatch, lambda: delete("one", "two"))
     said = desk.good("dlq", "replay", "--all", "--url", desk.url)
     assert said == "Replayed 2 jobs.\n2 jobs had changed in the meantime and were left alone.\n"
     desk.drain()
-    during_the_question(monkeypatch, "acts", lambda: delete("three"))
+    during_the_question(monkeypatch, lambda: delete("three"))
     said = desk.good("jobs", "replay", "state:dlq", "--url", desk.url)
     assert said == "Replayed 1 job.\n1 job had changed in the meantime and was left alone.\n"
 
@@ -226,11 +226,11 @@ def test_who_is_meant_by_an_ending_is_said(desk: Desk) -> None:
         desk.enqueue("shop.explode", "text=no", "--id", id)
     desk.drain()
     code, text = typed(desk.folder, "n\n", "jobs", "delete", "1deadbeef", "--url", desk.url)
-    assert (code, f"Delete {one}? [y/N]" in text) == (1, True)
+    assert (code, f"Delete {one} (shop.explode)? [y/N]" in text) == (1, True)
     assert desk.good("jobs", "delete", "1deadbeef", "--yes", "--url", desk.url) == f"Deleted {one}.\n"
     code, text = typed(desk.folder, "n\n", "dlq", "purge", "--id", "2deadbeef", "--url", desk.url)
-    assert (code, other in text) == (1, True)
-    assert desk.good("dlq", "purge", "--id", "deadbeef", "--yes", "--url", desk.url) == f"Deleted 1 job: {other}.\n"
+    assert (code, f"Delete {other} (shop.explode)? [y/N]" in text) == (1, True)
+    assert desk.good("dlq", "purge", "--id", "deadbeef", "--yes", "--url", desk.url) == f"Deleted {other}.\n"
 
     import shop  # pyright: ignore[reportMissingImports]
 
@@ -257,6 +257,12 @@ def test_large_acts_go_in_bites_and_tell_how_far_they_are(desk: Desk) -> None:
     assert "500 of 1,001 jobs" in text
     assert "1,001 of 1,001 jobs" in text
     assert "Cancelled 1,001 jobs." in text
+    desk.good("jobs", "replay", "*", "--yes", "--url", desk.url)
+    desk.good("jobs", "dead-letter", "*", "--reason", "wrong", "--yes", "--url", desk.url)
+    for act, said in ((("replay", "--all"), "Replayed"), (("purge", "--all"), "Deleted")):
+        code, text = typed(desk.folder, "", "dlq", *act, "--yes", "--url", desk.url)
+        assert (code, "1,000 of 1,001 jobs" in text, f"{said} 1,001 jobs." in text) == (0, True, True)
+        desk.run("jobs", "dead-letter", "*", "--reason", "wrong", "--yes", "--url", desk.url)
 
 
 def test_dead_letter_by_hand(busy: Desk) -> None:

@@ -92,7 +92,7 @@ def test_replay_of_a_group(dead: Desk) -> None:
     """Q2: by its name, previewed first."""
     (group,) = dead.json("dlq", "groups", "--url", dead.url)
     words = ["dlq", "replay", "--all", f"group:{group['fingerprint']}", "--url", dead.url]
-    assert dead.good(*words, "--dry-run").startswith("Would replay 3 jobs.\n")
+    assert dead.good(*words, "--dry-run").endswith("\nWould replay 3 jobs.\n")
     assert dead.good(*words, "--yes") == "Replayed 3 jobs.\n"
     assert dead.json("dlq", "groups", "--url", dead.url) == []
 
@@ -150,7 +150,7 @@ def test_a_dry_run_changes_nothing(dead: Desk) -> None:
     """Q2: previewed."""
     assert dead.good("dlq", "replay", "dead-0", "--dry-run", "--url", dead.url) == "Would replay dead-0.\n"
     preview = dead.good("dlq", "replay", "--all", "error:shot 1", "--dry-run", "--url", dead.url)
-    assert preview.startswith("Would replay 1 job.\n")
+    assert preview.endswith("\nWould replay 1 job.\n")
     assert "dead-1" in preview
     words = ["dlq", "replay", "--all", "--dry-run", "--url", dead.url]
     assert dead.json(*words) == {"matched": 3, "replayed": [], "without_key": [], "changed": [], "dry_run": True}
@@ -202,7 +202,7 @@ def test_replay_all_that_match(dead: Desk) -> None:
     assert job(dead, "dead-1")["state"] == "ready"
     answer = dead.json("dlq", "replay", "--all", "--yes", "--url", dead.url)
     assert (answer["matched"], sorted(answer["replayed"])) == (2, ["dead-0", "dead-2"])
-    assert dead.good("dlq", "replay", "--all", "--url", dead.url) == "Replayed 0 jobs.\n"
+    assert dead.good("dlq", "replay", "--all", "--url", dead.url) == "No jobs match.\n"
 
 
 def test_the_limit_bounds_it(dead: Desk) -> None:
@@ -235,7 +235,7 @@ def test_purge_what_matches(dead: Desk) -> None:
     """Q2: previewed, confirmed, for good."""
     words = ["dlq", "purge", "error:shot 1", "--url", dead.url]
     preview = dead.good(*words, "--dry-run")
-    assert preview.startswith("Would delete 1 job.\n")
+    assert preview.endswith("\nWould delete 1 job.\n")
     assert "dead-1" in preview
     nothing: dict[str, list[str]] = {"deleted": [], "needed": [], "changed": []}
     assert dead.json(*words, "--dry-run") == {"matched": 1, **nothing, "dry_run": True}
@@ -244,13 +244,13 @@ def test_purge_what_matches(dead: Desk) -> None:
     assert "there is no job dead-1" in dead.bad(1, "dlq", "show", "dead-1", "--url", dead.url)
     answer = dead.json("dlq", "purge", "--all", "--yes", "--url", dead.url)
     assert (answer["matched"], sorted(answer["deleted"]), answer["needed"]) == (2, ["dead-0", "dead-2"], [])
-    assert dead.good("dlq", "purge", "--all", "--url", dead.url) == "Deleted 0 jobs.\n"
+    assert dead.good("dlq", "purge", "--all", "--url", dead.url) == "No jobs match.\n"
     assert job(dead, "done")["state"] == "done"
 
 
 def test_purge_by_age(dead: Desk) -> None:
     """Q2: since they died; the limit bounds it, and it says so."""
-    assert dead.good("dlq", "purge", "--older-than", "1h", "--yes", "--url", dead.url) == "Deleted 0 jobs.\n"
+    assert dead.good("dlq", "purge", "--older-than", "1h", "--yes", "--url", dead.url) == "No jobs match.\n"
     result = dead.run("dlq", "purge", "--older-than", "0s", "--limit", "2", "--yes", "--url", dead.url)
     assert (result.exit_code, result.stdout) == (0, "Deleted 2 jobs.\n")
     assert "run it again" in result.stderr
@@ -279,12 +279,12 @@ def test_wrong_usage_of_purge(dead: Desk, words: list[str], said: str) -> None:
 def test_purge_by_id(dead: Desk) -> None:
     """Q2: dead jobs only, previewed and confirmed like any others."""
     words = ["dlq", "purge", "--id", "dead-1", "--url", dead.url]
-    assert dead.good(*words, "--dry-run").startswith("Would delete 1 job.\n")
+    assert dead.good(*words, "--dry-run").endswith("\nWould delete dead-1.\n")
     assert "1 job would be deleted: add --yes" in dead.bad(2, *words)
     assert "there is no job nobody" in dead.bad(1, *words, "--id", "nobody", "--yes")
     assert "done is done, not dead" in dead.bad(1, *words, "--id", "done", "--yes")
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
-    assert dead.good(*words, "--id", "dead-2", "--id", "dead-1", "--yes") == "Deleted 2 jobs: dead-1, dead-2.\n"
+    assert dead.good(*words, "--id", "dead-2", "--id", "dead-1", "--yes") == "Deleted dead-1.\nDeleted dead-2.\n"
     assert [entry["id"] for entry in dead.json("dlq", "ls", "--url", dead.url)] == ["dead-0"]
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
-from taskharbor.admin.bulk import WOULD, Look, look_and_act, matching, would
+from taskharbor.admin.bulk import WOULD, Look, Progress, look_and_act, matching, would
 from taskharbor.client.client import Client
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, JobOptions, checked, seconds
@@ -128,37 +128,48 @@ class DeadLetters(AdminPart):
         return checked_size(wired(payload, wiring), limit, f"the arguments of {job.type}")
 
     async def areplay_all(
-        self, words: Words = "", *, limit: int = BULK_LIMIT, dry_run: bool = False, among: Ids | None = None
+        self,
+        words: Words = "",
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
     ) -> Replayed:
         """Run all matching dead jobs again, at most `limit`. `dry_run` only looks.
 
         `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the replay;
-        one that does not match any more is left alone (`changed`). Tasks of a TaskManager are left out.
+        one that does not match any more is left alone (`changed`). Tasks of a TaskManager are left out. `progress` is
+        called with the number of jobs done so far.
         """
         where = await self._dead(words)
         look = _looking(where, None, tasks=False)
         ids = await self._ids(where, look, limit, among, dry_run)
         # Jobs go before their dependants, which have to wait for them.
-        return Replayed(ids, []) if dry_run else await self._replay_ids(ids[::-1], look)
+        return Replayed(ids, []) if dry_run else await self._replay_ids(ids[::-1], look, progress)
 
     async def areplay_ids(self, ids: Ids) -> Replayed:
         """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
         return await self._replay_ids(each(ids), _taking(lambda job: job.queue != TASKS))
 
-    async def _replay_ids(self, ids: Sequence[str], look: Look) -> Replayed:
+    async def _replay_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Replayed:
         found = Replayed([], [])
-        for id, answer in zip(ids, await self._answers(ids, look, self._replay), strict=True):
+        for id, answer in zip(ids, await self._answers(ids, look, self._replay, progress), strict=True):
             (found.replayed if answer.startswith("replayed") else found.changed).append(id)
             if answer == "replayed_without_key":
                 found.without_key.append(id)
         return found
 
     async def _answers(
-        self, ids: Sequence[str], look: Look, act: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+        self,
+        ids: Sequence[str],
+        look: Look,
+        act: Callable[[Sequence[str]], Awaitable[Sequence[str]]],
+        progress: Progress | None,
     ) -> list[str]:
         if len(ids) > BULK_LIMIT:
             raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
-        return await look_and_act(self._client, ids, look, act)
+        return await look_and_act(self._client, ids, look, act, progress)
 
     async def apurge(
         self,
@@ -168,6 +179,7 @@ class DeadLetters(AdminPart):
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
         among: Ids | None = None,
+        progress: Progress | None = None,
     ) -> Purged:
         """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
 
@@ -181,14 +193,14 @@ class DeadLetters(AdminPart):
             where = replace(where, until=min(where.until or last + MOMENT, last + MOMENT))
         look = _looking(where, last, tasks=True)
         ids = await self._ids(where, look, limit, among, dry_run)
-        return Purged(ids, []) if dry_run else await self._purge(ids, look)
+        return Purged(ids, []) if dry_run else await self._purge(ids, look, progress)
 
     async def apurge_ids(self, ids: Ids) -> Purged:
         """Delete these jobs, if they have ended and no others need them but cancelled ones, which go with them."""
         return await self._purge(each(ids), _taking(lambda _: True))
 
-    async def _purge(self, ids: Sequence[str], look: Look) -> Purged:
-        first = await self._delete_ids(ids, look)
+    async def _purge(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Purged:
+        first = await self._delete_ids(ids, look, progress)
         if not first.needed or not await self._delete_cancelled(first.needed):
             return first
         second = await self._delete_ids(first.needed, look)
@@ -203,10 +215,10 @@ class DeadLetters(AdminPart):
                 gone |= bool((await self._delete_ids([job.id for job in page], cancelled)).deleted)
         return gone
 
-    async def _delete_ids(self, ids: Sequence[str], look: Look) -> Purged:
+    async def _delete_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Purged:
         purged = Purged([], [])
         lists = {"deleted": purged.deleted, "needed": purged.needed}
-        for id, answer in zip(ids, await self._answers(ids, look, self._delete), strict=True):
+        for id, answer in zip(ids, await self._answers(ids, look, self._delete, progress), strict=True):
             lists.get(answer, purged.changed).append(id)
         return purged
 

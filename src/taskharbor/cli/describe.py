@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,15 @@ from msgspec.structs import asdict
 
 from taskharbor.admin.why import Why
 from taskharbor.cli import output
+from taskharbor.cli.ids import whole_id
 from taskharbor.cli.output import Cell, exact
-from taskharbor.cli.target import filled_in
+from taskharbor.cli.target import ask, filled_in
 from taskharbor.core.durations import ago, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.run_times import last_run, overrun_since
 from taskharbor.core.shown import shown
+from taskharbor.harbor import Harbor
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask
@@ -132,8 +135,21 @@ def _failure(failure: Failure) -> dict[str, Any]:
     }
 
 
-def page(job: JobRecord, why: Why, now: datetime) -> None:
-    """Everything about one job."""
+def show(harbor: Harbor, id: str, get: Callable[[str], Awaitable[JobRecord]], as_json: bool) -> None:
+    """Show everything about the job that `get` finds."""
+
+    async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
+        job = await get(await whole_id(harbor, id))
+        return job, await harbor.admin.jobs.awhy(job)
+
+    job, why = ask(harbor, look)
+    if as_json:
+        output.print_json(full(job, why, harbor.admin.now()))
+    else:
+        _page(job, why, harbor.admin.now())
+
+
+def _page(job: JobRecord, why: Why, now: datetime) -> None:
     output.say(f"{job.type}  {job.id}", "bold")
     output.facts(
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,17 +11,14 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from taskharbor.admin.base import BULK_LIMIT
-from taskharbor.admin.dead_letters import Purged, Replayed
-from taskharbor.admin.why import Why
+from taskharbor.admin.bulk import WOULD, Progress
 from taskharbor.cli import describe, lists, output
-from taskharbor.cli.acts import MISSING, NOT_DEAD, REPLAY, first_jobs, say_changed, say_limit
-from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.ids import meant, place_after, search_hint, some, whole_id, whole_ids, whole_words
+from taskharbor.cli.bulk import DELETE, REPLAY, Answers, Asked, act_options, carry_out, report
+from taskharbor.cli.ids import meant, whole_ids, whole_words
 from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
-from taskharbor.cli.words import WORDS_HELP, is_word
+from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.filter import Filter
-from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.short_ids import UUID
 from taskharbor.core.states import State
@@ -29,9 +26,7 @@ from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove, JobNotFound
 from taskharbor.harbor import Harbor
 
-PREVIEW = 20
-KEYLESS = "without its key: another job holds it"
-NOT_REPLAYED = {"missing": MISSING, "not_dead": NOT_DEAD, "is_task": REPLAY.bad["task"]}
+ANSWERS = {"would_replay": WOULD, "is_task": "task"}
 
 
 @click.group()
@@ -46,18 +41,8 @@ def dlq() -> None:
 @json_option
 @wide_option
 @target_options
-def list_dead(words: tuple[str, ...], limit: int, after: str | None, as_json: bool, wide: bool) -> None:
-    harbor = here().store()
-
-    async def look(harbor: Harbor) -> list[JobRecord]:
-        where, behind = await whole_words(harbor, words), await place_after(harbor, after)
-        return await harbor.admin.dlq.alist(where, limit=limit + 1, after=behind)
-
-    found = ask(harbor, look)
-    if as_json:
-        output.print_json([describe.brief(job, harbor.admin.now()) for job in found[:limit]])
-    else:
-        lists.jobs(found, harbor.admin.now(), limit, _nothing(words), dead=True, wide=wide)
+def list_dead(words: tuple[str, ...], **options: Any) -> None:
+    lists.jobs(here().store(), words, _nothing(words), dead=True, **options)
 
 
 def _nothing(words: tuple[str, ...]) -> str:
@@ -70,17 +55,8 @@ def _nothing(words: tuple[str, ...]) -> str:
 @target_options
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
-
-    async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
-        job = await harbor.admin.dlq.aget(await whole_id(harbor, id))
-        return job, await harbor.admin.jobs.awhy(job)
-
     harbor = here().store()
-    job, why = ask(harbor, look)
-    if as_json:
-        output.print_json(describe.full(job, why, harbor.admin.now()))
-    else:
-        describe.page(job, why, harbor.admin.now())
+    describe.show(harbor, id, harbor.admin.dlq.aget, as_json)
 
 
 @dlq.command("groups", help=f"Group dead jobs by cause, the most frequent first.\n{WORDS_HELP}")
@@ -109,24 +85,12 @@ def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -
 @dlq.command("replay")
 @click.argument("ids", nargs=-1, metavar="[ID]... | --all [WORDS]...")
 @click.option("--all", "every", is_flag=True, help="Replay all dead jobs, or those that match the words.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be replayed.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--args", "edited", metavar="JSON", help="New arguments as a JSON object (for one job).")
 @click.option("--key", metavar="KEY", help="A new idempotency key (for one job).")
 @time_option("--key-ttl", "How long the new key holds (default: 24 h).")
-@limit_option(BULK_LIMIT, BULK_LIMIT)
-@json_option
-@target_options
+@act_options(BULK_LIMIT)
 def replay(
-    ids: tuple[str, ...],
-    every: bool,
-    dry_run: bool,
-    yes: bool,
-    edited: str | None,
-    key: str | None,
-    key_ttl: float | None,
-    limit: int,
-    as_json: bool,
+    ids: tuple[str, ...], every: bool, edited: str | None, key: str | None, key_ttl: float | None, **options: Any
 ) -> None:
     """Run dead jobs again, with all their attempts ahead of them.
 
@@ -139,36 +103,41 @@ def replay(
         raise click.UsageError("--args and --key are for one job: name it by its id")
     if key_ttl is not None and key is None:
         raise click.UsageError("--key-ttl needs a --key")
+    asked = Asked(ids, **options, most=BULK_LIMIT)
     if every:
-        _replay_matching(ids, limit, dry_run, yes, as_json)
+        _replay_matching(asked)
     else:
         changes: dict[str, Any] = {"idempotency_key": key} if key is not None else {}
         changes |= {"idempotency_ttl": key_ttl} if key_ttl is not None else {}
         changes |= {"arguments": json_object("--args", edited)} if edited is not None else {}
-        _replay_named(ids, changes, dry_run, as_json)
+        _replay_named(asked, changes)
 
 
-def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    harbor = here().store()
-
+def _replay_matching(asked: Asked) -> None:
     async def look(harbor: Harbor) -> tuple[list[str], Filter]:
-        where = await meant(harbor, words)
-        return (await harbor.admin.dlq.areplay_all(where, limit=limit, dry_run=True)).replayed, where
+        where = await meant(harbor, asked.given)
+        return (await harbor.admin.dlq.areplay_all(where, limit=asked.limit, dry_run=True)).replayed, where
 
+    harbor = here().store()
     ids, where = ask(harbor, look)
-    done = Replayed([], [])
-    if ids and not dry_run:
-        _confirm(harbor, "replay", ids, yes)
-        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(where, among=ids))
-    if as_json:
-        output.print_json({"matched": len(ids), **asdict(done), "dry_run": dry_run})
-        return
-    number = len(ids) if dry_run else len(done.replayed)
-    output.say(f"{'Would replay' if dry_run else 'Replayed'} {output.count(number, 'job')}.")
-    if done.without_key:
-        output.say(f"{output.count(len(done.without_key), 'job')} of them {KEYLESS}.")
-    say_changed(len(done.changed))
-    _show_rest(harbor, ids, limit, dry_run)
+
+    def act(progress: Progress | None) -> Answers:
+        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(where, among=ids, progress=progress))
+        keyless = dict.fromkeys(done.without_key, "replayed_without_key")
+        return {**dict.fromkeys(done.replayed, "replayed"), **keyless, **dict.fromkeys(done.changed, "changed")}
+
+    as_json = _lists(asked, len(ids), replayed="replayed", without_key="replayed_without_key", changed="changed")
+    carry_out(REPLAY, asked, harbor, ids, act, matching=True, as_json=as_json)
+
+
+def _lists(asked: Asked, matched: int, **lists: str) -> Callable[[Answers], dict[str, Any]]:
+    """The JSON of an act: for each list, the ids whose answers begin so."""
+
+    def value(answers: Answers) -> dict[str, Any]:
+        found = {name: [id for id, given in answers.items() if given.startswith(lists[name])] for name in lists}
+        return {"matched": matched, **found, "dry_run": asked.dry_run}
+
+    return value
 
 
 @dlq.command("purge", help=f"Delete dead jobs for good: those that match, or all.\n{WORDS_HELP}")
@@ -176,20 +145,9 @@ def _replay_matching(words: tuple[str, ...], limit: int, dry_run: bool, yes: boo
 @time_option("--older-than", "Only jobs that died at least this long ago: 7d, 12h.", type=age)
 @click.option("--id", "named", metavar="ID", multiple=True, help="This job, instead of those that match.")
 @click.option("--all", "every", is_flag=True, help="All dead jobs, if neither words nor an age narrow them down.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@limit_option(BULK_LIMIT, BULK_LIMIT)
-@json_option
-@target_options
+@act_options(BULK_LIMIT)
 def purge(
-    words: tuple[str, ...],
-    older_than: float | None,
-    named: tuple[str, ...],
-    every: bool,
-    dry_run: bool,
-    yes: bool,
-    limit: int,
-    as_json: bool,
+    words: tuple[str, ...], older_than: float | None, named: tuple[str, ...], every: bool, **options: Any
 ) -> None:
     narrowed = bool(words) or older_than is not None
     if not narrowed and not every and not named:
@@ -199,58 +157,27 @@ def purge(
     if found := next(filter(UUID.fullmatch, words), None):
         raise click.UsageError(f"{found} is an id, and words name tasks: to delete that job, write --id {found}")
 
+    asked = Asked(words, **options, most=BULK_LIMIT)
+
     async def look(harbor: Harbor) -> tuple[list[str], Filter]:
         where = await meant(harbor, words)
         if named:
             return [(await harbor.admin.dlq.aget(id)).id for id in await whole_ids(harbor, named)], where
-        found = await harbor.admin.dlq.apurge(where, older_than=older_than, limit=limit, dry_run=True)
+        found = await harbor.admin.dlq.apurge(where, older_than=older_than, limit=asked.limit, dry_run=True)
         return found.deleted, where
 
     harbor = here().store()
     ids, where = ask(harbor, look)
-    purged = Purged([], [])
-    if ids and not dry_run:
-        _confirm(harbor, "delete", ids, yes, by_name=bool(named))
-        purged = ask(harbor, lambda harbor: harbor.admin.dlq.apurge(where, older_than=older_than, among=ids))
-    if as_json:
-        output.print_json({"matched": len(ids), **asdict(purged), "dry_run": dry_run})
-    else:
-        jobs = output.count(len(ids if dry_run else purged.deleted), "job")
-        which = f": {some(purged.deleted)}" if named and purged.deleted else ""
-        output.say(f"{'Would delete' if dry_run else 'Deleted'} {jobs}{which}.")
-        say_changed(len(purged.changed))
-        _show_rest(harbor, ids, limit, dry_run)
-    _complain_of_needed(purged)
-    if named and purged.changed:
-        click.get_current_context().exit(BAD)
 
-
-def _complain_of_needed(purged: Purged) -> None:
-    if purged.needed:
-        complain(
-            f"{output.count(len(purged.needed), 'job')} stayed, because others in their workflows wait for them: "
-            f"{some(purged.needed)}; "
-            "replay them, or cancel the workflows first (`taskharbor workflows cancel`)"
+    def act(progress: Progress | None) -> Answers:
+        done = ask(
+            harbor,
+            lambda harbor: harbor.admin.dlq.apurge(where, older_than=older_than, among=ids, progress=progress),
         )
-        click.get_current_context().exit(BAD)
+        return {id: answer for answer, found in asdict(done).items() for id in found}
 
-
-def _confirm(harbor: Harbor, verb: str, ids: list[str], yes: bool, *, by_name: bool = False) -> None:
-    if yes:
-        return
-    number = output.count(len(ids), "job")
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{number} would be {verb.rstrip('e')}ed: add --yes to do it, --dry-run to see them")
-    tasks = sorted({job.type for job in first_jobs(harbor, ids, PREVIEW)})
-    names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 else "")
-    click.confirm(f"{verb.capitalize()} {number} ({names}){': ' + some(ids) if by_name else ''}?", abort=True)
-
-
-def _show_rest(harbor: Harbor, ids: list[str], limit: int, dry_run: bool) -> None:
-    """Show what would be affected, and whether there may be more."""
-    if dry_run and ids:
-        lists.job_table(first_jobs(harbor, ids, PREVIEW), harbor.admin.now(), dead=True)
-    say_limit(len(ids), limit)
+    in_lists = _lists(asked, len(ids), deleted="deleted", needed="needed", changed="changed")
+    carry_out(DELETE, asked, harbor, ids, act, matching=not named, as_json=in_lists)
 
 
 class Edit(Struct, frozen=True):
@@ -276,31 +203,17 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     arguments: Edit | None = None
 
 
-def _replay_named(ids: tuple[str, ...], changes: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+def _replay_named(asked: Asked, changes: dict[str, Any]) -> None:
     async def act(harbor: Harbor) -> list[Answer]:
-        answer = _would_replay if dry_run else _replay_one
-        return [await answer(harbor, id, changes) for id in await whole_ids(harbor, ids)]
+        answer = _would_replay if asked.dry_run else _replay_one
+        return [await answer(harbor, id, changes) for id in await whole_ids(harbor, asked.given)]
 
-    answers = ask(here().store(), act)
-    if as_json:
-        output.print_json(answers)
-    for answer in answers:
-        if answer.outcome in NOT_REPLAYED:
-            complain(f"{answer.id} was not replayed: {_why_not(answer)}")
-        elif not as_json:
-            without = f" {KEYLESS}" if answer.outcome == "replayed_without_key" else ""
-            output.say(f"{'Would replay' if dry_run else 'Replayed'} {answer.id}{without}.")
-            if answer.arguments is not None:
-                answer.arguments.show()
-    if {answer.outcome for answer in answers} & set(NOT_REPLAYED):
-        click.get_current_context().exit(BAD)
-
-
-def _why_not(answer: Answer) -> str:
-    if answer.outcome == "missing" and is_word(answer.id):
-        return f"{answer.id} is a filter word, not an id; for all jobs that match, add --all"
-    hint = search_hint(answer.id) if answer.outcome == "missing" else ""
-    return NOT_REPLAYED[answer.outcome].format(id=answer.id) + hint
+    found = ask(here().store(), act)
+    answers = {answer.id: ANSWERS.get(answer.outcome, answer.outcome) for answer in found}
+    report(REPLAY, answers, asked, by_name=True, value=found)
+    for answer in found if not asked.as_json else ():
+        if answer.arguments is not None:
+            answer.arguments.show()
 
 
 async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
@@ -308,7 +221,7 @@ async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answe
         return Answer(id, await harbor.admin.dlq.areplay(id, **changes))
     except IllegalMove:
         why = (await _would_replay(harbor, id, {})).outcome
-        return Answer(id, why if why in NOT_REPLAYED else "not_dead")
+        return Answer(id, "not_dead" if why == "would_replay" else why)
 
 
 async def _would_replay(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import click
 
 from taskharbor.admin.endings import SEARCHED
-from taskharbor.cli.words import is_word
 from taskharbor.core.filter import Filter, parse
-from taskharbor.core.job import JobRecord
 from taskharbor.core.short_ids import ending
-from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
 
 WORKFLOW = "workflow:"
@@ -48,14 +44,6 @@ async def meant(harbor: Harbor, words: Sequence[str]) -> Filter:
         if word != found:
             click.echo(f"{word} is {found}.", err=True)
     return parse(tuple(whole), harbor.admin.now())
-
-
-async def listed(harbor: Harbor, words: Sequence[str], found: list[JobRecord]) -> list[JobRecord]:
-    """The jobs found; if there are none and the only word is an id or its ending, the job that it names."""
-    if not found and len(words) == 1 and not is_word(words[0]):
-        with suppress(JobNotFound):
-            return [await harbor.admin.jobs.aget(await whole_id(harbor, words[0]))]
-    return found
 
 
 def search_hint(text: str) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import click
 
-from taskharbor.cli import output
+from taskharbor.cli import describe, output
+from taskharbor.cli.ids import place_after, whole_id, whole_words
 from taskharbor.cli.output import Cell, one_line
 from taskharbor.cli.tables import Column, Row, short_ids, shortened, table
+from taskharbor.cli.target import ask
+from taskharbor.cli.words import is_word
 from taskharbor.core.decide import by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
@@ -19,6 +23,8 @@ from taskharbor.core.run_times import overrun_since
 from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import DeadGroup
+from taskharbor.errors import JobNotFound
+from taskharbor.harbor import Harbor
 
 LONGEST = 300  # width of an error in a table; JSON has all of it
 OVERRUN = Cell("overrun", "bold red")  # a running job past its timeout
@@ -43,9 +49,32 @@ GROUP_COLUMNS = (
 
 
 def jobs(
-    found: list[JobRecord], now: datetime, limit: int, nothing: str, *, dead: bool = False, wide: bool = False
+    harbor: Harbor,
+    words: Sequence[str],
+    nothing: str,
+    *,
+    limit: int,
+    after: str | None,
+    as_json: bool,
+    wide: bool,
+    dead: bool = False,
 ) -> None:
-    """The first `limit` of these jobs, and how to see the rest, if more were found."""
+    """The first `limit` jobs that match, and how to see the rest. An id in place of a word lists its job."""
+    part = harbor.admin.dlq if dead else harbor.admin.jobs
+
+    async def look(harbor: Harbor) -> list[JobRecord]:
+        where, behind = await whole_words(harbor, words), await place_after(harbor, after)
+        found = await part.alist(where, limit=limit + 1, after=behind)
+        if not found and len(words) == 1 and not is_word(words[0]):
+            with suppress(JobNotFound):
+                return [await part.aget(await whole_id(harbor, words[0]))]
+        return found
+
+    found = ask(harbor, look)
+    now = harbor.admin.now()
+    if as_json:
+        output.print_json([describe.brief(job, now) for job in found[:limit]])
+        return
     if not found:
         output.say(nothing, "dim")
         return

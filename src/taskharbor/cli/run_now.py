@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskharbor.cli import output
-from taskharbor.cli.acts import MISSING
-from taskharbor.cli.exits import BAD, complain
+from taskharbor.cli.bulk import MISSING, Asked, Wording, report
 from taskharbor.cli.ids import whole_ids
 from taskharbor.cli.target import ask, here, target_options
 from taskharbor.cli.types import json_option
@@ -15,18 +13,22 @@ from taskharbor.core.states import Shown
 from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
 
-GOOD = {
-    "due": "{id} is due now.",
-    "already_due": "{id} was due already: `taskharbor jobs show {id}` says why it waits.",
-}
-ENDED = "it has ended; `taskharbor jobs replay {id}` runs a dead or cancelled job again"
-REFUSED = {
-    "running": "a worker has claimed it",
-    "waiting": "it waits for other jobs of its workflow",
-    "ended": ENDED,
-    "task": "it is a TaskManager's task: it waits until an agent claims it",
-    "missing": MISSING,
-}
+RUN_NOW = Wording(
+    None,
+    "make due",
+    "made due",
+    {
+        "due": "{} is due now.",
+        "already_due": "{0} was due already: `taskharbor jobs show {0}` says why it waits.",
+    },
+    {
+        "running": "a worker has claimed it",
+        "waiting": "it waits for other jobs of its workflow",
+        "ended": "it has ended; `taskharbor jobs replay {id}` runs a dead or cancelled job again",
+        "task": "it is a TaskManager's task: it waits until an agent claims it",
+        "missing": MISSING,
+    },
+)
 ANSWERS = {
     Shown.READY: "already_due",
     Shown.WAITING: "waiting",
@@ -49,16 +51,7 @@ def run_now(ids: tuple[str, ...], as_json: bool) -> None:
     async def act(harbor: Harbor) -> dict[str, str]:
         return {id: await _answer(harbor, id) for id in await whole_ids(harbor, ids)}
 
-    answers = ask(here().store(), act)
-    if as_json:
-        output.print_json([{"id": id, "answer": answer} for id, answer in answers.items()])
-    for id, answer in answers.items():
-        if answer in REFUSED:
-            complain(f"{id} was not made due: {REFUSED[answer].format(id=id)}")
-        elif not as_json:
-            output.say(GOOD[answer].format(id=id))
-    if set(answers.values()) & set(REFUSED):
-        click.get_current_context().exit(BAD)
+    report(RUN_NOW, ask(here().store(), act), Asked(ids, as_json=as_json), by_name=True)
 
 
 async def _answer(harbor: Harbor, id: str) -> str:

@@ -100,6 +100,19 @@ def test_a_dry_run_only_looks(busy: Desk) -> None:
     assert states(busy) == before
 
 
+def test_a_replay_into_a_paused_queue_says_so(busy: Desk) -> None:
+    """C, Q2: its jobs wait; by words, by ids, and from the dead-letter queue."""
+    busy.good("queues", "pause", "default", "--url", busy.url)
+    for words in (
+        ["jobs", "replay", "dead1"],
+        ["jobs", "replay", "state:dlq", "--limit", "1"],
+        ["dlq", "replay", "--all"],
+    ):
+        result = busy.run(*words, "--yes", "--url", busy.url)
+        assert result.exit_code == 0
+        assert "Queue default is paused: its jobs wait for `taskharbor queues resume default`." in result.stderr
+
+
 def test_named_jobs(busy: Desk) -> None:
     """C: each is answered for; one that stays as it was makes it an error, without stopping the others."""
     task = task_of(busy)

@@ -119,16 +119,25 @@ def test_health_counts_runs_past_their_timeout(desk: Desk) -> None:
 
 
 def test_workers_whose_runs_are_all_past_their_timeout_are_stuck(desk: Desk) -> None:
-    """C, F5: with due jobs, that is not healthy: no slot becomes free by itself."""
+    """C, F5: with due jobs, that is not healthy: no slot of the queue becomes free by itself."""
     now = datetime.now(UTC)
     stuck = WorkerRecord(
-        id="a:1", host="a", pid=1, queues=("mail",), slots=2, busy=2, started_at=now, seen_at=now, overruns=2
+        id="a:1",
+        host="a",
+        pid=1,
+        queues=("mail",),
+        slots=2,
+        busy=2,
+        started_at=now,
+        seen_at=now,
+        overruns=2,
+        stuck=("mail",),
     )
     asyncio.run(beat(desk, stuck))
     assert desk.json("health", "--url", desk.url)["healthy"]
     desk.enqueue("shop.welcome", "user_id=1")
-    assert "every slot of its workers runs past a timeout: restart a:1" in unhealthy(desk)
-    asyncio.run(beat(desk, replace(stuck, id="b:2", overruns=1)))
+    assert "every slot that it may take runs past a timeout: restart a:1" in unhealthy(desk)
+    asyncio.run(beat(desk, replace(stuck, id="b:2", stuck=("default",))))
     assert desk.json("health", "--url", desk.url)["healthy"]
 
 

@@ -133,6 +133,26 @@ async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.L
 
 
 @virtual
+async def test_a_worker_reports_queues_that_overruns_have_stuck() -> None:
+    """F5, D13: a queue may not take the slot that is kept for another one."""
+    world = World()
+
+    @world.harbor.task(queue="a", timeout=5)
+    async def stubborn() -> None:
+        await ignore(30)
+
+    await world.harbor.aenqueue_many(stubborn.step() for _ in range(3))
+    async with world.worker("a", "b", concurrency=3):
+        await asyncio.sleep(20)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert (seen.overruns, seen.stuck) == (2, ("a",))
+    async with world.worker("a", "b", concurrency=1):
+        await asyncio.sleep(20)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert (seen.overruns, seen.stuck) == (1, ("a", "b"))
+
+
+@virtual
 async def test_a_stop_while_a_run_is_past_its_timeout_counts_the_timeout() -> None:
     """F5, X6: the run goes on in this process, so its retry comes when its lease would have run out."""
     world = World(retry=Retry.fixed(0))

@@ -104,10 +104,14 @@ def _in_line(facts: Facts) -> Why:
     if is_suspect(job):
         return Why("suspect", f"{job.crashes} crashes in a row: it waits for a worker that runs nothing beside it")
     listeners = listening(facts.workers, job.queue, facts.now)
-    number = _count(len(listeners), "worker")
+    number, late = _count(len(listeners), "worker"), sum(worker.overruns for worker in listeners)
+    hangs = f", with {_count(late, 'run')} past the timeout" if late else ""
+    look = "taskharbor jobs ls state:running" if late else None
     if all(worker.busy >= worker.slots for worker in listeners):
-        return Why("busy", f"every slot of the {number} on queue {job.queue} is busy", "start more workers")
-    return Why("in_line", f"it waits for its turn; {number} on queue {job.queue}")
+        return Why(
+            "busy", f"every slot of the {number} on queue {job.queue} is busy{hangs}", look or "start more workers"
+        )
+    return Why("in_line", f"it waits for its turn; {number} on queue {job.queue}{hangs}", look)
 
 
 def _start(queue: str | None) -> str:
@@ -174,6 +178,8 @@ def _dead(facts: Facts) -> Why:
             "dead", f"dead-lettered{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix
         )
     error = f": {job.last_error}" if job.last_error else ""
+    if job.dlq_reason == "crash_loop":
+        fix = f"find out why its workers died (out of memory, a crash in C code), then {fix}"
     return Why("dead", f"dead-lettered{when} ({job.dlq_reason}){error}", fix)
 
 

@@ -19,6 +19,7 @@ from taskharbor.cli.types import json_option, limit_option
 from taskharbor.cli.words import is_word
 from taskharbor.core.filter import KNOWN_WORDS
 from taskharbor.core.job import JobRecord
+from taskharbor.core.states import State
 from taskharbor.errors import JobNotFound
 from taskharbor.harbor import Harbor
 
@@ -110,6 +111,8 @@ def carry_out(
     if matching and len(ids) == asked.limit:
         more = ", or raise --limit" if asked.limit < asked.most else ""
         click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again{more}.", err=True)
+    if wording is REPLAY and not asked.as_json:
+        _say_paused(harbor, ids)
     report(wording, answers, asked, by_name=not matching, value=None if as_json is None else as_json(answers))
 
 
@@ -124,6 +127,13 @@ def confirm(harbor: Harbor, wording: Wording, ids: Sequence[str], asked: Asked, 
     which = "" if matching else f": {some(ids)}"
     what = f"{ids[0]} ({names})" if not matching and len(ids) == 1 else f"{at_least}{jobs} ({names}){which}"
     click.confirm(f"{wording.verb.capitalize()} {what}?", abort=True, err=True)
+
+
+def _say_paused(harbor: Harbor, ids: Sequence[str]) -> None:
+    """Say so if replayed jobs will wait, by the first of them."""
+    paused = {counts.queue for counts in ask(harbor, lambda harbor: harbor.admin.queues.alist()) if counts.paused}
+    for queue in sorted(paused & {job.queue for job in _first(harbor, ids)}):
+        click.echo(f"Queue {queue} is paused: its jobs wait for `taskharbor queues resume {queue}`.", err=True)
 
 
 def _progress(total: int) -> Progress | None:
@@ -181,9 +191,10 @@ def _say_numbers(wording: Wording, answers: Answers, dry_run: bool) -> None:
     counts = {answer: list(answers.values()).count(answer) for answer in dict.fromkeys(answers.values())}
     if dry_run:
         output.say(f"Would {wording.verb} {output.count(counts.get(WOULD, 0), 'job')}.")
+    first, *others = wording.good
     for answer, text in wording.good.items():
-        if counts.get(answer):
-            output.say(text.format(output.count(counts[answer], "job")))
+        if counts.get(answer) or (answer == first and not dry_run and not any(map(counts.get, others))):
+            output.say(text.format(output.count(counts.get(answer, 0), "job")))
     changed = sum(number for answer, number in counts.items() if answer not in (*wording.good, WOULD, "needed"))
     if changed:
         was = "was" if changed == 1 else "were"
@@ -205,6 +216,6 @@ def _first(harbor: Harbor, ids: Sequence[str]) -> list[JobRecord]:
 
 def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:
     if some := _first(harbor, ids):
-        lists.job_table(some, harbor.admin.now())
+        lists.job_table(some, harbor.admin.now(), dead=all(job.state is State.DLQ for job in some))
     if len(ids) > PREVIEW:
         click.echo(f"and {output.count(len(ids) - PREVIEW, 'more job')}", err=True)

@@ -276,6 +276,7 @@ def _failures(job: JobRecord, now: datetime) -> None:
         output.heading("Last error")
         output.say(job.last_error, "red")
     for failure in job.failures:
-        output.heading(f"Failure {failure.attempt}: {failure.kind}, {ago(failure.failed_at, now)}")
+        number = f"Failure {failure.attempt}: " if failure.attempt else ""
+        output.heading(f"{number}{failure.kind}, {ago(failure.failed_at, now)}")
         output.facts([("worker", failure.worker), ("started", exact(failure.started_at, now))])
         output.say(failure.traceback.rstrip() or failure.message, "red" if not failure.traceback else "dim")

@@ -90,10 +90,10 @@ def _problem(
         start = filled_in(f"taskharbor worker {APPLICATION} -Q {queue}")
         return code, f"queue {queue} has {jobs}, but {text}: run `{start}`"
     listeners = listening(workers, queue, now)
-    if all(worker.overruns >= worker.slots for worker in listeners):
+    if all(queue in worker.stuck for worker in listeners):
         stuck = ", ".join(worker.id for worker in listeners)
         return "stuck", (
-            f"queue {queue} has {jobs}, and every slot of its workers runs past a timeout: restart {stuck}; "
+            f"queue {queue} has {jobs}, and every slot that it may take runs past a timeout: restart {stuck}; "
             "`taskharbor jobs ls state:running` shows what hangs"
         )
     if max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):

@@ -17,10 +17,7 @@ RUN_NOW = Wording(
     None,
     "make due",
     "made due",
-    {
-        "due": "{} is due now.",
-        "already_due": "{0} was due already: `taskharbor jobs show {0}` says why it waits.",
-    },
+    {"due": "{} is due now.", "already_due": "{0} was due already: `taskharbor jobs show {0}` says why it waits."},
     {
         "running": "a worker has claimed it",
         "waiting": "it waits for other jobs of its workflow",

@@ -80,7 +80,7 @@ def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) ->
         return
     overruns = any(overruns_of(worker, now) for worker in workers)
     columns = (
-        Column("WORKER", least=16),
+        Column("WORKER", least=40),
         Column("BUSY", right=True),
         Column("QUEUES", least=10),
         Column("SINCE", drop=2),

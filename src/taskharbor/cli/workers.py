@@ -21,7 +21,7 @@ from taskharbor.driver import WorkerRecord
 LATELY = f"within the last {length(ALIVE.total_seconds())}"
 NO_WORKERS = f"No workers were seen {LATELY}: run `taskharbor worker {APPLICATION}`."
 COLUMNS = (
-    Column("WORKER", least=16),
+    Column("WORKER", least=40),
     Column("HOST", least=6, drop=1),
     Column("PID", right=True, drop=2),
     Column("QUEUES", least=10),

@@ -13,7 +13,8 @@ from taskharbor.core.tally import Tally
 class WorkerRecord(Struct, frozen=True, kw_only=True):
     """A worker as it last reported itself. `overruns` counts its runs that are past their timeout (F5).
 
-    One that is `stopping` waits for its runs and claims no more jobs (X6).
+    They hold every slot that the queues in `stuck` may take. One that is `stopping` waits for its runs and claims no
+    more jobs (X6).
     """
 
     id: str
@@ -25,6 +26,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     started_at: datetime
     seen_at: datetime
     overruns: int = 0
+    stuck: tuple[str, ...] = ()
     stopping: bool = False
 
 

@@ -38,14 +38,21 @@ class QueueWeights:
         self.names = tuple(weights)
         self._shares = [name for name, weight in weights.items() for _ in range(weight)]
         self._rng = rng
-        self._most_kept = slots // 2
-        self.keep_slots = 1 < len(self.names) <= slots
+        self._slots = slots
+        self._most_kept = min(len(self.names) - 1, slots // 2) if len(self.names) <= slots else 0
+        self.keep_slots = self._most_kept > 0
 
     def shares(self) -> list[str]:
         """The names in a random order, each as often as its weight."""
         if len(self._shares) > 1:
             self._rng.shuffle(self._shares)
         return list(self._shares)
+
+    def stuck(self, overruns: Sequence[str]) -> tuple[str, ...]:
+        """The queues that can start no job while these runs, given by their queues, hold the slots they may take."""
+        if len(overruns) >= self._slots:
+            return self.names
+        return tuple(name for name in self.names if overruns.count(name) >= self._slots - self._most_kept)
 
     def claim(self, free: int, running: Iterable[str]) -> ToReserve:
         """What to reserve with so many free slots, without the slots kept for queues that run nothing.

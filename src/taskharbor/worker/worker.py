@@ -84,6 +84,7 @@ class Worker:
         return self._outcome_log.finished
 
     def _describe(self) -> WorkerRecord:
+        overruns = [run.job.queue for run in self._pipeline.running.values() if run.lease.overrun]
         return WorkerRecord(
             id=self.id,
             host=socket.gethostname(),
@@ -91,7 +92,8 @@ class Worker:
             queues=self._queues.names,
             slots=self._options.concurrency,
             busy=self.busy,
-            overruns=sum(run.lease.overrun for run in self._pipeline.running.values()),
+            overruns=len(overruns),
+            stuck=self._queues.stuck(overruns),
             started_at=self._started_at,
             seen_at=self._session.now(),
             stopping=self._stopping.is_set(),

@@ -31,6 +31,7 @@ SQLITE_ONLY = {
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),
     *("dependants_any", "dependants_satisfy_all", "damage", "damage_dead_letter", "record", "counts_line"),
+    *("claimed", "claim_range", "done", "settle_done_range"),
 }
 
 

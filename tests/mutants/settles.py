@@ -116,21 +116,21 @@ def kind_by_its_end(kind: Any, to: Transition) -> Any:
 
 
 @mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-put_back]")
-def start_not_written(noted: Any, to: Transition, now: datetime) -> Any:
+def start_not_written(noted: Any, *args: Any) -> Any:
     """A settle says nothing of when its run began."""
-    return {**noted(to, now), "started_at": None}
+    return replace(noted(*args), started_at=None)
 
 
 @mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[False-ack]")
-def worker_forgotten(noted: Any, to: Transition, now: datetime) -> Any:
+def worker_forgotten(noted: Any, *args: Any) -> Any:
     """With its lease, a job forgets who ran it."""
-    return {**noted(to, now), "worker": None, "claimed_at": None}
+    return replace(noted(*args), worker=None, claimed_at=None)
 
 
 @mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[False-fail]")
-def end_of_the_run_not_written(noted: Any, to: Transition, now: datetime) -> Any:
+def end_of_the_run_not_written(noted: Any, *args: Any) -> Any:
     """Nobody can tell how long the last run took."""
-    return {**noted(to, now), "settled_at": None}
+    return replace(noted(*args), settled_at=None)
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_why_a_settle_is_refused[lapsed, foreign token-ack]")

@@ -88,10 +88,40 @@ def sql_settled_kind_not_compared(verdict: Any, job: Any, to: Any, now: Any) -> 
     return "replayed" if job is not None and job.settled_token == to.token else verdict(job, to, now)
 
 
-@mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start")
+@mutant((settle, "DONE_RANGE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[False]")
 def sql_start_not_stored(sql: str) -> str:
     """Nobody knows how long a short run took."""
     return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
+
+
+@mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[True]")
+def sql_start_not_stored_beside_others(sql: str) -> str:
+    """Nor of one that others were stored between."""
+    return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
+
+
+@mutant((settle, "DONE_RANGE"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseExpired-False]")
+def sql_done_without_expiry(sql: str) -> str:
+    """Of a whole claim, a lapsed lease is as good as any."""
+    return instead(sql, " AND lease_expires_at > ?3")
+
+
+@mutant((settle, "DONE_RANGE"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseMismatch-False]")
+def sql_done_without_token(sql: str) -> str:
+    """A whole claim settles what another worker holds by now."""
+    return instead(sql, " AND token = ?2")
+
+
+@mutant((settle, "DONE"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseExpired-True]")
+def sql_done_beside_others_without_expiry(sql: str) -> str:
+    """The same, with others stored between."""
+    return instead(sql, " AND lease_expires_at > ?3")
+
+
+@mutant((reserve, "span"), by="test_D2_with_ids_exactly_those_are_claimed")
+def sql_gaps_claimed_too(span: Any, numbers: Any) -> Any:
+    """What stands between two jobs that were claimed is taken along."""
+    return min(numbers), max(numbers)
 
 
 @mutant((settle, "FAIL"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-fail]")
@@ -136,13 +166,13 @@ def sql_reserve_ignores_the_pause(sql: str) -> str:
     return f"{sql} WHERE 0"
 
 
-@mutant((reserve, "CLAIM"), by="test_D2_a_claim_moves_the_job_to_inflight_under_a_lease")
+@mutant((reserve, "CLAIM_RANGE"), by="test_D2_a_claim_moves_the_job_to_inflight_under_a_lease")
 def sql_version_not_bumped(sql: str) -> str:
     """Claims are answered with the next version, and not counted."""
     return instead(sql, "version = version + 1", "version = version")
 
 
-@mutant((reserve, "CLAIM"), by="test_D5_a_reclaim_is_stored")
+@mutant((reserve, "CLAIM_RANGE"), by="test_D5_a_reclaim_is_stored")
 def sql_crash_not_counted(sql: str) -> str:
     """A lapse is told and not stored."""
     return instead(sql, "crashes = crashes + (state = 'inflight')", "crashes = crashes")

@@ -7,13 +7,13 @@ kit holds SQL drivers to them. Nothing here checks a lease: `core.lease` does.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob, Progress
-from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, check
+from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, State, check
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 
 # A store's answers to requests about a job outside of a run (T3, Q2, Q4, K3).
@@ -112,42 +112,54 @@ def extended(job: JobRecord, expires_at: datetime, started_at: datetime | None, 
 
 def settled(job: JobRecord, to: Transition, now: datetime) -> JobRecord:
     """The record after an accepted settle."""
-    noted = _noted(to, now)
     match to:
         case Ack():
             check(_ACK, job.state, DONE)
-            return replace(job, **noted, state=DONE, result=to.result, completed_at=now, keep_until=to.keep_until)
+            done = _noted(job, to, now, DONE, now, to.keep_until)
+            return done if to.result is None else replace(done, result=to.result)
         case Fail():
             check(Move.FAIL, job.state, DLQ)
-            died = {"dlq_reason": to.reason, "fingerprint": to.fingerprint}
-            return replace(job, **noted, **died, state=DLQ, completed_at=now, keep_until=to.keep_until)
+            dead = _noted(job, to, now, DLQ, now, to.keep_until)
+            return replace(dead, dlq_reason=to.reason, fingerprint=to.fingerprint)
         case PutBack() if job.stop_requested_at is None:
             check(Move.PUT_BACK, job.state, READY)
-            return replace(job, **noted, state=READY, run_at=to.run_at, due_at=to.run_at, progress=None)
+            back = _noted(job, to, now, READY)
+            return replace(back, run_at=to.run_at, due_at=to.run_at, progress=None)
         case PutBack():
-            return _stopped(replace(job, **noted), Move.PUT_BACK, now, to.keep_until)
+            return _stopped(_noted(job, to, now, job.state), Move.PUT_BACK, now, to.keep_until)
         case Cancel():
             check(Move.CANCEL, job.state, CANCELLED)
-            return _cancelled(replace(job, **noted), now, to.keep_until)
+            return _cancelled(_noted(job, to, now, job.state), now, to.keep_until)
         case _:
             assert_never(to)
 
 
-def _noted(to: Transition, now: datetime) -> dict[str, Any]:
-    """The fields that every settle writes."""
-    return {
-        "lease": None,
-        "settled_token": to.token,
-        "settled_kind": settle_kind(to),
-        "settled_at": now,
-        "started_at": to.started_at,
-        "attempts": to.attempts,
-        "crashes": to.crashes,
-        "unknown_put_backs": to.unknown_put_backs,
-        "last_error": to.last_error,
-        "failed_at": to.failed_at,
-        "failures": to.failures,
-    }
+def _noted(
+    job: JobRecord,
+    to: Transition,
+    now: datetime,
+    state: State,
+    completed_at: datetime | None = None,
+    keep_until: datetime | None = None,
+) -> JobRecord:
+    """The record with what every settle writes."""
+    return replace(
+        job,
+        state=state,
+        lease=None,
+        settled_token=to.token,
+        settled_kind=settle_kind(to),
+        settled_at=now,
+        started_at=to.started_at,
+        attempts=to.attempts,
+        crashes=to.crashes,
+        unknown_put_backs=to.unknown_put_backs,
+        last_error=to.last_error,
+        failed_at=to.failed_at,
+        failures=to.failures,
+        completed_at=completed_at,
+        keep_until=keep_until,
+    )
 
 
 def asked_to_cancel(job: JobRecord, now: datetime) -> JobRecord:

@@ -7,7 +7,8 @@ transition: what was refused or repeated counts nothing, and no crash comes betw
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,21 +48,31 @@ def key_of(to: Transition) -> Key | None:
 
 def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     """The totals of transitions that were settled at `now`, in order of their names."""
-    sums: dict[Key, list[float]] = {}
+    sums: dict[Key, _Sum] = {}
     for to in settled:
         key, add, started = key_of(to), to.increment, to.started_at
         if key is None or add is None:
             continue
         total = sums.get(key)
         if total is None:
-            total = sums[key] = [0, 0.0, 0.0]
-        total[0] += 1
+            total = sums[key] = _Sum()
+        total.count += 1
         if started is not None:
-            total[1] += (now - started).total_seconds()
-            if started > add.due_at:
-                total[2] += (started - add.due_at).total_seconds()
+            due = add.due_at
+            total.ran += now - started
+            if started > due:
+                total.waited += started - due
     minute = minute_of(now)
-    return [Tally(minute, *key, int(sums[key][0]), sums[key][1], sums[key][2]) for key in sorted(sums)]
+    return [
+        Tally(minute, *key, total.count, total.ran.total_seconds(), total.waited.total_seconds())
+        for key, total in sorted(sums.items(), key=itemgetter(0))
+    ]
+
+
+class _Sum(Struct, gc=False):
+    count: int = 0
+    ran: timedelta = timedelta(0)
+    waited: timedelta = timedelta(0)
 
 
 def minute_of(now: datetime) -> datetime:

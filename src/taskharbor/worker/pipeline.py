@@ -86,9 +86,10 @@ class Pipeline:
                 given_back = [run for run in runs if run.job.id in suspects]
                 runs = [run for run in runs if run.job.id not in suspects]
                 await self._give_back(given_back, suspects)
-        finally:  # also when a stop interrupts the wait: `start` then gives them back
+        finally:  # also when a stop interrupts the wait: `_start` then gives them back
+            stopping = self._stopping.is_set()
             for run in runs:
-                self.start(run)
+                self._start(run, stopping)
 
     async def _give_back(self, runs: Sequence[JobRun], delays: Mapping[str, float]) -> None:
         for run in runs:
@@ -96,13 +97,13 @@ class Pipeline:
             self.submit(run, Deferred(delays[run.job.id]))
         await self._settler.flushed()
 
-    def start(self, run: JobRun) -> None:
+    def _start(self, run: JobRun, stopping: bool) -> None:
         """Run the handler in a task of its own, unless the job may not run here and now."""
         job = run.job
         if job.id in self.running:
             self._end_older_run(job)
             self.submit(run, Snoozed(STOLEN_FOR))
-        elif self._stopping.is_set():
+        elif stopping:
             self.submit(run, Interrupted())
         elif job.crashes and (refused := self._decider.admit(job)) is not None:
             self._settler.submit(run, refused)

@@ -374,7 +374,7 @@ class TestSql:
 
         child = opened(f"sqlite:///{tmp_path}/jobs.db", act)
         assert (child.state, child.unmet) == (State.READY, 0)
-        for name in ("settle_done", "dependants_satisfy_all", "dependants_release"):
+        for name in ("settle_done_range", "dependants_satisfy_all", "dependants_release"):
             assert written.count(sql.load(name)) == 1, name
 
     @pytest.mark.parametrize(

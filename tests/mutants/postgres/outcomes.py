@@ -37,7 +37,7 @@ def pg_keep_until_not_written(sql: str) -> str:
     return broken(sql, "due_at, $5, keep_until,", "due_at, $5, $5,")
 
 
-@mutant((SQL, "settle_done"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start")
+@mutant((SQL, "settle_done"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[False]")
 def pg_start_not_written(sql: str) -> str:
     """The start of a short run is not stored."""
     return broken(sql, "claimed_at, began_at,", "claimed_at, started_at,")

@@ -476,7 +476,12 @@ def _without_key(replay: Replay) -> Replay:
 
 def _is_free(job: JobRecord, now: datetime) -> bool:
     """Whether the job has no lease and nothing keeps it from running."""
-    return not _is_held(job, now) and not _is_unwanted(job, now)
+    lease, expires_at = job.lease, job.expires_at
+    return (
+        (lease is None or lease.expires_at <= now)
+        and job.stop_requested_at is None
+        and (expires_at is None or expires_at > now)
+    )
 
 
 def _is_held(job: JobRecord, now: datetime) -> bool:

@@ -22,11 +22,12 @@ from taskharbor.driver import Extended, Report
 from taskharbor.drivers.shared.columns import json_or_none, token_of
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, claimed_plain, micros, micros_or_none, moment, record
+from taskharbor.drivers.sqlite.rows import Row, claimed_plain, micros, micros_or_none, moment, record, span
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError, StoreCorrupt
 
-PICK, PICK_ID, CLAIM = load("reserve"), load("reserve_by_id"), load("claim")
+PICK, PICK_ID = load("reserve"), load("reserve_by_id")
+CLAIM, CLAIM_RANGE = load("claim"), load("claim_range")
 SEQS, ROW = load("reserve_seqs"), load("reserve_row")
 LINE_UP, LAPSED = load("reserve_line_up"), load("reserve_lapsed")
 NEXT_PRIORITY, PEEK = load("reserve_priority"), load("reserve_peek")
@@ -71,8 +72,15 @@ def reserve(
     except UNDECODABLE:
         return _one_by_one(db, queues, now, expires_at, limit, worker, ids, buried)
     if rows:
-        db.execute(CLAIM, (_json.encode([row[0] for row in rows]).decode(), tokens, micros(expires_at), worker, at))
+        _claim(db, [row[0] for row in rows], (tokens, micros(expires_at), worker, at))
     return jobs
+
+
+def _claim(db: Connection, numbers: list[int], claim: Row) -> None:
+    if (found := span(numbers)) is not None:
+        db.execute(CLAIM_RANGE, (found[0], *claim, found[1]))
+    else:
+        db.execute(CLAIM, (_json.encode(numbers).decode(), *claim))
 
 
 def _tokens() -> str:
@@ -113,7 +121,7 @@ def _one_by_one(
                 buried.append(seq)
                 found += 1
             else:
-                db.execute(CLAIM, (f"[{seq}]", tokens, until, worker, at))
+                _claim(db, [seq], (tokens, until, worker, at))
                 jobs.append(job)
         damaged += found
     return jobs

@@ -5,6 +5,7 @@ A claim converts thousands of rows a second, so a row whose rare columns are all
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -53,6 +54,12 @@ def moment(stored: int) -> datetime:
 def moment_or_none(stored: int | None) -> datetime | None:
     """A stored time, if there is one."""
     return None if stored is None else moment(stored)
+
+
+def span(numbers: Collection[int]) -> tuple[int, int] | None:
+    """The first and the last of different numbers without a gap; None if they have one."""
+    first, last = min(numbers), max(numbers)
+    return (first, last) if last - first + 1 == len(numbers) else None
 
 
 def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:

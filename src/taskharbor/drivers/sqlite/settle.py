@@ -21,12 +21,13 @@ from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.drivers.sqlite.dependants import Ended, came_to, dependants, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import EPOCH, FOR_EVER, MICROSECOND, Row, micros, micros_or_none
+from taskharbor.drivers.sqlite.rows import EPOCH, FOR_EVER, MICROSECOND, Row, micros, micros_or_none, span
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
 ACK, FAIL = load("settle_ack"), load("settle_fail")
-PUT_BACK, CANCEL, DONE = load("settle_put_back"), load("settle_cancel"), load("settle_done")
+PUT_BACK, CANCEL = load("settle_put_back"), load("settle_cancel")
+DONE, DONE_RANGE = load("settle_done"), load("settle_done_range")
 ADD = load("tally_add")
 
 # When each job was started, by its number: as text out of its token, or as the database has it.
@@ -114,12 +115,17 @@ def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
 
 
 def _finish_claim(db: Connection, runs: Runs, tokens: str, now: int, keep_until: datetime) -> bool:
-    starts, numbers = _starts(db), f"[{','.join(runs)}]"
+    starts, until = _starts(db), micros(keep_until)
     try:
         starts.update(zip(map(int, runs), runs.values(), strict=True))
-        if _json.encode(list(starts)).decode() != numbers:
+        numbers = _json.encode(list(starts)).decode()
+        if numbers != f"[{','.join(runs)}]":  # such as 01
             return False
-        return db.execute(DONE, (numbers, tokens, now, micros(keep_until))).connection.changes() == len(runs)
+        if (found := span(starts)) is not None:
+            cursor = db.execute(DONE_RANGE, (found[0], tokens, now, until, found[1]))
+        else:
+            cursor = db.execute(DONE, (numbers, tokens, now, until))
+        return cursor.connection.changes() == len(runs)
     except ValueError:  # not a number: the token is not one of ours
         return False
     finally:

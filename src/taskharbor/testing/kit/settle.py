@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.states import State
+from taskharbor.driver import Report
 from taskharbor.testing.kit.jobs import AFTER, SETTLES, ack, at, cancel, child, each_kind, fail, job, put_back, token_of
 from taskharbor.testing.kit.scene import Cases, Scene
 
@@ -144,6 +145,27 @@ class Settle(Cases):
         )
         assert verdicts == ["ok", "ok", "JobNotInflight", "ok", "ok", "replayed"]
         assert await s.states("a", "b", "c", "d") == ["ready", "done", "done", "done"]
+
+    @pytest.mark.parametrize("apart", [False, True])
+    @pytest.mark.parametrize("refusal", ["LeaseExpired", "LeaseMismatch"])
+    async def test_D7_plain_successes_of_one_claim_are_fenced_each(self, s: Scene, refusal: str, apart: bool) -> None:
+        """D7, D8: one has lapsed, or another worker holds it by now, among those that are in order."""
+        await s.add(*(job(f"{queue}{n}", queue=queue) for n in range(3) for queue in ("q", "other")[: 1 + apart]))
+        held = await s.reserve(3, lease=5)
+        await s.extend(*(Report(each.id, token_of(each)) for each in (held[0], held[2])))
+        s.tick(5)
+        if refusal == "LeaseMismatch":
+            await s.claim("q1")
+        assert await s.settle(*map(ack, held)) == ["ok", refusal, "ok"]
+        assert await s.states("q0", "q1", "q2") == ["done", "inflight", "done"]
+
+    async def test_D7_plain_successes_of_part_of_a_claim(self, s: Scene) -> None:
+        """D7: the others of the claim stay as they are."""
+        await s.add(*(job(id) for id in "abcde"))
+        held = {each.id: each for each in await s.reserve(5)}
+        await s.end(ack(held["a"]), ack(held["d"]), ack(held["b"]))
+        assert await s.states(*"abcde") == ["done", "done", "inflight", "done", "inflight"]
+        await s.end(ack(held["c"]), ack(held["e"]))
 
     async def test_D7_plain_successes_and_others_of_one_claim(self, s: Scene) -> None:
         """D7, D9: each stores its own effects, and a plain one none of the others'."""

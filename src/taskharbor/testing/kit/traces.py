@@ -34,9 +34,10 @@ class Traces(Cases):
         assert trace == ("host:1", at(1), at(1.25), token_of(held), kind, at(2))
         assert record.lease is None
 
-    async def test_R1_plain_successes_of_one_claim_have_each_its_own_start(self, s: Scene) -> None:
-        """R1, D9: also if a driver writes them all by one statement."""
-        await s.add(*(job(f"j{n}") for n in range(30)))
+    @pytest.mark.parametrize("apart", [False, True])
+    async def test_R1_plain_successes_of_one_claim_have_each_its_own_start(self, s: Scene, apart: bool) -> None:
+        """R1, D9: also if a driver writes them all by one statement, and whatever was stored between them."""
+        await s.add(*(job(f"{queue}{n}", queue=queue) for n in range(30) for queue in ("q", "other")[: 1 + apart]))
         held = await s.reserve(30, lease=99)
         s.tick(60)
         starts = [None if n % 7 == 0 else at(n + n / 1000) for n in range(30)]

@@ -7,7 +7,7 @@
     workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
     stop_requested_at, completed_at, result, dlq_reason, fingerprint, unmet, original_id, replays,
     settled_token || seq || ' ' || id, keep_until, kept, stop_reason, stop_fingerprint, stop_keep_until, settled_kind,
-    settled_at
+    CASE WHEN state = 'done' THEN completed_at ELSE settled_at END
 
 -- name: get
 -- ?1 id

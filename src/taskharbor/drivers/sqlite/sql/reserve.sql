@@ -65,12 +65,21 @@ WHERE state = 'inflight' AND lined = 0 AND stop_requested_at IS NULL AND lease_e
 UPDATE job SET lined = 2, place = iif(crashes = 0, ?2, lease_expires_at)
 WHERE state = 'inflight' AND lined = 0 AND stop_requested_at IS NULL AND lease_expires_at <= ?1
 
--- name: claim
--- Take ready jobs, or take over lapsed ones (D5). ?1 numbers ?2 token prefix ?3 expiry ?4 worker ?5 now
-UPDATE job SET state = 'inflight', lined = 0, version = version + 1, token = ?2, lease_expires_at = ?3,
+-- part: claimed
+-- ?2 token prefix ?3 expiry ?4 worker ?5 now
+UPDATE job SET state = 'inflight', lined = 0, place = 0, version = version + 1, token = ?2, lease_expires_at = ?3,
     worker = ?4, claimed_at = ?5, started_at = NULL, progress = NULL, crashes = crashes + (state = 'inflight'),
     run_at = iif(state = 'inflight', NULL, run_at)
+
+-- name: claim
+-- Take ready jobs, or take over lapsed ones (D5). ?1 numbers ?2 token prefix ?3 expiry ?4 worker ?5 now
+-- include: claimed
 WHERE seq IN (SELECT value FROM json_each(?1))
+
+-- name: claim_range
+-- As claim, for numbers without a gap: SQLite need not look each one up. ?1 first ?2 … ?5 as claim ?6 last
+-- include: claimed
+WHERE seq BETWEEN ?1 AND ?6
 
 -- name: extend_lease
 -- ?1 id ?2 token ?3 now ?4 expiry ?5 started_at ?6 progress

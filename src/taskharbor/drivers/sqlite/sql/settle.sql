@@ -1,17 +1,26 @@
 -- Writing the outcomes of runs, fenced by token and expiry.
 
--- name: settle_done
--- Plain successes of one claim, at one time. ?1 numbers ?2 token prefix ?3 now ?4 keep_until
-UPDATE job SET state = 'done', lined = 0, settled_token = token, settled_kind = 'ack', settled_at = ?3,
+-- part: done
+-- Of a success the end is `completed_at`, which is why it needs no `settled_at`. ?3 now ?4 keep_until
+UPDATE job SET state = 'done', lined = 0, settled_token = token, settled_kind = 'ack', settled_at = NULL,
     token = NULL, lease_expires_at = NULL, started_at = run_started(seq),
     attempts = 0, crashes = 0, unknown_put_backs = 0, last_error = NULL, failed_at = NULL, failures = NULL,
     completed_at = ?3, keep_until = ?4, result = NULL
+
+-- name: settle_done
+-- Plain successes of one claim, at one time. ?1 numbers ?2 token prefix ?3 now ?4 keep_until
+-- include: done
 WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 'inflight' AND lease_expires_at > ?3
+
+-- name: settle_done_range
+-- As settle_done, for numbers without a gap. ?1 first ?2 token prefix ?3 now ?4 keep_until ?5 last
+-- include: done
+WHERE seq BETWEEN ?1 AND ?5 AND token = ?2 AND state = 'inflight' AND lease_expires_at > ?3
 
 -- name: settle_ack
 -- ?1 id ?2 token ?3 now ?4 attempts ?5 crashes ?6 put-backs ?7 error ?8 failed_at ?9 failures ?10 keep_until
 -- ?11 started_at ?12 result
-UPDATE job SET state = 'done', lined = 0, settled_token = token, settled_kind = 'ack', settled_at = ?3,
+UPDATE job SET state = 'done', lined = 0, settled_token = token, settled_kind = 'ack', settled_at = NULL,
     token = NULL, lease_expires_at = NULL, started_at = ?11,
     attempts = ?4, crashes = ?5, unknown_put_backs = ?6, last_error = ?7, failed_at = ?8, failures = ?9,
     completed_at = ?3, keep_until = ?10, result = ?12

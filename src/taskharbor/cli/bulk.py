@@ -160,20 +160,20 @@ def report(wording: Wording, answers: Answers, asked: Asked, *, by_name: bool, v
     if not by_name and "needed" not in refused.values():
         return
     for id, answer in list(refused.items())[:PREVIEW]:
-        hint = _hint(id) if answer == "missing" else ""
-        complain(f"{id} was not {wording.past}: {wording.bad[answer].format(id=id)}{hint}")
+        why = _why_missing(id) if answer == "missing" else wording.bad[answer].format(id=id)
+        complain(f"{id} was not {wording.past}: {why}")
     if len(refused) > PREVIEW:
         complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
     if refused:
         click.get_current_context().exit(BAD)
 
 
-def _hint(missing: str) -> str:
-    if is_word(missing):
-        return f"; {missing} is a filter word, not an id; for all jobs that match, add --all"
-    if ":" in missing:
-        return f"; filter words are {KNOWN_WORDS}"
-    return f"; the jobs of a task are task:{missing}" if "." in missing else search_hint(missing)
+def _why_missing(id: str) -> str:
+    if is_word(id):
+        return f"{id} is a filter word, not an id; for all jobs that match, add --all"
+    if ":" in id:
+        return f"{MISSING}; filter words are {KNOWN_WORDS}"
+    return MISSING + (f"; the jobs of a task are task:{id}" if "." in id else search_hint(id))
 
 
 def _say_each(wording: Wording, answers: Answers) -> None:

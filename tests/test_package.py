@@ -151,7 +151,7 @@ with asyncio.Runner(loop_factory=Loop) as runner:
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
-def test_the_version_is_told_once() -> None:
+def test_the_version_is_written_once() -> None:
     """The package's metadata and the changelog agree."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", version("taskharbor"))
     assert version("taskharbor") == taskharbor.__version__

@@ -426,7 +426,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @virtual
-async def test_a_hook_hears_of_each_death_once_with_the_final_record() -> None:
+async def test_a_hook_is_called_once_per_death_with_the_final_record() -> None:
     """Q1: after the settle is durable; not of retries and successes."""
     world = Ward()
     told = heard(world)
@@ -452,7 +452,7 @@ async def test_a_hook_hears_of_each_death_once_with_the_final_record() -> None:
 
 
 @virtual
-async def test_a_hook_hears_of_crash_loops_and_unknown_tasks() -> None:
+async def test_a_hook_is_called_for_crash_loops_and_unknown_tasks() -> None:
     """F6, F8: deaths in which no handler ran."""
     world = Ward(max_crashes=2)
     told = heard(world)
@@ -468,7 +468,7 @@ async def test_a_hook_hears_of_crash_loops_and_unknown_tasks() -> None:
 
 
 @virtual
-async def test_a_death_that_is_written_at_the_second_try_is_told_once() -> None:
+async def test_a_death_written_at_the_second_try_is_reported_once() -> None:
     """X3: the first answer was lost, the second says that it had happened."""
     world = Ward(lambda inner: LostReply(inner, script("settle")))
     told = heard(world)
@@ -480,7 +480,7 @@ async def test_a_death_that_is_written_at_the_second_try_is_told_once() -> None:
 
 
 @virtual
-async def test_a_death_is_told_once_whatever_the_logging_does() -> None:
+async def test_a_death_is_reported_once_whatever_the_logging_does() -> None:
     """X3: a log filter of the application that raises."""
     world = Ward()
     told = heard(world)
@@ -544,7 +544,7 @@ def test_whatever_a_hook_raises_is_logged_once_and_changes_nothing(
 
 
 @virtual
-async def test_a_hook_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hook_that_hangs_delays_no_job(caplog: pytest.LogCaptureFixture) -> None:
     """Q1, X6: it is cancelled after its time; neither slots nor settles wait for it."""
     world = Ward()
     ends: list[float] = []
@@ -656,7 +656,7 @@ async def test_a_hook_may_enqueue_and_drain_runs_that_too() -> None:
 
 
 @virtual
-async def test_more_deaths_than_can_be_told_are_logged(
+async def test_more_deaths_than_can_be_reported_are_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Q1: what waits for hooks is bounded."""

@@ -11,7 +11,7 @@ from world import World, virtual
 
 
 @virtual
-async def test_an_ending_stands_for_one_job() -> None:
+async def test_an_ending_identifies_one_job() -> None:
     """C: the ending of an id is found page by page; an id that exists is always taken as it is."""
     world = World()
 

@@ -223,7 +223,7 @@ async def test_what_is_not_there_is_not_found(verb: str) -> None:
 
 
 @virtual
-async def test_the_next_ticks_are_told() -> None:
+async def test_the_next_ticks_are_listed() -> None:
     """N5: as many as asked for; of a paused one, those that it would have."""
     world, admin = recurring(cron="0 3 * * *", tz="Europe/Berlin")
     async with ticking(world.harbor):

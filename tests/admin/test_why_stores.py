@@ -215,7 +215,7 @@ async def cancelled(yard: Yard) -> str:
     return job.id
 
 
-def test_every_cause_is_told_by_every_store(url: str) -> None:
+def test_every_store_reports_every_cause(url: str) -> None:
     """C: `jobs show` and `harbor.admin.jobs.why`; each cause in a queue of its own."""
 
     async def tell() -> dict[str, str]:

@@ -232,7 +232,7 @@ def test_a_missing_id_does_not_stop_the_others(busy: Desk, monkeypatch: pytest.M
         assert "endings are searched among the newest 50,000: write the whole id" in second
 
 
-def test_who_is_meant_by_an_ending_is_said(desk: Desk) -> None:
+def test_the_full_id_behind_an_ending_is_shown(desk: Desk) -> None:
     """C: the whole id, in the question and in the answer; of a job and of a workflow."""
     one, other = (f"0198c5d2-0000-7000-8000-000{number}deadbeef" for number in (1, 2))
     for id in (one, other):
@@ -257,7 +257,7 @@ def test_who_is_meant_by_an_ending_is_said(desk: Desk) -> None:
     assert result.stderr == f"workflow:{id[-8:]} is workflow:{id}.\n"
 
 
-def test_large_acts_go_in_bites_and_tell_how_far_they_are(desk: Desk) -> None:
+def test_large_acts_run_in_batches_and_report_progress(desk: Desk) -> None:
     """C: bounded bites with progress."""
 
     async def fill() -> None:
@@ -298,7 +298,7 @@ def test_dead_letter_by_hand(busy: Desk) -> None:
         assert "  by hand: wrong customers\n" in busy.good(*words, "--url", busy.url)
 
 
-def test_a_running_job_hears_of_a_dead_letter(desk: Desk) -> None:
+def test_a_running_job_shows_its_dead_letter_request(desk: Desk) -> None:
     """Q4, T3: the request is shown while it runs."""
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     hold(desk, "mail", 60)

@@ -64,7 +64,7 @@ def test_people_get_a_table_and_words(desk: Desk, postgres: PostgresServer, data
         assert text in told
 
 
-def test_a_user_who_may_not_make_a_schema(desk: Desk, postgres: PostgresServer, database: str) -> None:
+def test_a_user_without_the_right_to_create_a_schema(desk: Desk, postgres: PostgresServer, database: str) -> None:
     """X5: who may, and how."""
     role = f"bench_{token_hex(4)}"
     postgres.execute(f"CREATE ROLE {role} LOGIN")

@@ -113,7 +113,7 @@ def test_a_url_in_the_wrong_place_is_shown_without_its_password(desk: Desk, word
 
 
 @pytest.mark.parametrize("url", [URL, NO_URL])
-def test_a_worker_is_no_different(desk: Desk, url: str) -> None:
+def test_a_worker_behaves_the_same(desk: Desk, url: str) -> None:
     """C, X5: it is a process of its own, whose every line counts."""
     with desk.process("worker", url) as worker:
         worker.says("names no application")
@@ -155,7 +155,7 @@ def test_python_dash_m_is_the_same_program() -> None:
     assert done.stdout.startswith("Usage: taskharbor [OPTIONS] COMMAND")
 
 
-def test_a_reader_that_goes_away_is_no_error(desk: Desk) -> None:
+def test_a_reader_that_goes_away_is_not_an_error(desk: Desk) -> None:
     """C: `taskharbor jobs ls | head -1` shows no traceback."""
     desk.enqueue("shop.welcome", "user_id=1")
     command = f"{sys.executable} -m taskharbor jobs ls --json --url sqlite:///jobs.db | true"

@@ -210,7 +210,7 @@ def test_endings_of_ids_are_taken_for_the_whole(busy: Desk) -> None:
     assert "there is no job nobody" in busy.bad(1, "jobs", "ls", "--after", "nobody", "--url", busy.url)
 
 
-def test_a_claim_without_a_run_is_no_run(desk: Desk) -> None:
+def test_a_claim_without_a_run_does_not_count_as_a_run(desk: Desk) -> None:
     """C, F8: the worker does not know the task; what to do names the likeliest causes first."""
     desk.run("enqueue", "shop.welcom", "--id", "typo", "--url", desk.url)
     desk.enqueue("shop.merge", "results=[]")
@@ -269,7 +269,7 @@ def test_an_id_that_a_caller_gave_has_no_ending(desk: Desk) -> None:
     assert listed(desk, "state:ready") == ["daily-report-2026-01-01"]
 
 
-def test_who_ran_it_last_is_shown_in_every_state(busy: Desk) -> None:
+def test_the_last_worker_is_shown_in_every_state(busy: Desk) -> None:
     """R1, T2: worker, claim, start and duration, also of runs that were over in a moment."""
     for id in ("done", "dead"):
         job = busy.json("jobs", "show", id, "--url", busy.url)

@@ -237,7 +237,7 @@ def test_without_a_worker_nothing_is_due_now(desk: Desk) -> None:
     assert "  now  " in desk.good("recurring", "ls", "--url", desk.url)
 
 
-def test_whoever_takes_turns_is_not_overdue(desk: Desk) -> None:
+def test_ticks_that_are_caught_up_in_turn_are_not_overdue(desk: Desk) -> None:
     """N4: ticks that are made up for one after the other wait for the run before."""
     create(desk.url, "hello", every=3600, catch_up="all")
     id = desk.json("recurring", "run", "hello", "--url", desk.url)["id"]

@@ -133,7 +133,7 @@ def test_a_broken_url(desk: Desk, url: str, code: int, said: str) -> None:
     assert "secret" not in complaint
 
 
-def test_a_file_that_is_no_store(desk: Desk) -> None:
+def test_a_file_that_is_not_a_store(desk: Desk) -> None:
     """C, X5: exit 3, and the file stays as it is."""
     (desk.folder / "notes.txt").write_text("milk, bread, " * 1000, encoding="utf-8")
     before = Path("notes.txt").read_bytes()

@@ -174,7 +174,7 @@ def test_texts_are_cut_by_cells() -> None:
     assert shortened("no answer from", 4) == "no…"
 
 
-def test_stored_text_is_no_markup(busy: Desk) -> None:
+def test_stored_text_is_not_markup(busy: Desk) -> None:
     """X5: brackets stay what they are."""
     assert "[red]boom[/red]" in unpainted(shown(busy, 140, "dlq", "ls"))
     page = unpainted(shown(busy, 140, "dlq", "show", ID))

@@ -108,7 +108,7 @@ def test_a_signal_while_the_application_is_imported(desk: Desk) -> None:
         assert worker.exit_code() == 0
 
 
-def test_it_listens_to_the_queues_it_is_told(desk: Desk) -> None:
+def test_it_serves_the_queues_it_is_given(desk: Desk) -> None:
     """C: --queues, also several times."""
     other, mine = desk.enqueue("shop.welcome", "user_id=1"), desk.enqueue("shop.explode", "text=x")
     with desk.process("worker", "shop", "-Q", "default=3", "-Q", "spare=1", "--log-level", "debug") as worker:
@@ -273,7 +273,7 @@ def test_a_file_that_is_gone_ends_it(desk: Desk) -> None:
         assert worker.exit_code() == 3
 
 
-def test_a_file_that_is_gone_is_told_while_every_slot_is_taken(desk: Desk) -> None:
+def test_a_deleted_file_is_reported_while_every_slot_is_taken(desk: Desk) -> None:
     """X9: by upkeep, which looks every second."""
     desk.enqueue("shop.hang")
     with desk.process("worker", "shop:harbor", "--concurrency", "1", "--grace", "0.1") as worker:

@@ -150,7 +150,7 @@ def test_what_runs_is_called_running(desk: Desk) -> None:
         assert "inflight" not in text
 
 
-def test_a_workflow_is_no_job(held: tuple[Desk, str]) -> None:
+def test_a_workflow_is_not_a_job(held: tuple[Desk, str]) -> None:
     """C: exit 1, and it says where to look."""
     desk, id = held
     for command in ("jobs", "dlq"):

@@ -70,7 +70,7 @@ async def test_one_key_in_one_turn_is_one_job() -> None:
 @virtual
 @pytest.mark.parametrize("position", [0, 1, 4])
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
-async def test_one_that_is_cancelled_takes_nobody_along(position: int, turns: int) -> None:
+async def test_a_cancelled_caller_cancels_no_other(position: int, turns: int) -> None:
     """D1: whoever it was, and whenever."""
     world = World(lambda inner: Slow(inner, 1))
     say = speaker(world)
@@ -108,7 +108,7 @@ async def test_one_that_is_refused_is_refused_alone() -> None:
 
 
 @virtual
-async def test_all_of_them_hear_that_the_store_is_away() -> None:
+async def test_all_of_them_get_the_error_of_an_unavailable_store() -> None:
     """X2: each with an error of its own."""
     world = World(Outage)
     say = speaker(world)
@@ -120,7 +120,7 @@ async def test_all_of_them_hear_that_the_store_is_away() -> None:
 
 
 @virtual
-async def test_nobody_waits_longer_than_the_bound() -> None:
+async def test_no_job_waits_longer_than_the_bound() -> None:
     """X2: in company as alone."""
 
     def hanging(inner: Driver) -> Driver:

@@ -219,7 +219,7 @@ def test_drain_is_silent_about_failures_unless_asked() -> None:
     assert shop.harbor.drain() == 1
 
 
-def test_drain_raises_failures_that_no_exception_of_a_handler_stands_for() -> None:
+def test_drain_raises_failures_without_an_exception_of_a_handler() -> None:
     """P: a timeout, an exit, and a result that cannot be stored."""
     harbor = Harbor("memory://")
 

@@ -248,7 +248,7 @@ def test_what_does_not_go_with_a_task_is_refused(used: Callable[[Any], Any], sai
     assert harbor._application.recurring == {}
 
 
-def test_one_that_does_not_say_when_is_told_how() -> None:
+def test_a_recurring_task_without_times_names_the_fix() -> None:
     """X5: `@harbor.recurring` without brackets."""
     harbor = Harbor("memory://")
     with pytest.raises(ConfigError, match="say when by name"):

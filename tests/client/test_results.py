@@ -48,7 +48,7 @@ async def test_a_result_comes_back_in_its_type_the_moment_it_is_there() -> None:
 
 @pytest.mark.parametrize("timeout", [None, 3600])
 @virtual
-async def test_waiting_for_a_result_is_no_busy_polling(timeout: float | None) -> None:
+async def test_waiting_for_a_result_does_not_poll_busily(timeout: float | None) -> None:
     """P: a look per hint, or every five seconds."""
     world = World()
 
@@ -182,7 +182,7 @@ async def test_a_job_that_waits_in_line_is_cancelled_at_once() -> None:
 
 
 @virtual
-async def test_a_running_job_hears_of_its_cancellation_with_the_heartbeat() -> None:
+async def test_a_running_job_receives_its_cancellation_with_the_heartbeat() -> None:
     """T3: the request is recorded at once, the handler is cancelled within a third of the lease."""
     world = World()
     ends: list[float] = []

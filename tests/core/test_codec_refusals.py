@@ -270,7 +270,7 @@ def test_the_limit_is_exact() -> None:
         Signature("task", anything).encode(("x" * 100,), {}, limit=len(whole) - 1)
 
 
-def test_the_limit_is_512_kibibytes_unless_told() -> None:
+def test_the_limit_is_512_kibibytes_by_default() -> None:
     """R4: for named arguments as for calls."""
     assert PAYLOAD_LIMIT == 512 * 1024
     room = PAYLOAD_LIMIT - len(encode_named({"x": ""}))

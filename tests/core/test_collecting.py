@@ -78,7 +78,7 @@ def there_and_back(kind: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "value"), KINDS, ids=lambda each: getattr(each, "__name__", ""))
-def test_objects_and_failed_steps_are_told_apart(kind: Any, value: Any) -> None:
+def test_objects_and_failed_steps_are_distinguished(kind: Any, value: Any) -> None:
     """K4, P3: whatever kind of object it is, and wherever the two may stand."""
     either, some, fixed, named, box, noted = cast(
         "tuple[Any, ...]", (kind | FailedStep, list, tuple, Mapping, Box, Annotated)

@@ -354,7 +354,7 @@ def test_the_latest_of_a_century_is_found_in_few_steps(text: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("text", ["0 3 * * *", "0 */3 * * *"])
-def test_a_slot_that_is_no_tick_counts_as_one(text: str) -> None:
+def test_a_slot_that_is_not_a_tick_counts_as_one(text: str) -> None:
     """N3: by the rules of another machine, or of yesterday, it was one; no tick that is to come is taken for it."""
     found, slot = cron(text, "UTC"), utc("2026-01-01 01:30")
     assert found.latest(utc("2026-01-01 02:59:59"), slot) == slot
@@ -421,7 +421,7 @@ def test_what_never_happens_has_no_tick(text: str) -> None:
         ("? * * * *", "bad minute"),
     ],
 )
-def test_what_is_no_expression_is_refused(text: str, problem: str) -> None:
+def test_an_invalid_expression_is_refused(text: str, problem: str) -> None:
     """X5: the error names the mistake and shows how to write it."""
     with pytest.raises(ConfigError) as refused:
         cron(text, "UTC")

@@ -73,7 +73,7 @@ def test_every_transition_names_its_job_and_its_lease(job: JobRecord, outcome: O
 
 
 @given(held, outcomes)
-def test_whatever_is_no_failure_leaves_the_history_alone(job: JobRecord, outcome: Outcome) -> None:
+def test_outcomes_other_than_failures_leave_the_history_alone(job: JobRecord, outcome: Outcome) -> None:
     """D9, F4: attempts, last error and failures are carried over complete, not left to the driver."""
     to = decided(job, outcome)
     if not isinstance(outcome, Failed) and not isinstance(to, Fail):
@@ -340,7 +340,7 @@ def test_later_holds_at_the_end_of_the_calendar(by: float | timedelta, now: date
 
 
 @pytest.mark.parametrize("outcome", [Snoozed(1e300), Failed("RetryAfter", "", delay=1e300), BOOM])
-def test_a_delay_beyond_the_calendar_is_no_error(outcome: Outcome) -> None:
+def test_a_delay_beyond_the_calendar_is_not_an_error(outcome: Outcome) -> None:
     """F4: Snooze, RetryAfter and policies take any number of seconds."""
     to = decided(claimed(), outcome, Retry.fixed(1e300))
     assert isinstance(to, PutBack)

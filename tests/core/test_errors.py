@@ -46,7 +46,7 @@ def test_a_delay_is_seconds_or_a_timedelta(kind: type[Snooze | RetryAfter], dela
 
 @pytest.mark.parametrize("kind", [Snooze, RetryAfter])
 @pytest.mark.parametrize("delay", [-1, -0.5, math.inf, math.nan, timedelta(seconds=-1)])
-def test_a_delay_that_is_no_delay_is_refused(kind: type[Snooze | RetryAfter], delay: float | timedelta) -> None:
+def test_an_invalid_delay_is_refused(kind: type[Snooze | RetryAfter], delay: float | timedelta) -> None:
     """F4: at the raise, where the mistake is."""
     with pytest.raises(ValueError, match="delay must be zero or more seconds"):
         kind(delay)

@@ -183,7 +183,7 @@ def test_a_settle_copies_the_fields_of_its_transition(job: JobRecord, to: Transi
 
 
 @given(records({State.INFLIGHT}), acks)
-def test_an_ack_is_done_even_if_somebody_asked_to_cancel(job: JobRecord, to: Ack) -> None:
+def test_an_ack_is_done_even_after_a_cancel_request(job: JobRecord, to: Ack) -> None:
     """T3: a later Ack wins; the result and the key stay."""
     after = evolve.settled(job, to, NOW)
     assert (after.state, after.result, after.completed_at) == (State.DONE, to.result, NOW)

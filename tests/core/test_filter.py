@@ -41,7 +41,7 @@ def test_states_are_the_shown_ones(job: JobRecord, states: set[Shown]) -> None:
 @example("a*ba*b", "ab")
 @example("a*ab*b", "aabb")
 @example("*.*", "\n.\n")
-def test_a_star_stands_for_any_text(pattern: str, text: str) -> None:
+def test_a_star_matches_any_text(pattern: str, text: str) -> None:
     """Q1: also for none and for newlines; every other character means itself."""
     expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
     assert Filter(task=pattern).matches(record(type=text), NOW) is expected
@@ -116,7 +116,7 @@ def test_words_spell_a_filter() -> None:
         (("since:" + "9" * 400 + "d",), "d' is too long"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_the_rule(words: tuple[str, ...], message: str) -> None:
+def test_an_invalid_filter_is_refused_with_the_rule(words: tuple[str, ...], message: str) -> None:
     """X5: no word is ignored, since bulk actions use filters, too."""
     with pytest.raises(ConfigError, match=re.escape(message)):
         parse(words, NOW)
@@ -140,7 +140,7 @@ def test_a_length_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1 h", "1H", "1h1m", "1.h", ".5h", "1e3s", "nans"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+def test_an_invalid_length_of_time_is_refused(text: str) -> None:
     """X5: with an example of how to write one."""
     with pytest.raises(ConfigError, match="such as 15m"):
         duration(text)

@@ -37,7 +37,7 @@ def test_a_key_lives_at_least_until_its_owner_has_ended(now: datetime) -> None:
 
 
 @given(asked, asked)
-def test_the_digest_tells_different_calls_apart(one: list[tuple[str, bytes]], other: list[tuple[str, bytes]]) -> None:
+def test_different_calls_have_different_digests(one: list[tuple[str, bytes]], other: list[tuple[str, bytes]]) -> None:
     """I3: the same tasks and payloads in the same order, and nothing else, give the same fingerprint."""
     assert (digest(one) == digest(iter(other))) is (one == other)
 
@@ -55,14 +55,14 @@ def three(edges: list[tuple[int, str]], ids: str = "abc") -> list[NewJob]:
 
 
 @given(edges, edges)
-def test_the_digest_of_a_group_tells_edges_and_policies_apart(
+def test_the_digest_of_a_group_depends_on_edges_and_policies(
     one: list[tuple[int, str]], other: list[tuple[int, str]]
 ) -> None:
     """I3, K4: who waits for whom, in which order and under which policy, by places and not by ids."""
     assert (group_digest(three(one)) == group_digest(three(other, "xyz"))) is (one == other)
 
 
-def test_who_waits_is_part_of_the_digest_of_a_group() -> None:
+def test_edges_are_part_of_the_digest_of_a_group() -> None:
     """I3: the same edge of another job is another group; one that leads outside, refused later, is no error."""
     edge = (Dependency("a"),)
     second, third = (new_job(id="a"), new_job(id="b", depends_on=edge), new_job(id="c")), three([(0, "hold")])

@@ -46,7 +46,7 @@ def test_the_holder_of_a_valid_lease_may_act() -> None:
 
 
 @pytest.mark.parametrize("state", [None, *(state for state in State if state is not State.INFLIGHT)])
-def test_nobody_holds_a_job_that_is_not_inflight(state: State | None) -> None:
+def test_a_job_that_is_not_inflight_is_not_held(state: State | None) -> None:
     """D8: JobNotInflight, also for an unknown id."""
     job = None if state is None else record(state)
     refused = refusal(job, "job-1", TOKEN, NOW)
@@ -77,7 +77,7 @@ def test_refusals_have_one_precedence(state: State, lapsed: bool, mine: bool) ->
     assert type(refused) is (expected or type(None))
 
 
-def test_an_inflight_record_without_a_lease_is_held_by_nobody() -> None:
+def test_an_inflight_record_without_a_lease_is_not_held() -> None:
     """D8: a damaged record refuses instead of crashing."""
     assert isinstance(refusal(claimed(lease=None), "job-1", TOKEN, NOW), JobNotInflight)
 

@@ -69,7 +69,7 @@ def test_a_call_that_cannot_be_made_is_refused_by_the_parameters_name(
     assert refusal(handler, *args, **kwargs) == says
 
 
-def test_any_other_refusal_is_told_as_python_tells_it() -> None:
+def test_any_other_refusal_has_pythons_own_message() -> None:
     """X5: a name that is no text, for one."""
     odd: Any = {1: 2}
     error = TypeError("keywords must be strings")

@@ -55,7 +55,7 @@ def test_unrecoverable_is_final() -> None:
 
 
 @given(delays)
-def test_snooze_is_no_failure(delay: float) -> None:
+def test_snooze_is_not_a_failure(delay: float) -> None:
     """F4: put back after the delay without an attempt, whatever the filters say."""
     assert from_error(Snooze(delay), Retry(give_up_on=(Exception,))) == Snoozed(delay)
 

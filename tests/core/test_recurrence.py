@@ -247,6 +247,6 @@ def test_why_a_definition_cannot_be_read_is_said() -> None:
     assert str(decode(away)) == "time zone 'Mars' is unknown: use a name such as Europe/Berlin"
 
 
-def test_what_a_later_version_adds_is_no_obstacle() -> None:
+def test_fields_of_a_later_version_are_accepted() -> None:
     """R5: as long as it calls it version 1."""
     assert decode(encode(definition()).replace(b'"queue"', b'"colour":"red","queue"')) == definition()

@@ -79,7 +79,7 @@ def test_an_error_that_cannot_say_its_message_is_still_named(broken: type[BaseEx
     assert message_of(Mute()) == f"<Mute whose message cannot be shown: {broken.__name__}>"
 
 
-def test_a_message_that_is_no_text_is_named_too() -> None:
+def test_a_message_that_is_not_text_is_named_too() -> None:
     """F11: `__str__` may return anything."""
 
     class Odd(Exception):

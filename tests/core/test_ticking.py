@@ -251,7 +251,7 @@ def test_other_rules_for_the_same_times_keep_the_slot(rules: dict[str, Any]) -> 
     assert declared(seen, "nightly", new, None, NOON + DAY) == replace(seen, definition=encode(new))
 
 
-def test_other_times_begin_anew_and_keep_pause_and_history() -> None:
+def test_new_times_start_again_and_keep_pause_and_history() -> None:
     """N5: an operator's pause sticks."""
     seen, new = schedule(paused=True, last_job_id="j", last_slot=NOON - HOUR), definition(when=every(MINUTE))
     then = declared(seen, "nightly", new, None, NOON + 30 * SECOND)
@@ -265,7 +265,7 @@ def test_a_redefinition_never_goes_behind_what_was_done() -> None:
     assert declared(seen, "nightly", new, None, NOON).slot == NOON + 2 * HOUR + MINUTE
 
 
-def test_what_nobody_can_read_is_replaced() -> None:
+def test_an_unreadable_definition_is_replaced() -> None:
     """N5, R5: by a definition of a later version the slot may mean anything."""
     seen = schedule(NOON - DAY, definition=b"?", last_slot=NOON - 2 * DAY, last_job_id="j", paused=True)
     then = declared(seen, "nightly", definition(), None, NOON)

@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
         server.drop_database(name)
 
 
-def test_nobody_is_woken_for_leases_of_others(url: str) -> None:
+def test_leases_of_others_wake_no_worker(url: str) -> None:
     """D13, D3: one that runs out in a queue that is not asked about, or is paused, gives an idle worker nothing to do;
     one that has run out already would have it ask without end."""
 

@@ -187,7 +187,7 @@ async def test_a_bulk_replay_finds_the_jobs_between_tasks() -> None:
 
 
 @played
-async def test_the_next_due_time_is_no_tasks(w: World) -> None:
+async def test_tasks_have_no_next_due_time(w: World) -> None:
     """M1: an idle worker does not wake for what it cannot have."""
     await w.me.asubmit(b"x")
     assert isinstance(w.store, WaitForWork)

@@ -104,7 +104,7 @@ async def test_closing_waits_only_so_long() -> None:
 
 
 @virtual
-async def test_who_is_cancelled_while_closing_has_closed() -> None:
+async def test_a_cancelled_close_has_closed() -> None:
     """M3: at once, without waiting for calls under way."""
     tasks = TaskManager("memory://")
     await tasks.asubmit(b"x")
@@ -115,7 +115,7 @@ async def test_who_is_cancelled_while_closing_has_closed() -> None:
         assert not tasks._lifecycle.session.is_open
 
 
-def test_threads_that_call_while_another_closes_are_told(tmp_path: Path) -> None:
+def test_threads_that_call_while_another_closes_get_an_error(tmp_path: Path) -> None:
     """M3, P1: nothing but `StoreClosed`; the store stays closed, and no thread is left behind."""
     before = portals()
     for _ in range(5):

@@ -119,7 +119,7 @@ async def test_an_end_without_an_answer_can_be_repeated_elsewhere(w: World, name
 
 
 @played
-async def test_who_loses_the_claim_between_two_steps_changes_nothing(w: World) -> None:
+async def test_a_claim_lost_between_two_steps_changes_nothing(w: World) -> None:
     """L5, D7: the token was current when it was looked up, and is not when it is used."""
     hasty, line = await beset(w)
     for name, verb in (
@@ -168,7 +168,7 @@ async def test_every_claim_has_a_token_of_its_own(w: World) -> None:
 
 @pytest.mark.parametrize("token", [7, b"token", ["token"], True])
 @played
-async def test_what_is_no_text_is_no_token(w: World, token: Any) -> None:
+async def test_a_value_that_is_not_text_is_not_a_token(w: World, token: Any) -> None:
     """X5: and nothing is looked up; the error does not repeat it."""
     claim = await claimed(w)
     before = await w.job(claim.id)
@@ -192,7 +192,7 @@ async def test_any_text_may_be_a_wrong_token(w: World, token: str) -> None:
 
 
 @played
-async def test_claim_alone_tells_the_token(w: World) -> None:
+async def test_only_claim_returns_the_token(w: World) -> None:
     """M1: every other answer is without it, in every status."""
     id = await w.me.asubmit(b"x", idempotency_key="k", max_attempts=2)
     token = token_of(await w.me.aclaim(id, "w1"))
@@ -216,7 +216,7 @@ async def test_claim_alone_tells_the_token(w: World) -> None:
 
 
 @played
-async def test_a_task_that_is_printed_does_not_tell_its_token(w: World) -> None:
+async def test_a_printed_task_does_not_show_its_token(w: World) -> None:
     """M1: in a log line, a traceback, or a table of rich; what else there is to see is shown."""
     id = await w.me.asubmit(b"x")
     task = await w.me.aclaim(id, "w1")
@@ -226,7 +226,7 @@ async def test_a_task_that_is_printed_does_not_tell_its_token(w: World) -> None:
     assert "claim_token=None" in repr(await w.me.aget(id))
 
 
-def test_no_command_and_no_log_tells_a_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_command_and_no_log_shows_a_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """M1: of a claimed task and of one that has ended, in whatever form a command shows it."""
     url = f"sqlite:///{tmp_path}/tasks.db?synchronous=normal"
     with caplog.at_level(logging.DEBUG), TaskManager(url) as tasks:

@@ -132,7 +132,7 @@ def test_a_store_that_its_owner_closed_says_so() -> None:
 
 
 @pytest.mark.parametrize("store", [7, b"memory://", object(), MemoryDriver])
-def test_what_is_no_store_is_refused(store: Any) -> None:
+def test_an_object_that_is_not_a_store_is_refused(store: Any) -> None:
     """X5: the error says what there is."""
     with pytest.raises(ConfigError, match="a URL, a Harbor or an open driver"):
         TaskManager(store)

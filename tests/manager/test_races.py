@@ -236,7 +236,7 @@ async def test_deletes_while_one_lists_lose_and_double_nothing(w: World) -> None
     assert set(listed) >= set(ids) - set(gone)
 
 
-def test_a_stopped_task_that_nobody_has_ended_yet_has_failed() -> None:
+def test_a_stopped_task_that_has_not_ended_yet_has_failed() -> None:
     """M3, T3: also while its end is not written."""
     job = claimed(lease=lease(expires_at=NOW), stop_requested_at=NOW)
     refused = rules.ended(job, NOW)

@@ -192,7 +192,7 @@ async def test_a_bad_worker_id_changes_nothing(w: World) -> None:
 
 
 @played
-async def test_what_is_no_id_is_no_task(w: World) -> None:
+async def test_an_invalid_id_is_an_unknown_task(w: World) -> None:
     """M3: a text that cannot be an id names nothing; anything else is not even a text."""
     for name in ("aget", "aretry", "adelete"):
         for text in ("", "x" * 256, "a\x00b", "\ud800", "'; DROP TABLE job", TASKS):

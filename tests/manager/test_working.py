@@ -99,7 +99,7 @@ async def test_as_many_attempts_as_there_are(w: World, most: int) -> None:
 
 
 @played
-async def test_zero_is_no_limit(w: World) -> None:
+async def test_zero_is_not_a_limit(w: World) -> None:
     """M2: such a task never fails for good."""
     id = await w.me.asubmit(b"work")
     for attempt in range(1, 31):
@@ -131,7 +131,7 @@ async def test_lapsed_claims_use_attempts_up(w: World) -> None:
 
 
 @played
-async def test_who_finds_a_task_used_up_and_dies_leaves_it_to_the_next(w: World) -> None:
+async def test_a_process_that_dies_on_an_exhausted_task_leaves_it_to_the_next(w: World) -> None:
     """M2: between the claim and the end of it, nothing is lost: the next claimer ends it, and says the same."""
     dying = await w.manager(lambda inner: LostRequest(inner, script("settle")))
     id = await w.me.asubmit(b"work", max_attempts=1)
@@ -191,7 +191,7 @@ async def test_a_claim_is_over_exactly_at_its_expiry(w: World) -> None:
 
 
 @played
-async def test_who_comes_late_is_told_since_when(w: World) -> None:
+async def test_a_late_call_is_refused_with_the_time_of_the_loss(w: World) -> None:
     """M4, L5: nothing that it says counts any more, before and after the next claim."""
     id = await w.me.asubmit(b"work")
     claimed = await w.me.aclaim(id, "w1")
@@ -226,7 +226,7 @@ async def test_a_restarted_agent_owns_nothing(w: World) -> None:
 
 @pytest.mark.parametrize("among", ["managers", "workers"])
 @played
-async def test_of_many_who_claim_at_once_one_wins(w: World, among: str) -> None:
+async def test_one_of_many_concurrent_claims_wins(w: World, among: str) -> None:
     """M1, M4, D12: sixteen at the same moment, through four managers or through one."""
     managers = [w.me] if among == "workers" else [w.me, w.other, await w.manager(), await w.manager()]
     for _ in range(5):
@@ -400,7 +400,7 @@ async def test_how_long_it_took_is_never_negative(w: World, ahead: int) -> None:
 
 @pytest.mark.parametrize("asked", ["cancel", "dead letter", "both"])
 @played
-async def test_a_heartbeat_tells_that_an_operator_wants_an_end(w: World, asked: str) -> None:
+async def test_a_heartbeat_returns_an_operators_stop_request(w: World, asked: str) -> None:
     """T3, Q4, M1: claim and get tell it too; a cancel goes before a dead letter; a retry undoes it in one call."""
     id = await w.me.asubmit(b"x")
     assert not (await w.me.aclaim(id, "w1")).cancel_requested
@@ -419,7 +419,7 @@ async def test_a_heartbeat_tells_that_an_operator_wants_an_end(w: World, asked: 
 
 
 @played
-async def test_whoever_looks_first_ends_all_that_was_stopped(w: World) -> None:
+async def test_the_first_look_ends_all_that_was_stopped(w: World) -> None:
     """T3, M1: however many there are."""
     ids = await asyncio.gather(*(w.me.asubmit(b"x") for _ in range(2 * PAGE + 10)))
     await asyncio.gather(*(w.me.aclaim(id, "w1") for id in ids))
@@ -464,7 +464,7 @@ async def test_fail_again_after_a_lost_reply_finds_out(w: World) -> None:
 @pytest.mark.parametrize("lost", [LostRequest, LostReply])
 @pytest.mark.parametrize(("first", "second"), [("acomplete", "afail"), ("afail", "acomplete")])
 @played
-async def test_who_changes_its_mind_after_a_lost_reply_hears_what_was_written(
+async def test_another_outcome_after_a_lost_reply_returns_what_was_written(
     w: World, lost: Any, first: str, second: str
 ) -> None:
     """D8, M3: the first word counts if it arrived, and the second if not; never both."""
@@ -484,7 +484,7 @@ async def test_who_changes_its_mind_after_a_lost_reply_hears_what_was_written(
 
 
 @played
-async def test_complete_after_a_failure_that_nobody_confirmed(w: World) -> None:
+async def test_complete_after_an_unconfirmed_failure(w: World) -> None:
     """D8: a put-back under the same token is no completion."""
     me = await w.manager(lambda inner: LostReply(inner, script("settle")))
     id = await me.asubmit(b"x")
@@ -497,7 +497,7 @@ async def test_complete_after_a_failure_that_nobody_confirmed(w: World) -> None:
 
 
 @played
-async def test_a_claim_that_nobody_heard_of_ends_with_its_lease(w: World) -> None:
+async def test_a_claim_whose_reply_was_lost_ends_with_its_lease(w: World) -> None:
     """M4: the attempt is used up, and nothing is stuck."""
     me = await w.manager(lambda inner: LostReply(inner, script("reserve")))
     id = await me.asubmit(b"x")
@@ -588,7 +588,7 @@ async def test_a_manager_does_not_keep_payloads(w: World) -> None:
 
 
 @played
-async def test_who_comes_too_late_forgets_its_claim(w: World) -> None:
+async def test_a_call_that_comes_too_late_forgets_its_claim(w: World) -> None:
     """M1: the task was completed by somebody else."""
     id = await w.me.asubmit(b"x")
     await w.me.aclaim(id, "w1")

@@ -293,7 +293,7 @@ def settled_token_forgotten(settled: Any, job: JobRecord, to: Transition, now: d
     return replace(record, settled_token=job.settled_token)
 
 
-@mutant((evolve, "settled"), by="test_D11_a_retry_stands_where_its_new_time_puts_it")
+@mutant((evolve, "settled"), by="test_D11_a_retry_is_in_line_by_its_new_time")
 def retry_keeps_its_due_time(settled: Any, job: JobRecord, to: Transition, now: datetime) -> JobRecord:
     """A retry carries its delay, and stands in line as if it had none."""
     record: JobRecord = settled(job, to, now)
@@ -307,7 +307,7 @@ def withdrawn_job_keeps_its_key(withdrawn: Any, job: JobRecord, *rest: Any) -> J
     return replace(record, idempotency_key=job.idempotency_key)
 
 
-@mutant((evolve, "replayed"), by="test_Q2_what_belonged_to_the_end_is_cleared[fail]")
+@mutant((evolve, "replayed"), by="test_Q2_fields_of_the_end_are_cleared[fail]")
 def replay_keeps_the_deadline(replayed: Any, job: JobRecord, *rest: Any) -> JobRecord:
     """A replayed job has expired already."""
     record: JobRecord = replayed(job, *rest)

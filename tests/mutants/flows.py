@@ -89,7 +89,7 @@ def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime) -> Non
     store.children.update(edges)
 
 
-@mutant((Store, "sweep"), by="test_K4_a_job_left_behind_tells_the_children")
+@mutant((Store, "sweep"), by="test_K4_a_job_left_behind_affects_the_children")
 def sweep_tells_no_dependants(sweep: Any, store: Store, *rest: Any) -> Any:
     """Whoever waits for an expired job waits for ever."""
     with mock.patch.object(store, "_tell_children"):
@@ -144,7 +144,7 @@ def second_edge_to_a_parent_dropped(connect: Any, store: Store, edge: Edge) -> N
         connect(store, edge)
 
 
-@mutant((MemoryDriver, "parents"), by="test_K3_parents_of_many_jobs_are_told_in_the_order_asked_for")
+@mutant((MemoryDriver, "parents"), by="test_K3_parents_of_many_jobs_come_in_the_order_requested")
 async def childless_answers_left_out(
     parents: Any, driver: MemoryDriver, ids: Sequence[str], most: int
 ) -> list[list[Parent]]:
@@ -174,13 +174,13 @@ async def limit_of_results_shared(
     return [[replace(parent, result=None) for parent in each] for each in found] if too_much else found
 
 
-@mutant((Store, "settle"), by="test_D9_a_flow_comes_with_a_settle")
+@mutant((Store, "settle"), by="test_D9_a_flow_is_stored_with_a_settle")
 def flow_of_a_settle_does_not_wait(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
     """Jobs that come with a settle are all ready at once."""
     return settle(store, replace(to, new_jobs=tuple(replace(job, depends_on=()) for job in to.new_jobs)), now)
 
 
-@mutant((Store, "settle"), by="test_D9_a_flow_comes_with_a_settle")
+@mutant((Store, "settle"), by="test_D9_a_flow_is_stored_with_a_settle")
 def flow_of_a_settle_has_no_name(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
     """Jobs that come with a settle belong to no workflow."""
     return settle(store, replace(to, new_jobs=tuple(replace(job, workflow_id=None) for job in to.new_jobs)), now)
@@ -228,7 +228,7 @@ def members_are_kept_by_their_own_end(is_kept: Any, store: Store, workflow: str,
     return not is_over and bool(is_kept(store, workflow, now))
 
 
-@mutant((Store, "_last_members"), by="test_X8_a_cancelled_chain_goes_at_once")
+@mutant((Store, "_last_members"), by="test_X8_a_cancelled_chain_is_pruned_at_once")
 def workflows_go_first_ones_first(last_members: Any, store: Store, workflow: str, limit: int) -> Any:
     """Whoever is replayed while his workflow is being forgotten waits for somebody who is gone."""
     ids = sorted(store._members[workflow], key=store._seq.__getitem__)

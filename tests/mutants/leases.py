@@ -89,7 +89,7 @@ def extend_stores_no_start(extend: Extend, store: Store, report: Report, now: da
     return extend(store, replace(report, started_at=None), now, lease_for)
 
 
-@mutant((Store, "extend"), by="test_D6_the_answer_tells_that_cancel_was_asked_for")
+@mutant((Store, "extend"), by="test_D6_the_answer_shows_a_cancel_request")
 def extend_hides_the_cancel_request(
     extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta
 ) -> Answer:
@@ -205,7 +205,7 @@ def crash_not_counted(
     return store._write(replace(claim(store, job, now, expires_at, worker), crashes=job.crashes))
 
 
-@mutant((Store, "_claim"), by="test_D5_a_put_back_or_release_is_no_crash")
+@mutant((Store, "_claim"), by="test_D5_a_put_back_or_release_is_not_a_crash")
 def every_claim_counts_a_crash(
     claim: Claim, store: Store, job: JobRecord, now: datetime, expires_at: datetime, worker: str
 ) -> JobRecord:

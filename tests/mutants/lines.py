@@ -42,7 +42,7 @@ def reserve_returns_done_jobs(reserve: Any, store: Store, queues: Any, now: date
     return claimed + [store._claim(job, now, now + lease_for, worker) for job in again]
 
 
-@mutant((Store, "_is_due"), by="test_D2_ids_do_not_open_what_reserve_may_not_hand_out")
+@mutant((Store, "_is_due"), by="test_D2_ids_choose_only_among_claimable_jobs")
 def reserve_by_id_returns_future_jobs(is_due: Any, store: Store, job: JobRecord, now: datetime) -> Any:
     """Whoever knows the id gets the job, due or not."""
     return is_due(store, job, now) or job.state is State.READY

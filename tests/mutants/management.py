@@ -61,7 +61,7 @@ def version_reset_on_replay(replay: Any, store: Store, asked: Replay, now: datet
     return answer
 
 
-@mutant((Store, "_replay"), by="test_Q2_what_belonged_to_the_end_is_cleared[cancel]")
+@mutant((Store, "_replay"), by="test_Q2_fields_of_the_end_are_cleared[cancel]")
 def replay_keeps_the_cancel_request(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
     """A replayed job is cancelled again by the request that ended it."""
     before = store.jobs.get(asked.id)
@@ -112,7 +112,7 @@ def dead_letter_ends_running_jobs(dead_letter: Any, store: Store, death: DeadLet
     return "dead"
 
 
-@mutant((Store, "dead_letter"), by="test_Q4_dependants_hear_of_it_as_of_any_failure")
+@mutant((Store, "dead_letter"), by="test_Q4_dependants_are_affected_as_by_any_failure")
 def dead_letter_tells_nobody(dead_letter: Any, store: Store, deaths: Sequence[DeadLetter], now: datetime) -> Any:
     """Those that wait for a job dead-lettered by hand wait for ever."""
     return [store._dead_letter(death, now) for death in deaths]
@@ -205,7 +205,7 @@ def sweep_of_nothing(sweep: Any, store: Store, *rest: Any) -> int:
     return 0
 
 
-@mutant((Store, "sweep"), by="test_N1_sweeping_goes_in_bites[3]")
+@mutant((Store, "sweep"), by="test_N1_a_sweep_is_limited[3]")
 def sweep_ignores_the_limit(sweep: Any, store: Store, now: datetime, keep_until: datetime, limit: int) -> Any:
     """Upkeep takes a bite of any size."""
     return sweep(store, now, keep_until, limit and 10_000)
@@ -223,7 +223,7 @@ def prune_of_nothing(prune: Any, store: Store, now: datetime, limit: int) -> int
     return 0
 
 
-@mutant((Store, "prune"), by="test_X8_pruning_goes_in_bites")
+@mutant((Store, "prune"), by="test_X8_a_prune_is_limited")
 def prune_ignores_the_limit(prune: Any, store: Store, now: datetime, limit: int) -> Any:
     """Pruning takes a bite of any size."""
     return prune(store, now, limit and 10_000)
@@ -394,7 +394,7 @@ async def repeated_runs_count(
     return verdicts
 
 
-@mutant((tally, "key_of"), by="test_D9_what_did_not_start_is_counted_apart")
+@mutant((tally, "key_of"), by="test_D9_jobs_that_did_not_start_are_counted_apart")
 def unstarted_jobs_are_runs(key_of: Any, to: Transition) -> Any:
     """Jobs that were put back without a run are runs of no length."""
     key = key_of(to)

@@ -76,7 +76,7 @@ def settle_replay_not_recognised(judge: Judge, job: JobRecord | None, to: Transi
     return refusal(job, to.id, to.token, now) or "ok"
 
 
-@mutant((stores, "settle_verdict"), by="test_D8_it_is_replayed_even_while_somebody_else_holds_the_job")
+@mutant((stores, "settle_verdict"), by="test_D8_a_repeat_is_replayed_while_another_worker_holds_the_job")
 def replay_forgotten_with_the_next_claim(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
     """A repeat is recognised until somebody else claims the job."""
     if job is not None and job.state is State.INFLIGHT:
@@ -99,7 +99,7 @@ def any_kind_is_a_replay(judge: Judge, job: JobRecord | None, to: Transition, no
     return "replayed" if job is not None and job.settled_token == to.token else judge(job, to, now)
 
 
-@mutant((stores, "settle_verdict"), by="test_D8_it_is_refused_too_while_somebody_else_holds_the_job")
+@mutant((stores, "settle_verdict"), by="test_D8_another_kind_is_refused_while_another_worker_holds_the_job")
 def any_kind_is_a_replay_under_another_lease(
     judge: Judge, job: JobRecord | None, to: Transition, now: datetime
 ) -> Verdict:
@@ -183,7 +183,7 @@ def known_new_job_overwrites(settle: Settle, store: Store, to: Transition, now: 
     return verdict
 
 
-@mutant((MemoryDriver, "settle"), by="test_D7_in_a_batch_each_item_stands_alone")
+@mutant((MemoryDriver, "settle"), by="test_D7_items_of_a_batch_are_independent")
 async def batch_refused_whole(
     settle: Any, driver: MemoryDriver, transitions: Sequence[Transition], now: datetime
 ) -> list[Verdict]:

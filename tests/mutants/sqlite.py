@@ -202,7 +202,7 @@ def sql_enqueue_order_before_due_time(pick: Any, db: Any, queue: str, now: int, 
     return pick(db, queue, now, limit, instead(sql, "ORDER BY place, seq", "ORDER BY seq"))
 
 
-@mutant((reserve, "_pick"), by="test_D11_an_expired_job_at_the_front_blocks_nobody")
+@mutant((reserve, "_pick"), by="test_D11_an_expired_job_at_the_front_blocks_no_other")
 def sql_reserve_ignores_expires_at(pick: Any, db: Any, queue: str, now: int, limit: int, sql: str) -> Any:
     """A job is handed out although its time is over."""
     return pick(db, queue, now, limit, instead(sql, " AND (expires_at IS NULL OR expires_at > ?1)"))
@@ -355,7 +355,7 @@ def sql_replay_keeps_the_fingerprint(sql: str) -> str:
     return instead(sql, " fingerprint = ?14", " fingerprint = coalesce(?14, fingerprint)")
 
 
-@mutant((drafts, "PUT"), by="test_Q2_what_belonged_to_the_end_is_cleared[fail]")
+@mutant((drafts, "PUT"), by="test_Q2_fields_of_the_end_are_cleared[fail]")
 def sql_replay_keeps_the_progress(sql: str) -> str:
     """A replayed job shows the progress of its last run."""
     return instead(sql, "?4 IS NULL AND completed_at IS NOT NULL", "?4 IS NULL AND 0")
@@ -385,13 +385,13 @@ def sql_replayed_collector_runs_at_once(sql: str) -> str:
     return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 0 AND")
 
 
-@mutant((drafts, "BELOW"), by="test_Q4_dependants_hear_of_it_as_of_any_failure")
+@mutant((drafts, "BELOW"), by="test_Q4_dependants_are_affected_as_by_any_failure")
 def sql_step_does_not_see_open_edges(sql: str) -> str:
     """Dependants of a job that was dead-lettered by hand wait for ever."""
     return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 1 AND")
 
 
-@mutant((drafts, "BELOW"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
+@mutant((drafts, "BELOW"), by="test_K3_a_parent_of_a_dead_child_is_deleted_after_it[fail]")
 def sql_delete_takes_parents_of_the_dead(sql: str) -> str:
     """A parent can be deleted that a replay of its child would need."""
     return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 0 AND")
@@ -439,7 +439,7 @@ def sql_workflow_goes_before_its_key(sql: str) -> str:
     return instead(sql, "FROM keys WHERE", "FROM keys WHERE 0 AND")
 
 
-@mutant((drafts, "MEMBERS"), by="test_X8_a_cancelled_chain_goes_at_once")
+@mutant((drafts, "MEMBERS"), by="test_X8_a_cancelled_chain_is_pruned_at_once")
 def sql_workflows_go_first_ones_first(sql: str) -> str:
     """A member that is replayed during the prune waits for a parent that is gone."""
     return instead(sql, " DESC", "")

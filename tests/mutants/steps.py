@@ -53,19 +53,19 @@ def step_cascades_one_level_only(affected: Right, draft: Draft, id: str, now: da
     return [] if before is not None and before.state is WAITING else lost
 
 
-@mutant((stop, "tell"), by="test_K4_a_job_left_behind_tells_the_children")
+@mutant((stop, "tell"), by="test_K4_a_job_left_behind_affects_the_children")
 def dependants_not_told_of_a_cancel(tell: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
     """Dependants of a cancelled job wait for ever."""
     yield from tell(draft, [job for job in ended if job.state is not CANCELLED], now)
 
 
-@mutant((stop, "tell"), by="test_Q4_dependants_hear_of_it_as_of_any_failure")
+@mutant((stop, "tell"), by="test_Q4_dependants_are_affected_as_by_any_failure")
 def dependants_not_told_of_a_dead_letter(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a job that was dead-lettered by hand wait for ever."""
     yield from tell(draft, [job for job in ended if job.state is not DLQ], now)
 
 
-@mutant((settle, "tell"), by="test_D9_a_flow_comes_with_a_settle")
+@mutant((settle, "tell"), by="test_D9_a_flow_is_stored_with_a_settle")
 def dependants_not_told_of_an_outcome(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a settled job wait for ever."""
     return nothing()
@@ -142,7 +142,7 @@ def own_ends_not_counted(count: Right, draft: Draft, job: JobRecord | None, numb
     """A step does not see that it has ended the owner of a key, or stored one."""
 
 
-@mutant((enqueue, "refusal"), by="test_D1_a_child_comes_behind_its_parents[itself-None]")
+@mutant((enqueue, "refusal"), by="test_D1_a_child_comes_after_its_parents[itself-None]")
 def group_not_checked(refusal: Right, jobs: Sequence[NewJob], is_taken: Any) -> None:
     """A group with a taken id replaces the job that has it."""
 
@@ -159,7 +159,7 @@ def new_jobs_replace_what_is_known(store_new: Right, draft: Draft, jobs: Sequenc
     enqueue.store(draft, jobs, now)
 
 
-@mutant((settle, "store_new"), by=("test_D9_a_flow_comes_with_a_settle", INTERLEAVINGS))
+@mutant((settle, "store_new"), by=("test_D9_a_flow_is_stored_with_a_settle", INTERLEAVINGS))
 def new_jobs_forgotten(store_new: Right, draft: Draft, jobs: Sequence[NewJob], now: datetime) -> None:
     """What a handler enqueued with its success is lost."""
 
@@ -200,7 +200,7 @@ def heartbeat_of_a_stranger(refusal: Right, job: JobRecord | None, id: str, toke
     return refusal(job, id, own, now)
 
 
-@mutant((lease, "_extend"), by="test_D6_the_answer_tells_that_cancel_was_asked_for")
+@mutant((lease, "_extend"), by="test_D6_the_answer_shows_a_cancel_request")
 def stop_request_not_reported(extend: Right, draft: Draft, report: Report, *times: datetime) -> Any:
     """A worker never hears that its job was cancelled."""
     answer = extend(draft, report, *times)
@@ -216,7 +216,7 @@ def unfenced_step(verdict: Right, job: JobRecord | None, to: Transition, now: da
 # Stops
 
 
-@mutant((stop, "_cancel"), by=("test_D6_the_answer_tells_that_cancel_was_asked_for", INTERLEAVINGS))
+@mutant((stop, "_cancel"), by=("test_D6_the_answer_shows_a_cancel_request", INTERLEAVINGS))
 def stop_request_lost(cancel: Right, draft: Draft, id: str, now: datetime, keep_until: datetime) -> Any:
     """The cancel of a running job is acknowledged and forgotten."""
     job = draft.job(id)
@@ -238,7 +238,7 @@ def sweep_ends_what_is_held(held_until: Right, job: JobRecord, now: datetime) ->
     return now
 
 
-@mutant((stop, "is_unwanted"), by="test_K4_a_job_left_behind_tells_the_children")
+@mutant((stop, "is_unwanted"), by="test_K4_a_job_left_behind_affects_the_children")
 def sweep_forgets_stop_requests(is_unwanted: Right, job: JobRecord, now: datetime) -> bool:
     """A job whose worker died after a cancel stays inflight."""
     return job.stop_requested_at is None and is_unwanted(job, now)

@@ -151,7 +151,7 @@ def test_its_settings_are_those_of_a_real_server_in_a_hurry(server: PostgresServ
     assert (shown["server_encoding"], int(shown["server_version_num"]) // 10_000) == ("UTF8", server.version)
 
 
-def test_nobody_stops_a_server_that_others_use(postgres: PostgresServer) -> None:
+def test_a_server_in_use_is_not_stopped(postgres: PostgresServer) -> None:
     for act in (postgres.stop, postgres.restart, postgres.kill, postgres.start):
         with pytest.raises(RuntimeError, match="new_postgres"):
             act()
@@ -214,7 +214,7 @@ def test_a_server_whose_guardian_is_killed_ends_too() -> None:
     shutil.rmtree(folder)
 
 
-def test_programs_that_nobody_can_reach_are_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_programs_are_named_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "closed" / "postgres"
     with pytest.raises(RuntimeError, match="pip install"):
         guarded.check_reachable(program)

@@ -50,7 +50,7 @@ def test_a_failing_seed_is_shown_and_kept(tmp_path: Path) -> None:
     assert "H1" in kept.violated
 
 
-def test_one_seed_is_told_in_full() -> None:
+def test_one_seed_is_reported_in_full() -> None:
     """Every event, then the verdict."""
     done = command("--seed", "1", "--scenario", "sim.scenarios:notes")
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ def test_a_result_has_no_password(postgres: PostgresServer) -> None:
         assert "hunter2" not in text
 
 
-def test_a_scenario_in_which_nothing_runs_is_no_proof() -> None:
+def test_a_scenario_in_which_nothing_runs_proves_nothing() -> None:
     """The sums say so."""
     done = command("--seeds", "1", "--scenario", "sim.scenarios:nothing")
     assert "no handler ever ran" in done.stdout

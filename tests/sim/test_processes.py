@@ -115,7 +115,7 @@ def test_a_cancelled_timer_of_a_stopped_process_stays_cancelled() -> None:
     assert seen == []
 
 
-def test_who_runs_is_known() -> None:
+def test_the_current_process_is_known() -> None:
     """`current_process` names the process, and None outside."""
     seen: list[str | None] = []
 

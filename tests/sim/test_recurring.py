@@ -24,7 +24,7 @@ def test_no_slot_twice_and_none_missing(first: int) -> None:
 
 
 @pytest.mark.parametrize("clocks", ["one", "jumping", "engine", "skewed"])
-def test_whoever_is_killed_and_whatever_clocks_say(clocks: str) -> None:
+def test_whichever_process_is_killed_and_whatever_clocks_say(clocks: str) -> None:
     """N3, X1, X4, H10: foul weather by every kind of clock."""
     assert_holds(clockwork.recurring, 1, faults=Faults(clocks=clocks, **FOUL))  # type: ignore[arg-type]
 

@@ -31,7 +31,7 @@ def test_handlers_of_a_harbor_at_module_level_run_as_they_are() -> None:
     assert result.report.counts.executions > result.report.counts.jobs  # workers died in the middle of some
 
 
-def test_a_broken_promise_is_told_with_its_trace_and_its_command() -> None:
+def test_a_violation_is_reported_with_its_trace_and_command() -> None:
     """H1: the message names the invariant, shows what happened to the job, and how to see it again."""
     with pytest.raises(SimulationFailed) as caught:
         assert_holds(scenarios.forgetful, 3, faults=Faults())
@@ -176,7 +176,7 @@ def test_a_scenario_that_never_returns_is_ended() -> None:
         simulate(scenarios.endless, 1, faults=Faults(), limit=600)
 
 
-def test_the_trace_tells_what_happened_to_processes() -> None:
+def test_the_trace_records_what_happened_to_processes() -> None:
     """Kills, stops and deploys stand between the calls."""
     trace = simulate(scenarios.notes, 1, faults=Faults(kills=5, pauses=5, pause=3, deploys=9)).trace()
     assert "(killed)" in trace

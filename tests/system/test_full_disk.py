@@ -14,7 +14,7 @@ CARGO = "x" * 50_000
 ROOM = 1_500_000
 
 
-def test_a_client_on_a_full_disk_hears_of_it_and_loses_nothing(crew: Crew) -> None:
+def test_a_client_on_a_full_disk_gets_an_error_and_loses_nothing(crew: Crew) -> None:
     """X2, X5, H1: what was acknowledged stays, what is refused is refused loudly, and others go on."""
     crew.enqueue("quick", {"number": 1})
     client = crew.client([("bulky", {"cargo": CARGO}, {})], rounds=200)

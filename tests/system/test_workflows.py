@@ -10,7 +10,7 @@ MEMBERS = 200
 KILLS = 6
 
 
-def test_a_chord_of_200_ends_once_whoever_is_killed(crew: Crew) -> None:
+def test_a_chord_of_200_ends_once_whichever_process_is_killed(crew: Crew) -> None:
     """K1, K2, H10: with every result in its place, under kills of one worker after the other."""
     crew.max_crashes = None
     tasks = crew.harbor.by_name

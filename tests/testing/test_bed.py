@@ -113,7 +113,7 @@ def test_jobs_stay_when_the_application_closes_its_harbor(shop: Shop, bed: TestB
     assert bed.drain() == 1
 
 
-def test_a_failure_is_raised_unless_told(shop: Shop, bed: TestBed) -> None:
+def test_a_failure_is_raised_by_default(shop: Shop, bed: TestBed) -> None:
     """P: what the handler raised, not what became of it."""
     shop.flaky.enqueue(until=9)
     shop.charge.enqueue(1)
@@ -265,7 +265,7 @@ def test_a_worker_that_dies_takes_along_what_its_job_would_have_enqueued(shop: S
     assert len(bed.enqueued(shop.charge)) == 1
 
 
-def test_a_worker_dies_as_often_as_told(shop: Shop, bed: TestBed) -> None:
+def test_a_worker_crashes_as_often_as_requested(shop: Shop, bed: TestBed) -> None:
     """F6: until its crashes are used up."""
     job = shop.charge.enqueue(7)
     bed.crash_after(job, times=9)

@@ -54,7 +54,7 @@ def test_a_job_that_was_claimed_was_there_even_if_its_enqueue_is_unknown() -> No
     assert check(tale.final()).names == {"H1"}
 
 
-def test_jobs_that_nobody_asked_for_come_from_nowhere() -> None:
+def test_jobs_that_were_never_requested_are_violations() -> None:
     tale = Tale()
     assert check(tale.final(last(state="ready", version=0)), drained=False).names == {"H1"}
     tale = Tale()
@@ -202,7 +202,7 @@ def asked(tale: Tale, id: str, made: str, created: bool, *, now: int | None = No
     tale.call("enqueue", [job(id, key="k", key_until=until)], Made(made, created), now=now)
 
 
-def test_everybody_gets_the_id_that_the_key_stands_for() -> None:
+def test_every_caller_gets_the_id_of_the_key() -> None:
     tale = Tale()
     asked(tale, "a", "a", True)
     asked(tale, "b", "a", False)
@@ -301,7 +301,7 @@ def test_a_known_key_names_the_right_one() -> None:
     assert check(tale.events).names == {"H8"}
 
 
-def test_a_key_that_has_run_out_names_nobody_once_its_job_has_ended() -> None:
+def test_an_expired_key_finds_nothing_once_its_job_has_ended() -> None:
     """I2: until then it does, whatever its time."""
     for ended, names in ((True, {"H8"}), (False, set[str]())):
         tale = Tale()
@@ -318,7 +318,7 @@ def test_what_a_key_makes_has_the_id_that_was_asked_for() -> None:
     assert check(tale.events).names == {"H8"}
 
 
-def test_the_key_of_a_whole_group_is_no_jobs_key() -> None:
+def test_the_key_of_a_group_is_not_a_jobs_key() -> None:
     tale = Tale()
     tale.call("enqueue", [job("a", key="k", flow_key="f")], Made("workflow", False))
     assert check(tale.events).fine
@@ -420,7 +420,7 @@ def test_a_parent_that_expires_may_have_ended_at_any_time() -> None:
         assert check(tale.events).names == names
 
 
-def test_a_parent_that_nobody_knows_has_not_ended() -> None:
+def test_an_unknown_parent_has_not_ended() -> None:
     tale = Tale()
     tale.enqueue(job("child", after=("p",)))
     tale.claim("child")
@@ -576,7 +576,7 @@ def test_events_that_do_not_fit_are_refused() -> None:
             check(tale.events)
 
 
-def test_a_process_under_an_old_name_counts_its_calls_anew() -> None:
+def test_a_process_under_an_old_name_restarts_its_call_numbers() -> None:
     tale = Tale()
     tale.lose("enqueue", job("a"), killed=True)
     tale._numbers = 0

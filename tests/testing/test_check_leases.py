@@ -237,7 +237,7 @@ def test_a_renewal_with_an_unknown_outcome_may_have_kept_a_lease() -> None:
     assert names(tale) == set()
 
 
-def test_a_token_that_nobody_was_given_opens_nothing() -> None:
+def test_a_token_that_was_never_returned_is_refused() -> None:
     tale = told()
     tale.settle(claim("j", 1, token="stolen"))
     assert "H4" in names(tale)

@@ -46,7 +46,7 @@ def test_an_unknown_settle_may_not_have_happened() -> None:
     assert ended(tale, last(state="inflight")) == set()
 
 
-def test_a_state_that_nobody_brought_about_is_unexplained() -> None:
+def test_a_state_without_an_operation_is_unexplained() -> None:
     for state in ("done", "dlq", "cancelled"):
         assert ended(told(), last(state=state, version=0, settled_token=None, attempts=0)) == {"H5"}
 
@@ -139,7 +139,7 @@ def test_what_is_done_is_not_replayed() -> None:
     assert "H5" in check(tale.events).names
 
 
-def test_replayed_is_only_said_of_what_somebody_has_tried() -> None:
+def test_replayed_is_only_answered_after_an_attempt() -> None:
     tale = told()
     tale.settle(tale.claim(), word="replayed")
     assert check(tale.events).names == {"H5"}
@@ -239,7 +239,7 @@ def test_an_unknown_settle_leaves_two_possibilities() -> None:
         assert check(tale.events).names == names
 
 
-def test_claims_that_reached_nobody_are_crashes() -> None:
+def test_claims_whose_reply_was_lost_are_crashes() -> None:
     for crashes, names in ((1, {"H6"}), (2, set[str]()), (3, {"H6"})):
         tale = told()
         tale.claim(now=0)
@@ -248,7 +248,7 @@ def test_claims_that_reached_nobody_are_crashes() -> None:
         assert check(tale.events).names == names
 
 
-def test_a_replay_starts_to_count_anew() -> None:
+def test_a_replay_restarts_the_counters() -> None:
     for attempts, names in ((0, set[str]()), (1, {"H6"})):
         tale = told()
         tale.settle(tale.claim(), "fail", attempts=1)
@@ -315,7 +315,7 @@ def test_the_last_counts_are_those_of_the_last_outcome(more: dict[str, Any]) -> 
         assert ended(tale, last(state="inflight", **more)) == {"H6"}
 
 
-def test_the_last_claim_may_have_reached_nobody() -> None:
+def test_the_reply_of_the_last_claim_may_be_lost() -> None:
     for version, crashes, names in ((1, 0, set[str]()), (2, 1, set[str]()), (2, 0, {"H6"}), (3, 2, {"H2"})):
         tale = told()
         for _ in range(2):
@@ -323,7 +323,7 @@ def test_the_last_claim_may_have_reached_nobody() -> None:
         assert ended(tale, last(state="inflight", version=version, crashes=crashes)) == names
 
 
-def test_after_a_claim_that_reached_nobody_a_replay_leaves_much_open() -> None:
+def test_after_a_lost_claim_a_replay_leaves_much_open() -> None:
     tale = told()
     tale.claim(now=0)
     tale.lose("reserve", Want(("q",), LEASE, 1))

@@ -35,7 +35,7 @@ def test_a_sound_store_violates_nothing_whatever_happens_to_it(seed: int, faults
 
 @FEW
 @given(seed=SEEDS, share=st.sampled_from([0.05, 0.5, 1]))
-def test_who_knows_less_says_no_more(seed: int, share: float) -> None:
+def test_with_fewer_answers_the_checker_finds_no_more(seed: int, share: float) -> None:
     """Whatever answers get lost on the way, an unknown outcome explains all that a known one does."""
     chance = Random(seed)
     events = Wanderers(seed, people=4).live()

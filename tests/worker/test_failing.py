@@ -268,7 +268,7 @@ async def test_a_handler_that_swallows_its_cancellation_keeps_slot_and_lease_and
 
 
 @virtual
-async def test_a_timer_that_strikes_after_the_end_strikes_nobody() -> None:
+async def test_a_timer_that_fires_after_the_end_does_nothing() -> None:
     """F5: a handler that ends at the very moment of its timeout has succeeded or timed out, once."""
     world = World()
 
@@ -427,7 +427,7 @@ async def test_a_poison_job_does_not_block_its_queue() -> None:
 
 
 @virtual
-async def test_an_unknown_task_is_put_back_with_a_growing_delay_and_runs_once_somebody_knows_it() -> None:
+async def test_an_unknown_task_is_put_back_with_a_growing_delay_and_runs_once_a_worker_knows_it() -> None:
     """F8: a rolling deploy costs a delay and no attempt."""
     world = World()
     await world.harbor.aenqueue_many([world.harbor.step("shop.later", {"number": 4})])
@@ -452,7 +452,7 @@ async def test_an_unknown_task_is_put_back_with_a_growing_delay_and_runs_once_so
 
 
 @virtual
-async def test_a_task_that_nobody_ever_knows_ends_in_the_dlq() -> None:
+async def test_a_task_that_stays_unknown_ends_in_the_dlq() -> None:
     """F8: after a bound of put-backs in a row."""
     world = World()
     await world.harbor.aenqueue_many([world.harbor.step("shop.never", {})])

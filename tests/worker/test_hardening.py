@@ -166,7 +166,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 @virtual
-async def test_many_who_wait_for_results_look_seldom_each() -> None:
+async def test_each_of_many_waiters_for_results_polls_seldom() -> None:
     """X2: a thousand waiters must not keep the store from the workers."""
     world = World()
 
@@ -181,7 +181,7 @@ async def test_many_who_wait_for_results_look_seldom_each() -> None:
     assert looks < 500 * 500 / 4
 
 
-def test_an_option_among_the_arguments_is_told_where_it_belongs() -> None:
+def test_an_option_among_the_arguments_names_its_place() -> None:
     """P1: everybody's first mistake."""
     harbor = Harbor("memory://")
 
@@ -213,7 +213,7 @@ def test_an_option_among_the_arguments_is_told_where_it_belongs() -> None:
 
 
 @virtual
-async def test_a_lifespan_that_is_no_context_manager_is_refused_with_the_fix() -> None:
+async def test_a_lifespan_that_is_not_a_context_manager_is_refused_with_the_fix() -> None:
     """X5."""
     world = World()
 
@@ -244,7 +244,7 @@ def test_a_relative_file_in_pyproject_is_meant_from_its_folder(tmp_path: Path, m
 
 
 @virtual
-async def test_workers_that_were_killed_are_forgotten_after_a_while() -> None:
+async def test_killed_workers_are_forgotten_later() -> None:
     """D13: they cannot say farewell."""
     world = World()
     long_ago = world.clock() - timedelta(hours=2)
@@ -275,7 +275,7 @@ async def test_lines_about_a_jobs_end_carry_its_id(caplog: pytest.LogCaptureFixt
 
 
 @virtual
-async def test_a_task_that_somebody_cancels_before_its_first_step_gives_its_job_back(
+async def test_a_task_cancelled_before_its_first_step_gives_its_job_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F11, G1: nobody holds such a job for ever. From Python 3.12 on, tasks take their first step at once."""

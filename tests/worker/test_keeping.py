@@ -274,7 +274,7 @@ async def test_a_late_settle_never_overwrites_a_newer_claim() -> None:
 
 
 @virtual
-async def test_a_renewal_that_meets_its_own_settle_is_no_lost_lease() -> None:
+async def test_a_renewal_that_meets_its_own_settle_is_not_a_lost_lease() -> None:
     """X3, D8: the store has settled, the reply is lost, and the heartbeat is refused: the repeat tells the truth."""
     gate = asyncio.Event()
 

@@ -274,7 +274,7 @@ class Forbidding(Wrapper):
 
 
 @virtual
-async def test_a_worker_who_may_not_work_ends_with_an_error() -> None:
+async def test_a_worker_without_rights_ends_with_an_error() -> None:
     """X5: it was never let in. One that was may have lost its place by mistake, and gets it back."""
     world = World(Forbidding)
 
@@ -294,7 +294,7 @@ async def test_a_worker_who_may_not_work_ends_with_an_error() -> None:
 
 
 @virtual
-async def test_stopping_during_an_outage_is_no_error() -> None:
+async def test_stopping_during_an_outage_is_not_an_error() -> None:
     """X2, X6: a worker can be stopped while the store is away; what it could not write runs again."""
     world = World(Outage)
 

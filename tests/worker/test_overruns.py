@@ -267,7 +267,7 @@ def test_the_log_shows_where_an_overrun_hangs(blocks: str, caplog: pytest.LogCap
 
 
 @virtual
-async def test_a_thread_that_has_ended_is_no_overrun(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_thread_that_has_ended_is_not_an_overrun(caplog: pytest.LogCaptureFixture) -> None:
     """F5: a loop that is blocked has not taken its result yet, and the log does not say that it still runs."""
     world = World()
 

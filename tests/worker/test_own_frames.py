@@ -38,7 +38,7 @@ def test_only_the_last_of_a_chain_is_kept() -> None:
     assert frame.startswith(f'  File "{__file__}"')
 
 
-def test_what_is_no_plain_traceback_stays() -> None:
+def test_text_other_than_a_plain_traceback_stays() -> None:
     """Groups of exceptions are trees; a failure may have no traceback at all."""
     try:
         raise ExceptionGroup("several", [ValueError("one")])

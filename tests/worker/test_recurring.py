@@ -134,7 +134,7 @@ async def test_a_declaration_is_stored_when_a_worker_starts_and_survives_it() ->
 
 
 @virtual
-async def test_the_last_to_start_wins_and_nobody_fights() -> None:
+async def test_the_last_to_start_wins_and_old_workers_follow() -> None:
     """N5: a changed definition takes effect once; old workers tick by the new one."""
     world = World()
     old, new = generation(world, every=10), generation(world, every=25)
@@ -230,7 +230,7 @@ async def test_draining_does_not_tick() -> None:
 
 
 @virtual
-async def test_what_nobody_can_run_rests_until_somebody_can() -> None:
+async def test_an_unknown_task_waits_until_a_worker_knows_it() -> None:
     """N3, N4, F8: a worker ticks for the tasks it knows; the one who knows it makes one run of all that was missed."""
     world = World()
     await world.harbor.admin.recurring.acreate("work", "work", every=10, overlap="allow")
@@ -262,7 +262,7 @@ async def test_a_definition_of_a_newer_version_is_left_alone(caplog: pytest.LogC
 
 
 @virtual
-async def test_one_that_the_code_no_longer_declares_goes_on_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_schedule_that_is_no_longer_declared_goes_on_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """N5: other code may declare it, so nothing is removed behind anybody's back."""
     world = World()
     async with generation(world, every=10).worker():
@@ -383,7 +383,7 @@ def test_recurring_leaves_a_task_that_can_be_called_and_enqueued() -> None:
 
 
 @virtual
-async def test_a_definition_says_nothing_of_who_declares_it() -> None:
+async def test_a_definition_does_not_depend_on_the_declaring_process() -> None:
     """N5: equal code stores equal bytes, or deploys would redefine it for nothing."""
     definitions: set[bytes] = set()
     for seed in range(2):

@@ -158,7 +158,7 @@ async def test_a_delay_is_not_doubled_by_lost_replies() -> None:
 
 
 @virtual
-async def test_two_who_look_at_the_same_moment_make_one_job() -> None:
+async def test_two_schedulers_at_the_same_moment_make_one_job() -> None:
     """N3: both have read the same schedule before either has written."""
     world = World(lambda inner: Slow(inner, 0.2))
     looks = [scheduler(member(world, number, every=10)) for number in range(8)]

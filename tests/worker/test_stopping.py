@@ -27,6 +27,18 @@ def sleeper(world: World) -> Any:
     return sleep
 
 
+def stubborn(world: World, gate: asyncio.Event) -> Any:
+    """A task that ignores cancellation until the gate opens."""
+
+    @world.harbor.task
+    async def wait() -> None:
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    return wait
+
+
 @virtual
 async def test_handlers_may_finish_within_the_grace_period() -> None:
     """X6."""
@@ -48,7 +60,7 @@ async def test_no_job_is_reserved_while_the_worker_stops() -> None:
         await asyncio.sleep(1)
         late = await world.harbor.aenqueue_many([sleep.step(1) for _ in range(3)])
         reserves = len(world.log.calls("reserve"))
-        # leaving the block stops it, before it hears of the new jobs
+        # leaving the block stops it, before it notices the new jobs
     assert len(world.log.calls("reserve")) <= reserves + 1
     assert {await world.state(job) for job in late} == {"ready"}
 
@@ -173,14 +185,7 @@ async def test_a_handler_that_ignores_its_cancellation_is_abandoned_and_its_leas
     """X6: nothing is written for it, so that no second run starts beside it before its lease has ended."""
     world = World()
     gate = asyncio.Event()
-
-    @world.harbor.task
-    async def stubborn() -> None:
-        while not gate.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await gate.wait()
-
-    job = await stubborn.aenqueue()
+    job = await stubborn(world, gate).aenqueue()
     async with world.worker(grace=5):
         await asyncio.sleep(1)
     assert time() == pytest.approx(6 + 2)
@@ -197,14 +202,7 @@ async def test_a_cancelled_run_that_is_abandoned_ends_as_cancelled(caplog: pytes
     caplog.set_level(logging.INFO, logger="taskharbor")
     world = World()
     gate = asyncio.Event()
-
-    @world.harbor.task
-    async def stubborn() -> None:
-        while not gate.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await gate.wait()
-
-    job = await stubborn.aenqueue()
+    job = await stubborn(world, gate).aenqueue()
     async with world.harbor._launcher._lived() as worker_of:
         worker = worker_of(world.harbor._launcher._options(None, threads=False, grace=1))
         worker.start()
@@ -225,14 +223,7 @@ async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
     """X6, F5: the lease is kept until the last act, and the job is due a second later, when the process is gone."""
     world = World()
     gate = asyncio.Event()
-
-    @world.harbor.task
-    async def stubborn() -> None:
-        while not gate.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await gate.wait()
-
-    job = await stubborn.aenqueue()
+    job = await stubborn(world, gate).aenqueue()
     context = world.worker(grace=5)
     worker = await context.__aenter__()
     await asyncio.sleep(1)

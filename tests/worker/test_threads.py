@@ -102,7 +102,7 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
     assert runs == 1
 
 
-def test_a_thread_hears_of_its_cancellation_and_ends_as_it_likes() -> None:
+def test_a_thread_sees_its_cancellation_and_ends_as_it_likes() -> None:
     """T3, F5: a thread cannot be stopped; `current().cancelled` tells it, and its slot is kept until it ends."""
     harbor = Harbor(driver=MemoryDriver())
     started = threading.Event()
@@ -380,7 +380,7 @@ def test_a_raced_opening_opens_once() -> None:
     harbor.close()
 
 
-def test_one_who_stops_waiting_for_the_opening_spoils_it_for_nobody() -> None:
+def test_a_caller_that_stops_waiting_does_not_stop_the_opening() -> None:
     """P1: a cancelled waiter cancels itself only."""
     gate = asyncio.Event()
 

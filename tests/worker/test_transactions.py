@@ -738,7 +738,7 @@ async def test_engines_without_transactions_say_so() -> None:
         await insert.using(tx=object()).aenqueue()
 
 
-def test_an_async_handler_is_told_to_await(scene: Any) -> None:
+def test_an_async_handler_gets_an_error_that_says_await(scene: Any) -> None:
     async def act(place: Place) -> None:
         @place.harbor.task
         async def insert() -> None:

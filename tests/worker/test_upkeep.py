@@ -124,7 +124,7 @@ async def test_a_worker_reports_itself_and_says_goodbye() -> None:
 
 
 @virtual
-async def test_totals_per_minute_tell_retries_from_releases() -> None:
+async def test_totals_per_minute_distinguish_retries_from_releases() -> None:
     """D13: Counters; a snooze after a failure is no retry."""
     world = World(retry=Retry.fixed(1))
 
@@ -150,7 +150,7 @@ async def test_totals_per_minute_tell_retries_from_releases() -> None:
 
 
 @virtual
-async def test_totals_tell_what_did_not_start() -> None:
+async def test_totals_show_what_did_not_start() -> None:
     """D13, C: a job of an unknown task is put back without a run, and takes no part in the mean."""
     world = World()
     await world.harbor.aenqueue("t", {}, queue="q")

@@ -227,7 +227,7 @@ async def test_one_failed_step_can_be_collected_too() -> None:
 
 
 @virtual
-async def test_a_cancelled_workflow_releases_nobody() -> None:
+async def test_a_cancelled_workflow_releases_no_job() -> None:
     """K5, T3: the last ones first, so that it sets no finalizer free that collects; what runs is asked to stop."""
     w = Sums()
 
@@ -460,7 +460,7 @@ async def test_a_graph_refuses_what_would_be_a_circle_or_foreign() -> None:
 
 
 @virtual
-async def test_whoever_comes_next_waits_also_behind_empty_groups_and_nodes() -> None:
+async def test_the_next_step_waits_after_empty_groups_and_nodes_too() -> None:
     """K1: what a flow without steps of its own waits for, its successor waits for."""
     w = Sums()
 
@@ -483,7 +483,7 @@ async def test_whoever_comes_next_waits_also_behind_empty_groups_and_nodes() -> 
 
 
 @virtual
-async def test_a_graph_is_no_part_of_itself_and_knows_its_policies() -> None:
+async def test_a_graph_is_not_part_of_itself_and_knows_its_policies() -> None:
     """X5."""
     w = Sums()
     graph = Graph()

@@ -189,7 +189,7 @@ async def test_a_cancelled_run_is_cancelled_whatever_is_collected() -> None:
 
 
 @pytest.mark.parametrize("taken", [int, list[int], "Report"])
-def test_whoever_makes_no_room_for_failures_is_refused_at_once(taken: Any) -> None:
+def test_a_task_that_cannot_take_failures_is_refused_at_once(taken: Any) -> None:
     """K3, K4: when the flow is built, not when one has failed; in every way to say it."""
     w = Sums()
     kind = Report if taken == "Report" else taken
@@ -226,7 +226,7 @@ def take_list(kind: Any) -> Any:
     return several
 
 
-def test_mistakes_are_told_with_their_remedy() -> None:
+def test_mistakes_are_reported_with_the_fix() -> None:
     """P5: what people write at first."""
     w = Sums()
     graph: Any = Graph()

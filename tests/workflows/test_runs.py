@@ -46,7 +46,7 @@ async def test_a_result_with_gone_records_is_none(gone: int) -> None:
 
 
 @virtual
-async def test_what_is_no_part_of_the_result_may_be_gone() -> None:
+async def test_jobs_outside_of_the_result_may_be_gone() -> None:
     """I3, K5: but if the step with the result is, what is left says so."""
     w = Sums()
     run = await again(chain(w.number.step(1), w.add))
@@ -63,7 +63,7 @@ async def test_what_is_no_part_of_the_result_may_be_gone() -> None:
 
 
 @virtual
-async def test_a_result_of_nothing_is_told_from_one_that_is_gone() -> None:
+async def test_an_empty_result_differs_from_one_that_is_gone() -> None:
     """I3, K1, K5: a flow may end in an empty group."""
     w = Sums()
     run = await again(chain(w.number.step(1), w.add, group(group(), group())))

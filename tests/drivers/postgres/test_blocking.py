@@ -230,7 +230,7 @@ def test_a_reply_to_a_commit_that_is_lost_leaves_the_outcome_unknown(world: NewW
 
 
 @every_way
-def test_a_reply_to_a_settle_that_is_lost_is_no_unknown_outcome(world: NewWorld, way: str) -> None:
+def test_a_lost_reply_to_a_settle_is_not_an_unknown_outcome(world: NewWorld, way: str) -> None:
     """X3: nothing was committed."""
 
     async def main() -> None:
@@ -245,7 +245,7 @@ def test_a_reply_to_a_settle_that_is_lost_is_no_unknown_outcome(world: NewWorld,
     asyncio.run(main())
 
 
-def test_lines_that_broke_while_nobody_used_them_are_not_handed_out(world: NewWorld) -> None:
+def test_connections_that_broke_while_idle_are_not_handed_out(world: NewWorld) -> None:
     """X2: a restart of the server costs no run its transaction."""
 
     async def main() -> None:
@@ -282,7 +282,7 @@ def test_a_connection_with_a_transaction_that_was_left_open_is_not_handed_out(wo
     asyncio.run(main())
 
 
-def test_errors_of_the_server_are_told_apart(world: NewWorld) -> None:
+def test_errors_of_the_server_are_distinguished(world: NewWorld) -> None:
     """X2: one that refuses is not one that is away."""
 
     async def main() -> None:

@@ -259,7 +259,7 @@ class TestBookmarks:
             for place in range(number)
         ]
 
-    def test_they_are_set_by_full_claims_in_a_row_and_hold_for_a_while(self) -> None:
+    def test_they_are_set_by_full_claims_in_a_row_and_hold_for_some_time(self) -> None:
         """D11."""
 
         async def story() -> None:
@@ -288,7 +288,7 @@ class TestBookmarks:
 
         run(story)
 
-    def test_a_job_that_ran_before_is_no_mark(self) -> None:
+    def test_a_job_that_ran_before_is_not_a_mark(self) -> None:
         """A lapsed one may have stood anywhere."""
 
         async def story() -> None:

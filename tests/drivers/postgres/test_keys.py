@@ -183,7 +183,7 @@ def test_a_key_that_is_given_up_just_now_is_free(play: Play, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["delete", "prune"])
-def test_who_lost_its_key_just_now_takes_nothing_along(play: Play, verb: str) -> None:
+def test_a_job_that_just_lost_its_key_frees_nothing(play: Play, verb: str) -> None:
     """I2: the new owner's key stays, though the row was the old one's when the statement began."""
 
     async def act(s: Stage) -> None:
@@ -252,7 +252,7 @@ class Hand:
         self.done.update(await manage.replay(db, [Replay(id=id) for id in await self._ids(db)], LATER))
 
 
-def test_many_who_want_the_same_keys_never_wait_for_each_other(play: Play, url: str) -> None:
+def test_enqueues_of_the_same_keys_never_deadlock(play: Play, url: str) -> None:
     """I2: whatever happens to their owners, each key has one living owner at most, and stands for it; no deadlock, not
     even one that could be tried again."""
 

@@ -375,7 +375,7 @@ async def drop_lines(w: World) -> None:
 
 
 @each_trial
-def test_a_silent_server_holds_nobody_beyond_his_patience(url: str, trial: Trial) -> None:
+def test_a_silent_server_blocks_no_caller_beyond_its_timeout(url: str, trial: Trial) -> None:
     """X2, X3: whoever gives up is let go at once, whatever was under way; his line is thrown away, and what it may
     bring later is nobody's answer."""
 
@@ -414,7 +414,7 @@ def test_a_server_that_falls_silent_inside_of_a_transaction(url: str) -> None:
     asyncio.run(main())
 
 
-def test_a_silent_server_holds_nobody_who_has_no_patience_of_his_own(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_blocks_no_caller_without_a_timeout_for_ever(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """X2: every operation has a hard limit, outside of the client library."""
 
     async def main() -> None:
@@ -568,9 +568,7 @@ def test_a_worker_behind_a_silent_line_goes_on_when_it_speaks_again(url: str) ->
     asyncio.run(main())
 
 
-def test_an_enqueue_that_met_another_crosswise_tells_each_what_became_of_it(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_enqueues_that_cross_return_a_result_for_each_job(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """D1: strangers share a call; what was stored before a deadlock is not refused as known when it is repeated."""
     trouble = ["enqueue_keyed"]
     true_rows = OwnDb.rows

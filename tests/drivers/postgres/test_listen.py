@@ -239,7 +239,7 @@ class TestHearing:
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
         assert "listening again" in caplog.text
 
-    def test_nobody_waits_nobody_listens(self, postgres: PostgresServer, database: str, url: str) -> None:
+    def test_without_waiters_nothing_listens(self, postgres: PostgresServer, database: str, url: str) -> None:
         """A producer has no thread and no session for it."""
 
         async def story() -> None:
@@ -276,7 +276,7 @@ def gone(server: PostgresServer, database: str) -> None:
 
 
 class TestTelling:
-    def test_concurrent_enqueues_are_told_a_few_times(self, postgres: PostgresServer, url: str) -> None:
+    def test_concurrent_enqueues_share_their_notifications(self, postgres: PostgresServer, url: str) -> None:
         """FACTS: one notification per job halves the speed; a thousand at once share theirs, and the last is told."""
 
         async def story() -> None:
@@ -296,7 +296,7 @@ class TestTelling:
 
         act(story())
 
-    def test_the_last_of_a_burst_is_told(self, url: str) -> None:
+    def test_the_last_of_a_burst_is_announced(self, url: str) -> None:
         """No lost trailing wake-up: whoever looks after every notification has seen everything in the end."""
 
         async def story() -> None:
@@ -313,7 +313,7 @@ class TestTelling:
 
         act(story())
 
-    def test_closing_tells_what_is_owed(self, url: str) -> None:
+    def test_closing_flushes_deferred_notifications(self, url: str) -> None:
         """A program that enqueues and ends at once."""
 
         async def story() -> None:
@@ -358,7 +358,7 @@ class TestNotifier:
         run(play())
         return times
 
-    def test_a_commit_in_a_quiet_moment_tells_itself(self) -> None:
+    def test_a_commit_in_a_quiet_moment_notifies_at_once(self) -> None:
         async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(3):
                 with notifier.about("c") as tell:
@@ -367,7 +367,7 @@ class TestNotifier:
 
         assert self.told(story) == []
 
-    def test_those_behind_it_are_told_together_at_the_end_of_the_moment(self) -> None:
+    def test_later_commits_are_announced_together_at_the_end_of_the_moment(self) -> None:
         async def story(notifier: Notifier, _: list[float]) -> None:
             for number in range(5):
                 with notifier.about("c") as tell:
@@ -379,7 +379,7 @@ class TestNotifier:
 
         assert self.told(story) == pytest.approx([MOMENT + COURTESY])
 
-    def test_a_slow_commit_is_told_after_it(self) -> None:
+    def test_a_slow_commit_is_announced_after_it(self) -> None:
         """It began in the moment of another and ended long after: the last word comes behind its commit."""
 
         async def story(notifier: Notifier, _: list[float]) -> None:
@@ -404,7 +404,7 @@ class TestNotifier:
 
         assert self.told(story) == pytest.approx([MOMENT + COURTESY])
 
-    def test_those_before_a_commit_that_failed_are_told(self) -> None:
+    def test_commits_before_a_failed_one_are_announced(self) -> None:
         """It should have told of them."""
 
         async def story(notifier: Notifier, _: list[float]) -> None:
@@ -418,7 +418,7 @@ class TestNotifier:
 
         assert self.told(story) == pytest.approx([2 * MOMENT + COURTESY])
 
-    def test_a_steady_stream_tells_once_per_moment_and_behind_the_last(self) -> None:
+    def test_a_steady_stream_notifies_once_per_moment_and_after_the_last(self) -> None:
         """The first commit after each moment says it for all before it."""
         told: list[float] = []
 
@@ -434,7 +434,7 @@ class TestNotifier:
         assert 4 <= len(told) <= 5
         assert all(later - earlier >= 0.9 * MOMENT for earlier, later in pairwise(told))
 
-    def test_closing_tells_at_once(self) -> None:
+    def test_closing_notifies_at_once(self) -> None:
         async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(2):
                 with notifier.about("c"):

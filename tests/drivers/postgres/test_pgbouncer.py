@@ -93,7 +93,7 @@ class TestThroughAPooler(Pooled, Keys, Replays, Upkeep, Looking, Workers, Totals
     # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
-    test_D13_a_commit_wakes_those_who_wait_for_work = None  # type: ignore[assignment]  # noqa: N815
+    test_D13_a_commit_wakes_waiters_for_work = None  # type: ignore[assignment]  # noqa: N815
 
 
 @pytest.mark.thorough

@@ -42,7 +42,7 @@ async def a_cancelled_child(s: Stage) -> JobRecord:
     return (await s.claim("p"))[0]
 
 
-def test_a_child_that_is_being_replayed_hears_of_its_parents_end(play: Play) -> None:
+def test_a_child_being_replayed_sees_its_parents_end(play: Play) -> None:
     """K2, Q3: its row moves away under the look that would find it, and it must not wait for ever."""
 
     async def act(s: Stage) -> None:
@@ -57,7 +57,7 @@ def test_a_child_that_is_being_replayed_hears_of_its_parents_end(play: Play) -> 
     play(act)
 
 
-def test_a_child_that_is_replayed_while_its_parent_ends_hears_of_it(play: Play) -> None:
+def test_a_child_replayed_while_its_parent_ends_sees_the_end(play: Play) -> None:
     """K2, Q3: the replay waits for the end, and finds nothing left to wait for."""
 
     async def act(s: Stage) -> None:
@@ -81,7 +81,7 @@ async def a_collector_and_a_parent(s: Stage) -> JobRecord:
     return (await s.claim("a"))[0]
 
 
-def test_a_parent_that_ends_while_a_collector_is_replayed_tells_it(play: Play) -> None:
+def test_a_collector_replayed_while_its_parent_ends_sees_the_end(play: Play) -> None:
     """K2, Q3: a statement that began before the replay was committed must not overlook whom it makes wait again."""
 
     async def act(s: Stage) -> None:
@@ -96,7 +96,7 @@ def test_a_parent_that_ends_while_a_collector_is_replayed_tells_it(play: Play) -
     play(act)
 
 
-def test_a_collector_that_is_replayed_while_a_parent_ends_waits_for_nobody(play: Play) -> None:
+def test_a_collector_replayed_while_a_parent_ends_does_not_wait(play: Play) -> None:
     """K2, Q3: the other way round, the parent has ended."""
 
     async def act(s: Stage) -> None:
@@ -111,7 +111,7 @@ def test_a_collector_that_is_replayed_while_a_parent_ends_waits_for_nobody(play:
     play(act)
 
 
-def test_a_new_job_hears_of_the_end_of_a_parent_that_settles_meanwhile(play: Play) -> None:
+def test_a_new_job_sees_the_end_of_a_parent_that_settles_meanwhile(play: Play) -> None:
     """K2, D9: stored with another's outcome, while nobody waited for the parent so far."""
 
     async def act(s: Stage) -> None:
@@ -232,7 +232,7 @@ def test_a_workflow_is_not_pruned_while_one_of_it_comes_and_goes(play: Play) -> 
     play(act)
 
 
-def test_a_child_that_is_gone_holds_nobody_up(play: Play) -> None:
+def test_a_deleted_child_delays_no_other_job(play: Play) -> None:
     """K2: deleted while its parent ends, there is nobody to be told, and the settle stands."""
 
     async def act(s: Stage) -> None:
@@ -260,7 +260,7 @@ def test_a_settle_whose_last_dependant_was_deleted_just_now_is_written(play: Pla
 
 
 @pytest.mark.parametrize("result", [None, b"1"], ids=["plain", "with results"])
-def test_a_dependant_hears_of_a_whole_batch_at_once(play: Play, result: bytes | None) -> None:
+def test_a_dependant_sees_a_whole_batch_at_once(play: Play, result: bytes | None) -> None:
     """K2: a chord costs as many statements for twenty members as for two, whatever these are kept for."""
 
     async def act(s: Stage) -> None:
@@ -570,7 +570,7 @@ def test_what_a_call_has_stored_it_says_it_created(play: Play, monkeypatch: pyte
     play(act)
 
 
-def test_a_job_that_its_own_key_stands_for_is_known_in_a_group_too(play: Play) -> None:
+def test_a_job_is_found_by_its_own_key_in_a_group_too(play: Play) -> None:
     """I1, D1: the same id with the same key again resolves to itself; the rest of the group is stored."""
 
     async def act(s: Stage) -> None:
@@ -594,7 +594,7 @@ def created(name: str, **fields: Any) -> Swap:
 
 
 @pytest.mark.parametrize("stands", [True, False], ids=["committed", "rolled back"])
-def test_who_creates_a_schedule_that_is_just_created_waits_and_sees(play: Play, stands: bool) -> None:
+def test_creating_a_schedule_that_is_being_created_waits_and_sees_it(play: Play, stands: bool) -> None:
     """N3: a name that is not there yet is held, too; nobody overwrites it, and a lost race is no error."""
 
     async def act(s: Stage) -> None:
@@ -611,7 +611,7 @@ def test_who_creates_a_schedule_that_is_just_created_waits_and_sees(play: Play, 
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_who_swaps_a_schedule_that_is_just_swapped_waits_and_sees(play: Play, order: tuple[str, str]) -> None:
+def test_swapping_a_schedule_that_is_being_swapped_waits_and_sees_it(play: Play, order: tuple[str, str]) -> None:
     """N3: removed meanwhile, it is not as it was seen; what is left of the call stands."""
 
     async def act(s: Stage) -> None:
@@ -654,7 +654,7 @@ class Swapper:
         return Swap(name=name, seen=seen, then=then, job=job(id))
 
 
-def test_many_who_swap_the_same_schedules_in_any_order_never_wait_for_each_other(play: Play, url: str) -> None:
+def test_swaps_of_the_same_schedules_in_any_order_never_deadlock(play: Play, url: str) -> None:
     """N3: no deadlock, not even one that could be tried again; of those who saw a state, one moves it on."""
 
     async def act(s: Stage) -> None:

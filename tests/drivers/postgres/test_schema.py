@@ -147,7 +147,7 @@ class TestMigrating:
         found = postgres.execute(f'SELECT number, works_with FROM "{namespace(url)}".version', database=database)
         assert found == [(1, 1)]
 
-    def test_the_sql_for_somebody_else_makes_exactly_the_same(
+    def test_the_printed_sql_makes_exactly_the_same_schema(
         self, postgres: PostgresServer, database: str, url: str
     ) -> None:
         """C: one by migrate, the other by what `--sql` prints; the catalog shows no difference."""
@@ -169,7 +169,7 @@ class TestMigrating:
         with pytest.raises(ConfigError, match=r"may not make or change schema 'other' .*migrate --sql"):
             make(f"{asked}?namespace=other")
 
-    def test_somebody_elses_tables_are_left_alone(self, postgres: PostgresServer, database: str, url: str) -> None:
+    def test_foreign_tables_are_left_alone(self, postgres: PostgresServer, database: str, url: str) -> None:
         """X5: a schema that is in use for something else is refused, and nothing of ours is left in it."""
         name = namespace(url)
         postgres.execute(f"CREATE SCHEMA {name}; CREATE TABLE {name}.job (a int)", database=database)
@@ -208,7 +208,7 @@ class TestRefusing:
             with pytest.raises(SchemaMismatch, match=r"newer TaskHarbor \(version 99, .*: upgrade taskharbor"):
                 act(url)
 
-    def test_a_newer_schema_that_only_adds_is_no_obstacle(self, url: str) -> None:
+    def test_a_newer_schema_that_only_adds_is_accepted(self, url: str) -> None:
         """A program that was not upgraded yet can be restarted after the migration."""
         with more_steps(("0002_more", "CREATE TABLE harbor.extra (a int);")):
             make(url)
@@ -241,7 +241,7 @@ class TestChecks:
         postgres.execute(end, ["dlq", "x"], database=database)
 
     @pytest.mark.parametrize("wrong", ["stop_requested_at = '2030-01-01Z'", "token = 't.'", "stop_reason = 'x'"])
-    def test_nobody_holds_a_job_in_line(self, postgres: PostgresServer, database: str, url: str, wrong: str) -> None:
+    def test_a_job_in_line_is_not_held(self, postgres: PostgresServer, database: str, url: str, wrong: str) -> None:
         """R3, T1, T3: neither by a lease nor by a request to stop, whoever ran it last."""
         make(url)
         live = f"{namespace(url)}.live"
@@ -282,7 +282,7 @@ class TestSteps:
         assert found == [(None,)]
         assert make(url, dry=True).version == 1
 
-    def test_a_step_gives_way_to_those_who_hold_its_tables(
+    def test_a_step_gives_way_to_holders_of_its_tables(
         self, postgres: PostgresServer, database: str, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A long transaction holds a table: migrate lets others through again and again, and does it once it can."""

@@ -208,9 +208,7 @@ class TestDefaults:
         opened(at(door, database))
         assert door.encrypted == before
 
-    def test_whoever_names_certificates_wants_them_used(
-        self, door: TlsDoor, database: str, stranger: Authority
-    ) -> None:
+    def test_named_certificates_are_used(self, door: TlsDoor, database: str, stranger: Authority) -> None:
         """Also on this machine: the authority in the URL must not be forgotten silently."""
         with pytest.raises(ConfigError, match="nobody we trust has signed"):
             opened(at(door, database, sslrootcert=stranger.certificate))

@@ -206,7 +206,7 @@ def test_both_ways_in(postgres: PostgresServer) -> None:
     opened(postgres.url(database).replace("postgresql://", "postgres://"))
 
 
-def test_nobody_there() -> None:
+def test_no_server_there() -> None:
     """X2: a dead port, a folder without a socket, a name that does not exist."""
     for url in ("postgresql://127.0.0.1:1/db", "postgresql:///db?host=/nowhere", f"{NOBODY}?sslmode=disable"):
         assert "does not answer" in refusal(url, DriverUnavailable)

@@ -326,7 +326,7 @@ async def opened(place: Place) -> AsyncGenerator[str]:
     assert place.jobs() == []
 
 
-def test_a_handle_without_a_transaction_is_refused_and_told_how(place: Place) -> None:
+def test_a_handle_without_a_transaction_is_refused_with_the_fix(place: Place) -> None:
     async def act() -> None:
         async with opened(place) as url:
             connection = await asyncpg.connect(url)
@@ -368,7 +368,7 @@ def test_pipelines_are_refused(place: Place) -> None:
     scene(place, HANDS["asyncpg"], act)
 
 
-def test_sqlalchemy_without_greenlet_is_no_mystery(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlalchemy_without_greenlet_gets_a_clear_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """X5: its asyncio part cannot be imported then; an engine is refused for what it is."""
     monkeypatch.setitem(sys.modules, "sqlalchemy.ext.asyncio", None)
 
@@ -406,7 +406,7 @@ def test_a_handle_to_a_database_of_the_same_name_elsewhere_is_refused(place: Pla
     asyncio.run(act())
 
 
-def test_what_is_no_handle_is_refused_with_a_list_of_what_is(place: Place) -> None:
+def test_an_unknown_handle_is_refused_with_a_list_of_known_ones(place: Place) -> None:
     """X5: an unknown type, a pool, a cursor, an engine, another driver in SQLAlchemy, the face of an AsyncSession."""
 
     async def act() -> None:

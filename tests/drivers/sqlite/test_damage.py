@@ -138,7 +138,7 @@ class TestReserve:
 
         on(tmp_path / "jobs.db", act)
 
-    def test_an_id_that_is_no_text_gets_one(self, tmp_path: Path) -> None:
+    def test_an_id_that_is_not_text_becomes_text(self, tmp_path: Path) -> None:
         async def act(driver: SqliteDriver) -> None:
             await add(driver, job("a"), job("bad"), job("c"))
             damage(tmp_path / "jobs.db", "bad", f"id = {NO_TEXT}")
@@ -184,7 +184,7 @@ class TestReserve:
 
         on(tmp_path / "jobs.db", act)
 
-    def test_its_key_stays_and_its_dependants_are_told(self, tmp_path: Path) -> None:
+    def test_its_key_stays_and_its_dependants_are_affected(self, tmp_path: Path) -> None:
         async def act(driver: SqliteDriver) -> None:
             await add(
                 driver,
@@ -243,7 +243,7 @@ class TestLook:
     @pytest.mark.parametrize(
         "change", [f"fingerprint = {NO_TEXT}", f"last_error = {NO_TEXT}", "completed_at = 1000000000000000000"]
     )
-    def test_whoever_looks_at_the_dead_is_told(self, change: str, tmp_path: Path) -> None:
+    def test_a_look_at_the_dead_raises(self, change: str, tmp_path: Path) -> None:
         async def act(driver: SqliteDriver) -> None:
             await add(driver, job("a"), job("bad"))
             for held in await driver.reserve(["q"], T, LEASE, 9, "w"):

@@ -184,7 +184,7 @@ class TestFile:
         make(tmp_path / "jobs.db", job("a"))
         assert ids_in(tmp_path / "jobs.db") == ["a"]
 
-    def test_what_is_no_database_is_left_alone(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_database_is_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
         path.write_text("dear diary " * 100)
         with pytest.raises(StoreCorrupt, match="another file"):
@@ -271,7 +271,7 @@ except Exception as error:
         assert re.match("ConfigError .*read-only.*writable", said.stdout), said
         assert "Traceback" not in said.stderr
 
-    def test_a_full_disk_fails_the_one_who_fills_it(self, tmp_path: Path) -> None:
+    def test_a_full_disk_fails_the_caller_that_fills_it(self, tmp_path: Path) -> None:
         """X2, X5: `DriverUnavailable` that says so, nothing half-written, and small requests go on."""
 
         async def act(driver: SqliteDriver) -> None:

@@ -125,9 +125,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @taken
 @awaited
-async def test_no_write_is_acknowledged_that_nobody_else_sees(
-    take_away: Callable[[Path], None], tmp_path: Path
-) -> None:
+async def test_every_acknowledged_write_is_visible_to_others(take_away: Callable[[Path], None], tmp_path: Path) -> None:
     """X9: the very first write after it is refused, and everything from then on."""
     path, driver = await opened(tmp_path, "a")
     take_away(path)
@@ -175,7 +173,7 @@ async def test_all_files_are_looked_at_from_time_to_time(tmp_path: Path, monkeyp
 @pytest.mark.usefixtures("at_once")
 @taken
 @awaited
-async def test_who_only_waits_is_woken(take_away: Callable[[Path], None], tmp_path: Path) -> None:
+async def test_a_caller_that_only_waits_is_woken(take_away: Callable[[Path], None], tmp_path: Path) -> None:
     """X9: without anybody asking for anything."""
     path, driver = await opened(tmp_path, "a")
     waiting = [
@@ -266,7 +264,7 @@ async def test_a_new_file_can_be_opened_afterwards(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @awaited
-async def test_the_name_of_a_descriptor_is_no_place(tmp_path: Path) -> None:
+async def test_the_name_of_a_descriptor_is_not_a_path(tmp_path: Path) -> None:
     """X9: the file is minded where it is, also when the descriptor is closed."""
     path = tmp_path / "jobs.db"
     await make_store(path)
@@ -362,7 +360,7 @@ async def test_a_working_worker_ends_with_an_error(tmp_path: Path) -> None:
     assert await stored(path, "other", job.id) == [True, False]
 
 
-def test_blocking_callers_are_told(tmp_path: Path) -> None:
+def test_blocking_callers_get_the_error(tmp_path: Path) -> None:
     """X9: who enqueues, and who waits for a result."""
     path = tmp_path / "jobs.db"
     harbor = Harbor(f"sqlite:///{path}")

@@ -89,7 +89,7 @@ asyncio.run(main())
 """
 
 
-def test_a_commit_of_another_process_is_heard(tmp_path: Path) -> None:
+def test_a_commit_of_another_process_is_noticed(tmp_path: Path) -> None:
     """D13: both kinds of waiting end long before their timeout."""
 
     async def scene() -> None:
@@ -115,7 +115,7 @@ def test_a_commit_of_another_process_is_heard(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_commit_before_the_waiting_began_is_heard_too(tmp_path: Path) -> None:
+def test_a_commit_before_the_wait_began_is_noticed_too(tmp_path: Path) -> None:
     """D13: nothing is lost between an empty reserve and the first look-out."""
 
     async def scene() -> None:

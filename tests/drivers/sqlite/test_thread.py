@@ -169,7 +169,7 @@ class TestBatches:
 
         play(tmp_path, scene)
 
-    def test_a_loop_that_is_gone_harms_nobody(self, tmp_path: Path) -> None:
+    def test_a_closed_loop_does_no_harm(self, tmp_path: Path) -> None:
         async def scene(driver: SqliteDriver) -> None:
             async def leave() -> None:
                 request = asyncio.ensure_future(driver.enqueue([group("a")], T))
@@ -204,7 +204,7 @@ class TestEnd:
         play(tmp_path, scene)
         assert threading.active_count() == before
 
-    def test_the_end_wakes_those_who_wait(self, tmp_path: Path) -> None:
+    def test_the_end_wakes_waiters(self, tmp_path: Path) -> None:
         async def scene(driver: SqliteDriver) -> None:
             waiting = [
                 asyncio.ensure_future(driver.wait_for_work(["q"], FAR_TOO_LONG)),
@@ -225,7 +225,7 @@ class TestEnd:
             thread.join(FAR_TOO_LONG)
         assert set(threading.enumerate()) <= before
 
-    def test_own_commits_are_heard_at_once(self, tmp_path: Path) -> None:
+    def test_own_commits_are_noticed_at_once(self, tmp_path: Path) -> None:
         """D13: `data_version` is silent about a connection's own commits, so these ring directly."""
 
         async def scene(driver: SqliteDriver) -> None:

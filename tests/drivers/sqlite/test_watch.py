@@ -15,7 +15,7 @@ LONG = 30
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_the_kernel_tells_of_one_write_per_asking(tmp_path: Path) -> None:
+def test_the_kernel_reports_one_write_per_request(tmp_path: Path) -> None:
     """D13 (WaitForWork): armed once, told once; a write that nobody asked about is not told."""
     log = tmp_path / "log"
     log.write_bytes(b"")

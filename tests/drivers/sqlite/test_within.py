@@ -132,7 +132,7 @@ def test_what_goes_wrong_inside_does_not_end_the_transaction(place: Place) -> No
     assert (place.orders(), place.jobs()) == (1, [job.id])
 
 
-def test_a_commit_wakes_whoever_waits_in_this_process(place: Place) -> None:
+def test_a_commit_wakes_waiters_in_this_process(place: Place) -> None:
     """D13: the watch on the file hears of every connection."""
 
     async def act() -> None:

@@ -33,7 +33,7 @@ def pg_delete_takes_needed_parents(sql: str) -> str:
     return broken(sql, "edge.satisfied, ended.state", "true, coalesce(ended.state, 'done')")
 
 
-@mutant((SQL, "delete_below"), by="test_K3_a_parent_of_a_dead_child_goes_after_it[fail]")
+@mutant((SQL, "delete_below"), by="test_K3_a_parent_of_a_dead_child_is_deleted_after_it[fail]")
 def pg_delete_takes_parents_of_the_dead(sql: str) -> str:
     """A parent can be deleted that a replay would need."""
     return broken(sql, "edge.satisfied, ended.state", "edge.satisfied, 'done'::text")
@@ -113,7 +113,7 @@ def pg_prune_takes_needed_parents(sql: str) -> str:
     return broken(sql, "AND NOT coalesce(needed.found, false)")
 
 
-@mutant((SQL, "prune"), by="test_X8_pruning_goes_in_bites")
+@mutant((SQL, "prune"), by="test_X8_a_prune_is_limited")
 def pg_prune_skips_equal_times(sql: str) -> str:
     """Of records with one time, those of the next page are passed over."""
     return broken(sql, "(ended.keep_until, ended.seq) > ($2, $3)", "ended.keep_until > $2 AND $3::bigint >= 0")
@@ -149,7 +149,7 @@ def pg_parents_pruned_before_children(sql: str) -> str:
     return broken(sql, "ORDER BY given.id, member.seq DESC", "ORDER BY given.id, member.seq")
 
 
-@mutant((SQL, "prune_members"), by="test_X8_a_cancelled_chain_goes_at_once")
+@mutant((SQL, "prune_members"), by="test_X8_a_cancelled_chain_is_pruned_at_once")
 def pg_first_members_pruned(sql: str) -> str:
     """Of a large workflow the first members are forgotten first."""
     return broken(sql, "ORDER BY job.seq DESC LIMIT", "ORDER BY job.seq LIMIT")

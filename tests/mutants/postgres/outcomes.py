@@ -7,7 +7,7 @@ from .statements import REGISTRY, SQL, broken
 mutant = REGISTRY.mutant
 
 
-@mutant((SQL, "settle_done"), by="test_D8_it_is_refused_too_while_somebody_else_holds_the_job")
+@mutant((SQL, "settle_done"), by="test_D8_another_kind_is_refused_while_another_worker_holds_the_job")
 def pg_done_without_token(sql: str) -> str:
     """A success is accepted from any worker."""
     return broken(sql, "AND live.token = given.token ")
@@ -133,7 +133,7 @@ def pg_hold_ended_without_locks(sql: str) -> str:
     return broken(sql, "FOR UPDATE OF ended")
 
 
-@mutant((SQL, "enqueue_awaited"), by="test_a_new_job_hears_of_the_end_of_a_parent_that_settles_meanwhile")
+@mutant((SQL, "enqueue_awaited"), by="test_a_new_job_sees_the_end_of_a_parent_that_settles_meanwhile")
 def pg_awaited_not_marked(sql: str) -> str:
     """A parent that ends meanwhile does not release its new dependant."""
     return broken(sql, "SET awaited = true", "SET awaited = live.awaited")

@@ -73,7 +73,7 @@ def pg_last_death_is_the_youngest(sql: str) -> str:
     return broken(sql, "ORDER BY completed_at DESC, id DESC", "ORDER BY seq DESC")
 
 
-@mutant((SQL, "schedule_hold"), by="test_who_creates_a_schedule_that_is_just_created_waits_and_sees[committed]")
+@mutant((SQL, "schedule_hold"), by="test_creating_a_schedule_that_is_being_created_waits_and_sees_it[committed]")
 def pg_schedules_not_held(sql: str) -> str:
     """Two swaps of one schedule both count."""
     return broken(

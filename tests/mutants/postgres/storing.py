@@ -107,7 +107,7 @@ def pg_all_keys_freed(sql: str) -> str:
     return broken(sql, "owner = $1", "$1::text <> ''")
 
 
-@mutant((SQL, "prune_members"), by="test_X8_the_key_of_a_workflow_goes_with_its_last_record")
+@mutant((SQL, "prune_members"), by="test_X8_the_key_of_a_workflow_is_freed_with_its_last_record")
 def pg_workflow_key_freed_early(sql: str) -> str:
     """The key of a workflow goes with its first record."""
     return broken(sql, "DESC LIMIT $2", "DESC LIMIT least($2, 0)")

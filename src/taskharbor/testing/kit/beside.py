@@ -70,11 +70,11 @@ class Closing(Cases):
         await s.driver.close()
 
     @pytest.mark.parametrize("name", list(PROTOCOLS))
-    async def test_D13_the_driver_has_what_it_does_not_declare_to_lack(self, s: Scene, name: str) -> None:
+    async def test_D13_the_driver_has_every_protocol_it_does_not_declare_to_lack(self, s: Scene, name: str) -> None:
         """D13: a missing protocol raises."""
         assert isinstance(s.driver, PROTOCOLS[name]) != (PROTOCOLS[name] in s.harness.lacks)
 
-    async def test_D13_the_driver_says_what_it_is(self, s: Scene) -> None:
+    async def test_D13_the_driver_describes_itself(self, s: Scene) -> None:
         """D13: a name, whether it is ephemeral, and its own limit if it has one."""
         assert s.driver.name
         assert isinstance(s.driver.ephemeral, bool)
@@ -139,7 +139,7 @@ class Hints(Cases):
             await s.waits.wait_for_work(["q"], 0.01)
             await s.waits.wait_for_end("nobody", 0.01)
 
-    async def test_D13_a_cancelled_waiter_harms_nobody(self, s: Scene) -> None:
+    async def test_D13_a_cancelled_waiter_does_no_harm(self, s: Scene) -> None:
         """D13: the driver keeps working."""
         waiter = asyncio.create_task(s.waits.wait_for_work(["q"], 600))
         await asyncio.sleep(0)

@@ -75,7 +75,7 @@ class Deaths(Cases):
         assert await s.reserve() == []
 
     @pytest.mark.parametrize(("kind", "state"), [("ack", "done"), ("fail", "dlq"), ("cancel", "cancelled")])
-    async def test_Q4_what_the_holder_says_wins(self, s: Scene, kind: str, state: str) -> None:
+    async def test_Q4_the_settle_of_the_holder_wins(self, s: Scene, kind: str, state: str) -> None:
         """Q4, T3: work that was done is done; a Fail has its own reason."""
         held = await s.held()
         await s.dead_letter("a")
@@ -119,7 +119,7 @@ class Deaths(Cases):
         await s.stop(held, end)
         await s.expect(state="cancelled", dlq_reason=None, keep_until=KEEP)
 
-    async def test_Q4_a_waiting_job_dies_with_what_it_lacks(self, s: Scene) -> None:
+    async def test_Q4_a_dead_waiting_job_keeps_its_unmet_edges(self, s: Scene) -> None:
         """Q4, Q3: parents that end in the meantime count; when replayed, it waits only for the others."""
         await s.add(job("p"), job("q"), child("a", "p", "q"))
         assert await s.dead_letter("a") == ["dead"]
@@ -131,7 +131,7 @@ class Deaths(Cases):
         await s.end(ack(await s.claim("q")))
         assert await s.order() == ["a"]
 
-    async def test_Q4_dependants_hear_of_it_as_of_any_failure(self, s: Scene) -> None:
+    async def test_Q4_dependants_are_affected_as_by_any_failure(self, s: Scene) -> None:
         """Q4, K2, K4: hold waits, cancel is cancelled with its dependants, collect runs."""
         flow = [child(policy, "a", policy=policy) for policy in ("hold", "cancel", "collect")]
         await s.add(job("a"), *flow, child("last", "cancel", policy="cancel"))
@@ -143,7 +143,7 @@ class Deaths(Cases):
         assert await s.states("hold", "collect") == ["ready", "ready"]
 
     @pytest.mark.parametrize("end", ["put_back", "left behind"])
-    async def test_Q4_dependants_of_a_held_job_hear_of_it_at_its_end(self, s: Scene, end: str) -> None:
+    async def test_Q4_dependants_of_a_held_job_are_affected_at_its_end(self, s: Scene, end: str) -> None:
         """Q4, K2: in the same step, and not before."""
         await s.add(job("a"), child("b", "a", policy="cancel"), child("c", "a", policy="collect"))
         held = await s.claim("a", lease=5)

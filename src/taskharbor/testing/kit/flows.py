@@ -122,7 +122,7 @@ class Flows(Cases):
             Parent("k", "collect", True, (await s.get("k")).state, b"k", None, 1),
         ]
 
-    async def test_K3_parents_tell_what_is_still_open(self, s: Scene) -> None:
+    async def test_K3_parents_show_which_edges_are_open(self, s: Scene) -> None:
         """K3, K5: the graph with states can be read at any time; jobs without edges have no parents."""
         await s.add(job("a"), job("b"), child("c", "a", "b"))
         await s.end(ack(await s.claim("a"), result=b"1"))
@@ -167,7 +167,7 @@ class Flows(Cases):
         assert await s.states("p", "c") == [None, None]
 
     @pytest.mark.parametrize("how", ["fail", "cancel"])
-    async def test_K3_a_parent_of_a_dead_child_goes_after_it(self, s: Scene, how: str) -> None:
+    async def test_K3_a_parent_of_a_dead_child_is_deleted_after_it(self, s: Scene, how: str) -> None:
         """K3, Q3: by hand too, because a replay of the child needs its result."""
         await s.add(job("p"), child("c", "p"))
         await s.end(ack(await s.claim("p"), result=b"needed"))
@@ -254,7 +254,7 @@ class Flows(Cases):
         assert await s.states("c") == ["cancelled"]
         assert await s.reserve(9) == []
 
-    async def test_K4_a_put_back_that_lands_in_cancelled_tells_the_children(self, s: Scene) -> None:
+    async def test_K4_a_put_back_that_ends_cancelled_affects_the_children(self, s: Scene) -> None:
         """K2, K4, T3: every terminal move counts, this one too."""
         await s.add(job("p"), child("x", "p", policy="cancel"), child("y", "p", policy="collect"))
         held = await s.claim("p")
@@ -262,7 +262,7 @@ class Flows(Cases):
         await s.end(put_back(held))
         assert await s.states("p", "x", "y") == ["cancelled", "cancelled", "ready"]
 
-    async def test_K4_a_job_left_behind_tells_the_children(self, s: Scene) -> None:
+    async def test_K4_a_job_left_behind_affects_the_children(self, s: Scene) -> None:
         """K2, K4, T1: also upkeep that cancels a lapsed job."""
         await s.add(job("p"), child("x", "p", policy="cancel"), child("y", "p", policy="collect"))
         await s.claim("p", lease=5)
@@ -352,7 +352,7 @@ class Flows(Cases):
             assert await s.withdraw(*names, *names, "nobody") == ["cancelled"] * 2 + ["finished"] * 2 + ["missing"]
             assert await s.states(first, last, f"{last}-next") == ["cancelled", "cancelled", "ready"]
 
-    async def test_K2_a_released_child_stands_in_line_like_any_job(self, s: Scene) -> None:
+    async def test_K2_a_released_child_is_in_line_like_any_job(self, s: Scene) -> None:
         """K2, D11: by priority and due time."""
         await s.add(job("p"), child("c", "p"), child("high", "p", priority=5))
         s.tick(1)

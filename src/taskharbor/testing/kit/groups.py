@@ -57,7 +57,7 @@ class Groups(Cases):
         [(child("c", "p"), job("p")), (child("c", "c"),), (job("a"), child("b", "a", "c"), child("c", "b"))],
         ids=["before its parent", "itself", "a circle"],
     )
-    async def test_D1_a_child_comes_behind_its_parents(
+    async def test_D1_a_child_comes_after_its_parents(
         self, s: Scene, members: tuple[NewJob, ...], key: str | None
     ) -> None:
         """D1, K1: so cycles are impossible, and the last job is never a parent."""

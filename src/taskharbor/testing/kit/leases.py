@@ -107,7 +107,7 @@ class Leases(Cases):
         await s.extend(Report("a", token_of(held), None, Progress(0.5)))
         await s.expect(started_at=at(0.5), progress=Progress(0.5))
 
-    async def test_D6_the_answer_tells_that_cancel_was_asked_for(self, s: Scene) -> None:
+    async def test_D6_the_answer_shows_a_cancel_request(self, s: Scene) -> None:
         """D6, T3: and the lease is still renewed, because the handler may need time to stop."""
         held = await s.held(lease=10)
         await s.withdraw("a")
@@ -195,7 +195,7 @@ class Leases(Cases):
                 await s.replay("a")
         assert [*seen, (await s.claim("a")).version] == [1, 2, 3, 4, 5]
 
-    async def test_L5_an_expired_token_stays_dead_when_time_goes_back(self, s: Scene) -> None:
+    async def test_L5_an_expired_token_stays_invalid_when_time_goes_back(self, s: Scene) -> None:
         """L5, X4: a skewed `now` does not revive a lease that was taken over."""
         old = await s.held(lease=5)
         s.tick(5)

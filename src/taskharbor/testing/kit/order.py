@@ -61,7 +61,7 @@ class Order(Cases):
         await s.add(job("b", run_at=at(-0.000001)), job("c"), job("a", run_at=at(-0.000002)))
         assert await s.order() == ["a", "b", "c"]
 
-    async def test_D11_a_retry_stands_where_its_new_time_puts_it(self, s: Scene) -> None:
+    async def test_D11_a_retry_is_in_line_by_its_new_time(self, s: Scene) -> None:
         """D11: run_at of the PutBack, then enqueue order."""
         await s.add(job("retried"), job("x", run_at=at(30)), job("y", run_at=at(50)))
         await s.end(put_back(await s.claim("retried"), run_at=at(40)))
@@ -127,12 +127,12 @@ class Order(Cases):
         await s.manage.reschedule([Reschedule(id="a", run_at=at(0))], s.now)
         assert await s.order() == ["a"]
 
-    async def test_D11_a_future_job_of_high_priority_blocks_nobody(self, s: Scene) -> None:
+    async def test_D11_a_future_job_of_high_priority_blocks_no_other(self, s: Scene) -> None:
         """D11, F7: only due jobs stand in line."""
         await s.add(*(job(f"f{n}", priority=100, run_at=at(3600)) for n in range(50)), job("a"))
         assert await s.order() == ["a"]
 
-    async def test_D11_an_expired_job_at_the_front_blocks_nobody(self, s: Scene) -> None:
+    async def test_D11_an_expired_job_at_the_front_blocks_no_other(self, s: Scene) -> None:
         """D11, F7: nor do jobs that may no longer run, however many."""
         await s.add(*(job(f"e{n}", priority=100, expires_at=at(5)) for n in range(50)), job("a"))
         s.tick(5)
@@ -161,7 +161,7 @@ class Order(Cases):
         assert [sum(id.startswith(queue) for id in got) for queue in "abc"] == [5, 2, 2]
         assert [id for id in got if id.startswith("a")] == [f"a{n:02}" for n in range(5)]
 
-    async def test_D11_what_one_queue_leaves_the_others_get(self, s: Scene) -> None:
+    async def test_D11_unused_shares_go_to_the_other_queues(self, s: Scene) -> None:
         """D11: the limit is used up while anything is due."""
         await s.add(*(job(f"j{n}", queue="b") for n in range(9)))
         assert len(await s.order(8, queues=["a", "b", "c"])) == 8

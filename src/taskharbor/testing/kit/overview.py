@@ -204,7 +204,7 @@ class Overview(Cases):
             fingerprint for fingerprint, count in wanted.items() for _ in range(count)
         )
 
-    async def test_Q1_dead_groups_tell_of_the_last_death(self, s: Scene) -> None:
+    async def test_Q1_dead_groups_show_the_last_death(self, s: Scene) -> None:
         """Q1: how many, the first and the last time, and the task, error and id of the last; most frequent first."""
         await _graveyard(s)
         assert await s.look.dead_groups(Filter(), s.now, 9) == [
@@ -253,7 +253,7 @@ class Overview(Cases):
         assert [group.fingerprint for group in await s.look.dead_groups(Filter(), s.now, 3)] == ["b", "d", ""]
         assert await s.look.dead_groups(Filter(), s.now, 0) == []
 
-    async def test_Q1_who_is_not_dead_is_in_no_group(self, s: Scene) -> None:
+    async def test_Q1_only_dead_jobs_are_in_a_group(self, s: Scene) -> None:
         """Q1: nor replayed or deleted ones."""
         await s.add(job("ready"), job("gone"), job("done"))
         await s.withdraw("gone")

@@ -204,7 +204,7 @@ class Records(Cases):
         s.now += s.harness.due_resolution + timedelta(microseconds=1)
         assert await s.order() == ["a"]
 
-    async def test_G2_what_was_acknowledged_is_there_for_another_handle(self, s: Scene) -> None:
+    async def test_G2_acknowledged_writes_are_visible_to_another_handle(self, s: Scene) -> None:
         """G2: enqueues and settles are in the store when the call returns, not in the driver."""
         held = await s.held("a", **FULL)
         await s.end(ack(held, result=b"42"))

@@ -77,7 +77,7 @@ async def ids(s: Scene) -> list[str]:
 class Recurring(Cases):
     """D13: Schedules (N3, N5)."""
 
-    async def test_N5_a_schedule_comes_back_as_it_was_put(self, s: Scene) -> None:
+    async def test_N5_a_schedule_is_read_back_as_stored(self, s: Scene) -> None:
         """N5: slots to the microsecond or None, the pause, the last run."""
         for stored in (NIGHTLY, BARE, replace(NIGHTLY, paused=True), replace(BARE, slot=at(0.999999))):
             await put(s, stored)
@@ -163,7 +163,7 @@ class Recurring(Cases):
             if then is not None:
                 assert await swapped(s, swap(then, None)) == [True]
 
-    async def test_N3_those_who_swap_several_in_any_order_do_not_stand_in_each_others_way(self, s: Scene) -> None:
+    async def test_N3_swaps_of_several_in_any_order_do_not_block_each_other(self, s: Scene) -> None:
         """N3: created, ticked and removed, each by exactly one caller."""
         other = await s.another()
         names = ("a", "b", "c")
@@ -217,7 +217,7 @@ class Recurring(Cases):
         assert await s.schedules.schedules() == [now]
         assert await ids(s) == ["run", "x", "y"]
 
-    async def test_N3_many_swaps_of_a_call_stand_each_alone(self, s: Scene) -> None:
+    async def test_N3_many_swaps_of_a_call_are_independent(self, s: Scene) -> None:
         """N3: a verdict for each, in order; none for no swaps."""
         assert await swapped(s) == []
         given = [replace(NIGHTLY, name=f"s{n:02}") for n in range(60)]

@@ -38,7 +38,7 @@ class Replays(Cases):
         assert (await s.claim("a")).version == 2
 
     @dead
-    async def test_Q2_what_belonged_to_the_end_is_cleared(self, s: Scene, kind: str) -> None:
+    async def test_Q2_fields_of_the_end_are_cleared(self, s: Scene, kind: str) -> None:
         """Q2: no trace of completion, a stop request, progress or an old deadline keeps it from running."""
         held = await s.held(expires_at=at(60))
         await s.extend(Report("a", token_of(held), at(0), Progress(0.5)))
@@ -201,7 +201,7 @@ class Replays(Cases):
         replays = [Replay(id=id) for id in ("done", "a", "nobody", "a")]
         assert await s.manage.replay(replays, s.now) == ["not_dead", "replayed", "missing", "not_dead"]
 
-    async def test_Q2_a_replayed_job_stands_in_line_by_its_new_time(self, s: Scene) -> None:
+    async def test_Q2_a_replayed_job_is_in_line_by_its_new_time(self, s: Scene) -> None:
         """Q2, D11: due since the replay, not since its first enqueue."""
         await end_without_success(s)
         s.tick(5)

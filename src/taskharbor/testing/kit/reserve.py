@@ -57,7 +57,7 @@ class Reserve(Cases):
         assert [job.id for job in claimed] == ["j1", "j3"]
         assert await s.states("j0", "j2", "j4") == ["ready"] * 3
 
-    async def test_D2_ids_do_not_open_what_reserve_may_not_hand_out(self, s: Scene) -> None:
+    async def test_D2_ids_choose_only_among_claimable_jobs(self, s: Scene) -> None:
         """D2, D3: ids choose among claimable jobs."""
         await s.held("held")
         await s.end(ack(await s.held("done")))
@@ -263,13 +263,13 @@ class Reserve(Cases):
         assert await s.settle(ack(old)) == ["LeaseMismatch"]
         await s.end(ack(new))
 
-    async def test_D5_a_put_back_or_release_is_no_crash(self, s: Scene) -> None:
+    async def test_D5_a_put_back_or_release_is_not_a_crash(self, s: Scene) -> None:
         """D5: only a lapsed lease counts."""
         await s.end(put_back(await s.held()))
         again = await s.claim("a")
         assert (again.version, again.crashes) == (2, 0)
 
-    async def test_D5_crashes_are_what_the_settle_says(self, s: Scene) -> None:
+    async def test_D5_crashes_are_copied_from_the_settle(self, s: Scene) -> None:
         """D5, D9: drivers count the lapse and copy the rest; a fresh claim adds nothing."""
         await s.held(lease=5)
         s.tick(5)

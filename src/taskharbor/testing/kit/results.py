@@ -41,7 +41,7 @@ def told(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
 class Results(Cases):
     """K3, and D9 with K1."""
 
-    async def test_K3_parents_of_many_jobs_are_told_in_the_order_asked_for(self, s: Scene) -> None:
+    async def test_K3_parents_of_many_jobs_come_in_the_order_requested(self, s: Scene) -> None:
         """K3: empty for an unknown job or one without edges; duplicates for duplicates."""
         await s.add(job("a"), job("b"), child("x", "b", "a"), child("y", "a"))
         await s.end(ack(await s.claim("a"), result=b"1"))
@@ -118,7 +118,7 @@ class Results(Cases):
         await s.end(ack(await s.claim("p")))
         await s.expect("c", unmet=0, state="ready")
 
-    async def test_K3_edges_that_only_order_stand_beside_those_that_give(self, s: Scene) -> None:
+    async def test_K3_edges_that_only_order_are_returned_too(self, s: Scene) -> None:
         """K3: all are returned, in the order given, each with its own policy."""
         await s.add(
             job("gives"),
@@ -136,7 +136,7 @@ class Results(Cases):
         ]
         assert await s.states("c") == ["ready"]
 
-    async def test_K3_a_replayed_parent_is_told_as_it_is_now(self, s: Scene) -> None:
+    async def test_K3_a_replayed_parent_is_returned_in_its_new_state(self, s: Scene) -> None:
         """K2, K3: a collected failure that succeeds after a replay gives its result, and its edge does not change."""
         await s.add(job("p"), child("c", "p", policy="collect"))
         await s.end(fail(await s.claim("p"), last_error="boom"))
@@ -176,7 +176,7 @@ class Results(Cases):
         assert {record.version for record in await s.all()} == {1}
         assert await s.reserve(ALL) == []
 
-    async def test_D9_a_flow_comes_with_a_settle(self, s: Scene) -> None:
+    async def test_D9_a_flow_is_stored_with_a_settle(self, s: Scene) -> None:
         """D9, K1, K3, K5: a workflow stored in one step with an Ack."""
         s.tick(1)
         held = await s.held("starter")

@@ -96,7 +96,7 @@ class Settle(Cases):
             await s.settle(SETTLES[kind](held, new_jobs=(job("new", idempotency_key="k"),)))
         assert await s.look.find_key("k", s.now) is None
 
-    async def test_D7_in_a_batch_each_item_stands_alone(self, s: Scene) -> None:
+    async def test_D7_items_of_a_batch_are_independent(self, s: Scene) -> None:
         """D7: a mixed flush is one call; refused ones do not affect the others."""
         held = {id: await s.held(id, lease=10 if id == "late" else 60) for id in ("a", "b", "late", "c", "d")}
         s.tick(10)
@@ -206,7 +206,7 @@ class Settle(Cases):
             verdicts = await s.settle(*others, SETTLES[kind](held), *others)
         assert verdicts == [*["JobNotInflight"] * 3, "replayed", *["JobNotInflight"] * 3]
 
-    async def test_D8_it_is_refused_too_while_somebody_else_holds_the_job(self, s: Scene) -> None:
+    async def test_D8_another_kind_is_refused_while_another_worker_holds_the_job(self, s: Scene) -> None:
         """D8: under a valid lease by LeaseMismatch, under a lapsed one by LeaseExpired."""
         held = await s.held()
         await s.end(put_back(held))
@@ -231,7 +231,7 @@ class Settle(Cases):
             assert await s.settle(cancel(cancelled), fail(dead)) == ["JobNotInflight"] * 2
 
     @each_kind
-    async def test_D8_it_is_replayed_even_after_the_lease_would_have_expired(self, s: Scene, kind: str) -> None:
+    async def test_D8_a_repeat_is_replayed_after_the_lease_would_have_expired(self, s: Scene, kind: str) -> None:
         """D8: before any refusal, expiry included."""
         held = await s.held(lease=5)
         await s.end(SETTLES[kind](held))
@@ -239,7 +239,7 @@ class Settle(Cases):
         async with s.nothing_changes():
             assert await s.settle(SETTLES[kind](held)) == ["replayed"]
 
-    async def test_D8_it_is_replayed_even_while_somebody_else_holds_the_job(self, s: Scene) -> None:
+    async def test_D8_a_repeat_is_replayed_while_another_worker_holds_the_job(self, s: Scene) -> None:
         """D8: in any state; the repeat does not affect the new holder."""
         held = await s.held()
         await s.end(put_back(held))
@@ -268,7 +268,7 @@ class Settle(Cases):
         async with s.nothing_changes():
             assert await s.settle(fail(held)) == ["replayed"]
 
-    async def test_D8_with_the_record_its_memory_goes(self, s: Scene) -> None:
+    async def test_D8_a_deleted_job_remembers_no_settle(self, s: Scene) -> None:
         """D8: a deleted job is unknown."""
         held = await s.held()
         await s.end(ack(held))

@@ -90,7 +90,7 @@ class Totals(Cases):
             )
         assert await counted(s) == [("q", "t", kind, 2, 0, 2) for kind in sorted(SETTLES)]
 
-    async def test_D9_what_did_not_start_is_counted_apart(self, s: Scene) -> None:
+    async def test_D9_jobs_that_did_not_start_are_counted_apart(self, s: Scene) -> None:
         """D9, D13: it has no times."""
         first, second = await s.held("a"), await s.held("b")
         s.tick(3)

@@ -63,7 +63,7 @@ class Traces(Cases):
         assert (record.worker, record.claimed_at, record.crashes) == ("another", at(5), 1)
 
     @pytest.mark.parametrize("how", ["cancelled", "dead", "lapsed and cancelled", "lapsed and dead"])
-    async def test_R1_the_trace_survives_what_people_do(self, s: Scene, how: str) -> None:
+    async def test_R1_the_trace_survives_a_cancel_or_dead_letter_by_hand(self, s: Scene, how: str) -> None:
         """R1: a cancel or a dead letter by hand is not a run, and the last run can still be read."""
         held = await s.held(lease=5)
         if "lapsed" not in how:

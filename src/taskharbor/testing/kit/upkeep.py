@@ -63,7 +63,7 @@ class Upkeep(Cases):
             assert await s.sweep() == 0
 
     @pytest.mark.parametrize("limit", [0, 1, 3, 100])
-    async def test_N1_sweeping_goes_in_bites(self, s: Scene, limit: int) -> None:
+    async def test_N1_a_sweep_is_limited(self, s: Scene, limit: int) -> None:
         """N1: at most `limit` at a time, until nothing is left."""
         await s.add(*(job(f"j{n}", expires_at=at(n)) for n in range(7)))
         s.tick(100)
@@ -146,7 +146,7 @@ class Upkeep(Cases):
         s.tick(60)
         assert await s.prune() == 3
 
-    async def test_X8_a_cancelled_chain_goes_at_once(self, s: Scene) -> None:
+    async def test_X8_a_cancelled_chain_is_pruned_at_once(self, s: Scene) -> None:
         """X8: within a workflow, records may be deleted in any order."""
         links = [child(f"n{number}", f"n{number - 1}", workflow_id="w") for number in range(1, 9)]
         await s.add(job("n0", workflow_id="w"), *links, workflow_id="w")
@@ -168,7 +168,7 @@ class Upkeep(Cases):
         assert await s.prune() == 2
         assert await s.look.find_key("k", s.now) is None
 
-    async def test_X8_workflows_go_one_by_one(self, s: Scene) -> None:
+    async def test_X8_workflows_are_pruned_one_by_one(self, s: Scene) -> None:
         """X8: one that is kept does not block others, whatever the reason."""
         for id in ("running", "keyed", "over"):
             key = {"key": "k", "key_expires_at": at(60)} if id == "keyed" else {}
@@ -178,7 +178,7 @@ class Upkeep(Cases):
         assert [await s.prune(1), await s.prune(1), await s.prune(1)] == [1, 1, 0]
         assert sorted(record.workflow_id or "" for record in await s.all()) == ["keyed"] * 2 + ["running"] * 2
 
-    async def test_X8_the_key_of_a_workflow_goes_with_its_last_record(self, s: Scene) -> None:
+    async def test_X8_the_key_of_a_workflow_is_freed_with_its_last_record(self, s: Scene) -> None:
         """X8, I2: a flow's key without expiry is kept as long as any of its jobs."""
         await s.add(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
         await s.end(ack(await s.claim("a"), keep_until=s.now), ack(await s.claim("b"), keep_until=at(60)))
@@ -188,7 +188,7 @@ class Upkeep(Cases):
         assert await s.prune() == 1
         assert await s.look.find_key("k", s.now) is None
 
-    async def test_X8_pruning_goes_in_bites(self, s: Scene) -> None:
+    async def test_X8_a_prune_is_limited(self, s: Scene) -> None:
         """X8: at most `limit` at a time; kept ones do not block others."""
         await s.add(job("p", workflow_id="w"), job("open", workflow_id="w", queue="x"), workflow_id="w")
         await s.add(*(job(f"j{n}") for n in range(9)))

@@ -144,7 +144,7 @@ class WithinKit(Cases):
         assert await s.add(job("a", idempotency_key="k")) == (Enqueued("a", True),)
         assert await s.add(*members, **flow) == (Enqueued("p", True), Enqueued("c", True))
 
-    async def test_D13_a_transaction_that_nobody_commits_leaves_no_trace(self, s: Scene) -> None:
+    async def test_D13_an_uncommitted_transaction_leaves_no_trace(self, s: Scene) -> None:
         """D13: an exception rolls the jobs back."""
         async with s.nothing_changes():
             with suppress(ZeroDivisionError):
@@ -209,7 +209,7 @@ class WithinKit(Cases):
         assert await s.states("a", "b", "c", "d", "e") == [None, "ready", None, None, "ready"]
 
     @each_kind
-    async def test_D7_a_settle_goes_with_the_transaction(self, s: Scene, kind: str) -> None:
+    async def test_D7_a_settle_is_part_of_the_transaction(self, s: Scene, kind: str) -> None:
         """D7, D9, K2: with its new jobs and its effect on dependants; nothing changes before the commit."""
         await s.add(job("a"), child("c", "a", policy="collect"))
         held = await s.claim("a")
@@ -244,7 +244,7 @@ class WithinKit(Cases):
         assert verdicts == ["replayed", *refused, "ok"]
         assert await s.states("done", "gone", "stolen", "mine") == ["done", "inflight", "inflight", "done"]
 
-    async def test_D13_a_commit_wakes_those_who_wait_for_work(self, s: Scene) -> None:
+    async def test_D13_a_commit_wakes_waiters_for_work(self, s: Scene) -> None:
         """D13: as by a plain enqueue."""
 
         async def act(number: int) -> None:
@@ -254,7 +254,7 @@ class WithinKit(Cases):
 
         await woken(lambda: s.waits.wait_for_work(["q"], 600), act)
 
-    async def test_D13_what_is_no_handle_is_refused(self, s: Scene) -> None:
+    async def test_D13_an_unknown_handle_is_refused(self, s: Scene) -> None:
         """D13, X5: at once, not at the first verb."""
         for wrong in (object(), None, "BEGIN"):
             with pytest.raises(InvalidJob):
@@ -356,7 +356,7 @@ class OwnTransactionKit(WithinKit):
 
     @every_way
     @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
-    async def test_D13_until_the_end_nobody_else_gets_at_a_settled_job(self, s: Scene, way: str, commits: bool) -> None:
+    async def test_D13_until_the_end_no_other_call_gets_a_settled_job(self, s: Scene, way: str, commits: bool) -> None:
         """D13, L5: a renewal finds the job's new state, and a claim after expiry does not take it away."""
         held = await s.held(lease=10)
         late = await s.another()

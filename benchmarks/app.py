@@ -25,7 +25,7 @@ def ready() -> None:
 
 
 def _end_with_parent() -> None:
-    os.read(0, 1)  # returns when nobody holds the other end of stdin any more
+    os.read(0, 1)  # returns when the other end of stdin is closed
     os._exit(0)
 
 

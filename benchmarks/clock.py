@@ -41,6 +41,6 @@ async def arepeat(seconds: float, act: Callable[[int], Awaitable[object]]) -> Sa
 
 
 def middle(values: list[float], share: float = 0.5) -> float:
-    """A quantile: the median unless told otherwise."""
+    """A quantile, by default the median."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

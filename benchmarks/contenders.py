@@ -231,7 +231,7 @@ class Chancy(Contender):
             await self.chancy.migrate()
             executor = Application.Executor.Async
             await self.chancy.declare(Queue(QUEUE, concurrency=200, executor=executor, eager_polling=True))
-            await self.chancy.declare(Queue("default", tags=set()))  # for nobody, or it starts processes for it
+            await self.chancy.declare(Queue("default", tags=set()))  # without workers, or it starts processes for it
         self.job = Job.from_func(chancy_noop, queue=QUEUE)
 
     called: Act

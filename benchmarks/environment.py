@@ -1,4 +1,4 @@
-"""What the numbers were measured on. No names of hosts and no paths: results are for everybody to read."""
+"""What the numbers were measured on. No names of hosts and no paths: results are public."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Raw:
 
     @classmethod
     async def open(cls, url: str, new: bool = True) -> Raw:
-        """In a database that is still empty, unless told otherwise."""
+        """In a database that is still empty, by default."""
         connection: Any = await asyncpg.connect(url, server_settings=PLANNER)
         if new:
             await connection.execute(SCHEMA)

@@ -58,7 +58,7 @@ async def _honker(folder: Path) -> None:
 
 
 def main(name: str, folder: Path, synchronous: str) -> None:
-    """Work until told to stop."""
+    """Work until asked to stop."""
     if name == "huey":
         _huey(folder, synchronous)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -108,7 +108,7 @@ def drain(url: str, rival: str, jobs: int) -> Sample:
 
 
 def main(rival: str, url: str) -> None:
-    """Work until told to stop."""
+    """Work until asked to stop."""
     it = contender(rival, url, arrived)
 
     async def work() -> None:

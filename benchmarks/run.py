@@ -28,7 +28,7 @@ class SideFailed(Exception):
 
 
 class Runner:
-    """Runs measures in a folder and on a server of their own. `step` is told what was done, and its weight."""
+    """Runs measures in a folder and on a server of their own. `step` is called with what was done, and its weight."""
 
     def __init__(self, folder: Path, missing: Mapping[str, str], step: Step, server: Server | None = None) -> None:
         self._folder = folder
@@ -129,7 +129,7 @@ class Runner:
             process.wait()
         if process.returncode != 0:
             last = (last_words.strip().splitlines() or ["without a word"])[-1]
-            raise SideFailed(last.replace(f"{ROOT}{os.sep}", ""))  # results are for everybody: no paths
+            raise SideFailed(last.replace(f"{ROOT}{os.sep}", ""))  # results are public: no paths
         answer: dict[str, float] = json.loads(said)
         return answer
 

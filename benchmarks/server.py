@@ -163,7 +163,7 @@ def _start(
 
 
 def _end_with_parent() -> None:
-    """Let the kernel stop the server when this process is killed, for then nobody else would."""
+    """Let the kernel stop the server when this process is killed, because nothing else would."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
@@ -194,7 +194,7 @@ def _open_to_all(folder: Path) -> bool:
 
 
 def _unprivileged(folder: Path) -> dict[str, Any] | None:
-    """As whom the server runs if we are root."""
+    """The user that the server runs as if we are root."""
     if os.getuid() != 0:
         return None
     user = pwd.getpwnam(UNPRIVILEGED)

@@ -35,7 +35,7 @@ class Row:
 
 
 def rows(measure: Measure, result: dict[str, Any]) -> Iterator[Row]:
-    """What a measure came to."""
+    """The result of a measure."""
     ours = _values(measure, result, "ours")
     if not ours:
         yield Row(measure.key, measure.title, "failed", "", margin=0.0, note=result["absent"].get("ours", ""))

@@ -11,7 +11,7 @@ from benchmarks.ours import SLOTS
 
 
 async def main(url: str) -> None:
-    """Work until told to stop."""
+    """Work until asked to stop."""
     port = Port(url)
 
     @port.harbor.lifespan

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_complaint_of_asyncio(caplog: pytest.LogCaptureFixture) -> Generator[None]:
-    """No exception that nobody retrieves, no task destroyed while it is pending, no error in a callback."""
+    """No exception that is never retrieved, no task destroyed while pending, no error in a callback."""
     yield
     records = [record for when in ("setup", "call") for record in caplog.get_records(when)]
     complaints = [

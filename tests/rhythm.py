@@ -34,7 +34,7 @@ Fate = Callable[[JobRecord], tuple[float, Outcome]]
 
 
 def over_weeks(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """An async test that may take weeks of virtual time. Nobody interferes there, so nobody has to look for it."""
+    """An async test that may take weeks of virtual time. Nothing interferes there, so nothing is checked for it."""
 
     @wraps(test)
     def wrapped() -> None:

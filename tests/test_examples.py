@@ -39,7 +39,7 @@ def run(example: str, folder: Path, *arguments: str, **environment: str) -> str:
 
 
 def test_a_crawl_merges_what_it_found(tmp_path: Path) -> None:
-    """K1, K3, K4: a group, and a last step that is told of the failures."""
+    """K1, K3, K4: a group, and a last step that receives the failures."""
     assert run("crawl.py", tmp_path) == (
         "{'/harbour': 1, '/tides': 1, '/': 1, '/cranes': 1, '/moon': 1, 'unreadable': 1}\n"
     )
@@ -96,15 +96,15 @@ def test_effects_without_a_server_say_how_to_name_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def test_agents_lose_nothing_when_one_is_killed(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """M1, M4, X1: every task is completed once, the one in the dead agent's hand by somebody else; one that is started
-    again goes on with its own, or hears that it is too late."""
+    """M1, M4, X1: every task is completed once, the one of the dead agent by another; one that is started
+    again goes on with its own, or gets the error that it is too late."""
     server: PostgresServer | None = request.getfixturevalue("postgres") if engine == "postgres" else None
     printed = run("agents.py", tmp_path, *([] if server is None else [server.url(server.new_database())])).splitlines()
     (killed,) = [line for line in printed if line.startswith("Bob was killed with task ")]
     completed = dict(re.findall(r"has completed (task \d+), attempt (\d+)", "\n".join(printed)))
     assert len(completed) == 12
     in_hand = " ".join(killed.split()[4:6])
-    just_done = f"Bob has completed {in_hand}," in "\n".join(printed)  # he was quicker than his end
+    just_done = f"Bob has completed {in_hand}," in "\n".join(printed)  # it finished before it was killed
     assert just_done or int(completed[in_hand]) > 1
     again = [line for line in printed if line.startswith(("Cleo goes on with task ", "Cleo cannot go on: Task"))]
     assert len(again) <= 1  # it may have been killed before it could write

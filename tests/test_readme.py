@@ -56,7 +56,7 @@ def test_the_readme_sells_and_starts_it_within_60_lines() -> None:
 
 
 def test_every_example_is_linked_from_the_docs() -> None:
-    """Whoever looks for one finds it."""
+    """Each can be found."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for example in (ROOT / "examples").glob("*.py"):
         assert f"](../examples/{example.name})" in index

@@ -22,7 +22,7 @@ def test_nonsense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture
 
 
 def test_zones_that_change_alike_are_compared_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """N2: one change of New York's stands for Toronto's too; a wrong answer fails the run and is shown."""
+    """N2: one change of New York's counts for Toronto's too; a wrong answer fails the run and is shown."""
     zones = ["America/New_York", "America/Toronto", "Asia/Tokyo", "Asia/Kolkata"]
     groups = alike(zones, map(_changes, zones))
     assert [(len(found), zone) for found, zone in groups.items()] == [(32, "America/Toronto")]

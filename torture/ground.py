@@ -20,7 +20,7 @@ class Skipped(Exception):
 
 
 def tell(line: str = "") -> None:
-    """A line for whoever reads along."""
+    """A line of progress."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

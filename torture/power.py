@@ -88,7 +88,7 @@ def crowd(crew: Crew) -> list[Member]:
 
 
 def cut_under_load(crew: Crew, disk: Disk, chance: Random) -> int:
-    """Let them work for a random time, cut the power, mount again; returns how many lost answers were never heard."""
+    """Let them work for a random time, cut the power, mount again; return the number of lost answers."""
     before = len(crew.acknowledged())
     aboard = crowd(crew)
     until(lambda: len(crew.acknowledged()) > before + 20, "the clients are at work")
@@ -105,7 +105,7 @@ def cut_under_load(crew: Crew, disk: Disk, chance: Random) -> int:
 
 
 def strike_after(history: Path, cut_at: int) -> None:
-    """Forget what a process heard and did after the cut: only that it had asked is left."""
+    """Forget what a process received and did after the cut: only its requests are left."""
     if not history.exists():
         return
     events = [event for event in read([history]) if isinstance(event, Called | Final) or event.at < cut_at]

@@ -17,7 +17,7 @@ LEASE = 0.3
 
 
 async def attempt(act: Awaitable[object]) -> None:
-    """A store that fails is heard of, and does not end the process."""
+    """A store that fails is reported and does not end the process."""
     try:
         await act
     except DriverUnavailable as error:

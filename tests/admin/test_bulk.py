@@ -16,7 +16,7 @@ from world import World, virtual
 
 
 class Yard(World):
-    """A world with a task that dies if it is told to."""
+    """A world with a task that fails on request."""
 
     def __init__(self) -> None:
         super().__init__(retry=Retry.fixed(0))

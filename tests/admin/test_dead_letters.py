@@ -80,7 +80,7 @@ async def test_dead_jobs_are_found_by_the_words_of_all_jobs() -> None:
 
 @virtual
 async def test_one_dead_job_is_shown_with_its_reason_and_history() -> None:
-    """Q1, F10: a job that is not dead, or not there, is no dead letter."""
+    """Q1, F10: a job that is not dead or does not exist is not a dead letter."""
     world = Ward()
     dead, alive = await world.dead("boom", "nothing")
     found = await world.dlq.aget(dead.id)
@@ -113,7 +113,7 @@ async def test_groups_are_causes_with_counts_and_times() -> None:
 
 @virtual
 async def test_a_replay_may_edit_arguments_and_take_a_key() -> None:
-    """Q2: counts at zero, version and lineage go on, the key lives as long as told."""
+    """Q2: counts at zero, version and lineage go on, the key lives as long as given."""
     world = Ward()
     plain, keyed, lasting = await world.dead("a", "b", "c")
     assert await world.dlq.areplay(plain.id, arguments={"of": "nothing"}) == "replayed"
@@ -411,7 +411,7 @@ def test_the_blocking_twins_do_the_same() -> None:
 
 
 def heard(world: World) -> list[JobRecord]:
-    """What a hook is told."""
+    """The record that a hook receives."""
     told: list[JobRecord] = []
 
     @world.harbor.on_dead
@@ -515,7 +515,7 @@ BAD: list[BaseException] = [
 def test_whatever_a_hook_raises_is_logged_once_and_changes_nothing(
     error: BaseException, plain: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F11: the job is dead, the other hook is told, the worker goes on."""
+    """F11: the job is dead, the other hook is called, the worker goes on."""
 
     @virtual
     async def scene() -> None:

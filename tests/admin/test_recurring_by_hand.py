@@ -112,7 +112,7 @@ async def test_what_is_paused_can_be_run_by_hand_and_stays_paused() -> None:
 
 @virtual
 async def test_a_run_by_hand_whose_reply_is_lost_happens_once() -> None:
-    """X3, N5: whoever asks again is told that it runs."""
+    """X3, N5: a second request gets the error that it runs."""
     world = World(lambda inner: LostReply(inner, script("swap_schedules", "swap_schedules")))
 
     @world.harbor.task(name="work")

@@ -16,7 +16,7 @@ from world import World, virtual
 
 
 class Place(World):
-    """A world with a task that does what it is told."""
+    """A world with a task that does what its arguments say."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -49,7 +49,7 @@ class Place(World):
 
 @virtual
 async def test_due_jobs() -> None:
-    """C: nobody listens, paused, in line, all slots busy."""
+    """C: no worker, paused, in line, all slots busy."""
     world = Place()
     job = await world.work.aenqueue()
     assert await world.why(job) == Why(
@@ -121,7 +121,7 @@ async def test_jobs_under_a_lease() -> None:
 
 @virtual
 async def test_leases_that_ran_out() -> None:
-    """C: next in line, unless something keeps it; a worker that is not heard of any more is named."""
+    """C: next in line, unless something keeps it; a worker that has stopped reporting is named."""
     world = Place()
     job = await world.work.aenqueue()
     now = world.clock()
@@ -209,7 +209,7 @@ async def test_a_managers_task_waits_for_an_agent() -> None:
 
 @virtual
 async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
-    """C, F6b, N1: suspects, and jobs that expired while nobody looked."""
+    """C, F6b, N1: suspects, and jobs that expired before the sweep."""
     world = Place()
     job = await world.work.using(expires=500).aenqueue()
     for _ in range(3):

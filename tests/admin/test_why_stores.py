@@ -32,7 +32,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Yard:
-    """A queue, and a task on it that does what it is told."""
+    """A queue, and a task on it that does what its arguments say."""
 
     def __init__(self, harbor: Harbor, queue: str) -> None:
         self.harbor = harbor

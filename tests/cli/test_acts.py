@@ -343,7 +343,7 @@ def hold(desk: Desk, queue: str, seconds: float) -> None:
 
 
 def test_lapsed_jobs_are_shown_as_due(desk: Desk) -> None:
-    """C, T: a lease that ran out is no running job: it is due, and may be the oldest, in paused queues, too."""
+    """C, T: a job whose lease ran out is not running: it is due, and may be the oldest, in paused queues too."""
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     hold(desk, "mail", 0.001)
     desk.good("queues", "pause", "mail", "--url", desk.url)

@@ -163,7 +163,7 @@ def test_a_stop_cleans_up(desk: Desk, stage: str, number: signal.Signals) -> Non
 
 
 def users_of(folder: str) -> list[int]:
-    """The processes that were told to work in this folder."""
+    """The processes that work in this folder."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         try:

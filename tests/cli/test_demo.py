@@ -129,7 +129,7 @@ def test_nothing_is_taken_for_kept_without_proof() -> None:
     ],
 )
 def test_a_tick_twice_or_never_breaks_the_promise(seconds: list[int], kept: bool) -> None:
-    """N3: told by the slots of the jobs, the first tick that a worker declared, and the last that the schedule has."""
+    """N3: known from the slots of the jobs, the first tick that a worker declared, and the last of the schedule."""
     told = story()
     told.first_tick, told.killed_at = NOON, NOON + timedelta(seconds=1.5)
     told.cargo.rung = rung_until(NOON + timedelta(seconds=3))

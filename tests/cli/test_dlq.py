@@ -38,7 +38,7 @@ def test_the_list(dead: Desk) -> None:
 
 
 def test_an_empty_queue(desk: Desk) -> None:
-    """Q1: nothing dead is no error."""
+    """Q1: nothing dead is not an error."""
     desk.enqueue("shop.welcome", "user_id=1")
     assert desk.good("dlq", "ls", "--url", desk.url) == "The dead-letter queue is empty.\n"
 
@@ -81,7 +81,7 @@ def test_groups(dead: Desk) -> None:
 
 
 def test_no_groups(desk: Desk) -> None:
-    """Q1: nothing dead is no error."""
+    """Q1: nothing dead is not an error."""
     desk.enqueue("shop.welcome", "user_id=1")
     assert desk.good("dlq", "groups", "--url", desk.url) == "The dead-letter queue is empty.\n"
     assert desk.good("dlq", "groups", "queue:x", "--url", desk.url) == "No dead jobs match.\n"
@@ -159,7 +159,7 @@ def test_a_dry_run_changes_nothing(dead: Desk) -> None:
 
 
 def test_a_dry_run_shows_both_arguments(dead: Desk) -> None:
-    """Q2: edited arguments are previewed, and it is said if nobody checked them."""
+    """Q2: edited arguments are previewed, and the output says if they were not checked."""
     words = ["dlq", "replay", "dead-0", "--dry-run", "--args"]
     said = 'Would replay dead-0.\nbefore  {"text":"shot 0"}\nafter   {"text":"blank"}\n'
     assert dead.good(*words, '{"text": "blank"}', "-A", "shop:harbor") == said
@@ -197,7 +197,7 @@ def test_letters_are_small_or_capital(dead: Desk) -> None:
 
 
 def test_replay_all_that_match(dead: Desk) -> None:
-    """Q2: with words; without a question only if told so."""
+    """Q2: with words; without a question only with --yes."""
     assert dead.good("dlq", "replay", "--all", "error:shot 1", "--yes", "--url", dead.url) == "Replayed 1 job.\n"
     assert job(dead, "dead-1")["state"] == "ready"
     answer = dead.json("dlq", "replay", "--all", "--yes", "--url", dead.url)

@@ -99,7 +99,7 @@ def test_the_fields_of_a_list(busy: Desk) -> None:
 
 
 def test_the_list_for_people(busy: Desk) -> None:
-    """C: plain aligned text where stdout is no terminal."""
+    """C: plain aligned text where stdout is not a terminal."""
     head, *rows = busy.good("jobs", "ls", "--url", busy.url).splitlines()
     assert head.split() == ["ID", "TASK", "QUEUE", "STATE", "FAILURES", "WHEN", "ERROR"]
     assert [row.split()[0] for row in rows] == ["later", "ready", "dead", "done"]
@@ -121,7 +121,7 @@ def test_a_longer_list_says_how_to_go_on(busy: Desk) -> None:
 
 
 def test_an_empty_list(busy: Desk) -> None:
-    """C: nothing found is no error."""
+    """C: nothing found is not an error."""
     assert busy.good("jobs", "ls", "queue:nothing", "--url", busy.url) == "No jobs match.\n"
     assert listed(busy, "queue:nothing") == []
 

@@ -40,7 +40,7 @@ def test_it_says_what_it_does(desk: Desk, url: str) -> None:
 
 
 def test_the_sql_is_complete(desk: Desk, postgres: PostgresServer, database: str, url: str) -> None:
-    """C: what it prints, run by somebody else, is all there is to do."""
+    """C: running what it prints is all there is to do."""
     text = desk.good("migrate", "--sql", "--url", url)
     assert f'CREATE SCHEMA "{name_of(url)}";' in text
     assert "SET LOCAL lock_timeout" in text

@@ -29,7 +29,7 @@ def test_queues_are_listed_with_their_jobs(desk: Desk) -> None:
 
 
 def test_no_queues(desk: Desk) -> None:
-    """C: nothing found is no error."""
+    """C: nothing found is not an error."""
     desk.enqueue("shop.welcome", "user_id=1", "--id", "one")
     desk.good("jobs", "cancel", "one", "--url", desk.url)
     desk.good("jobs", "delete", "one", "--yes", "--url", desk.url)

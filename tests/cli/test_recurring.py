@@ -160,7 +160,7 @@ def test_a_terminal_is_asked(desk: Desk) -> None:
 
 
 def test_an_empty_list(desk: Desk) -> None:
-    """C: none is no error, and it says how there will be some."""
+    """C: none is not an error, and the output says how to declare one."""
     desk.enqueue("shop.welcome", "user_id=1")
     assert desk.good("recurring", "ls", "--url", desk.url).startswith("No recurring tasks yet: a worker stores those")
     assert desk.json("recurring", "ls", "--url", desk.url) == []
@@ -182,7 +182,7 @@ def test_next_times_show_how_clocks_change(desk: Desk) -> None:
 
 
 def test_next_times_in_utc_need_no_second_column(desk: Desk) -> None:
-    """N2: intervals have no zone; five times unless told."""
+    """N2: intervals have no zone; five times by default."""
     create(desk.url, "hello", every=0.5)
     head, *rows = desk.good("recurring", "next", "hello", "--url", desk.url).splitlines()
     assert head.split() == ["UTC", "WHEN"]

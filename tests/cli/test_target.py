@@ -23,7 +23,7 @@ def test_a_look_never_makes_a_store(desk: Desk) -> None:
 
 
 def test_a_name_with_odd_characters_is_looked_for_as_it_is(desk: Desk) -> None:
-    """X5: percent signs in a URL stand for characters of the file's name."""
+    """X5: percent signs in a URL encode characters of the file's name."""
     desk.good("enqueue", "far.away", "--url", "sqlite:///my%20jobs%23.db")
     assert (desk.folder / "my jobs#.db").is_file()
     assert len(desk.json("jobs", "ls", "--url", "sqlite:///my%20jobs%23.db")) == 1

@@ -62,7 +62,7 @@ def test_the_list(held: tuple[Desk, str]) -> None:
 
 
 def test_an_empty_list(desk: Desk) -> None:
-    """K5: none is no error."""
+    """K5: none is not an error."""
     desk.enqueue("shop.welcome", "user_id=1")
     assert desk.good("workflows", "ls", "--url", desk.url) == "No workflows yet.\n"
     assert desk.json("workflows", "ls", "--url", desk.url) == []
@@ -96,7 +96,7 @@ def test_the_graph(held: tuple[Desk, str]) -> None:
 
 
 def test_what_a_failure_means_is_in_the_graph(desk: Desk) -> None:
-    """K4, K5: beside whom a step waits for, unless it just waits."""
+    """K4, K5: beside the parents of a step, unless it is the default."""
     shop = application(desk)
 
     async def enqueue() -> str:

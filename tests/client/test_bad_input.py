@@ -164,7 +164,7 @@ def test_options_do_not_change_the_task_they_are_given_to() -> None:
 @pytest.mark.parametrize("delay", [1e300, 1e15, timedelta.max])
 @virtual
 async def test_a_delay_beyond_the_calendar_means_its_end(delay: Any) -> None:
-    """X5, N1: and is no arithmetic error."""
+    """X5, N1: and is not an arithmetic error."""
     world = World()
 
     @world.harbor.task
@@ -473,7 +473,7 @@ def test_only_functions_that_return_their_result_can_be_tasks() -> None:
 
 
 class Shop:
-    """A class whose methods somebody would like to be tasks."""
+    """A class whose methods are declared as tasks."""
 
     def sell(self, item: str) -> None: ...
 

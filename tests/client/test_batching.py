@@ -36,7 +36,7 @@ def speaker(world: World) -> Any:
 )
 @virtual
 async def test_enqueues_of_one_turn_are_one_call_or_two(number: int, calls: list[int]) -> None:
-    """D1: and everybody gets the job that is theirs."""
+    """D1: and every caller gets its own job."""
     world = World()
     say = speaker(world)
     await asyncio.gather(say.aenqueue("one"), say.aenqueue("two"))
@@ -48,7 +48,7 @@ async def test_enqueues_of_one_turn_are_one_call_or_two(number: int, calls: list
 
 @virtual
 async def test_one_that_was_alone_goes_straight_away_the_next_time() -> None:
-    """Nothing is gained by waiting for nobody; those that come after it find each other again."""
+    """A single caller does not wait; later ones are batched again."""
     world = World(lambda inner: Slow(inner, 1))
     say = speaker(world)
     for _ in range(3):
@@ -71,7 +71,7 @@ async def test_one_key_in_one_turn_is_one_job() -> None:
 @pytest.mark.parametrize("position", [0, 1, 4])
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 async def test_a_cancelled_caller_cancels_no_other(position: int, turns: int) -> None:
-    """D1: whoever it was, and whenever."""
+    """D1: any of them, at any time."""
     world = World(lambda inner: Slow(inner, 1))
     say = speaker(world)
     await say.aenqueue("open")

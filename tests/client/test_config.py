@@ -119,7 +119,7 @@ def test_a_url_must_be_text(given: Any) -> None:
     "url", ["me:hunter2@host/db", "postgresql:/me:hunter2@host/db", "sqlite://me:hunter2@host/x", "x://me:hunter2@h"]
 )
 def test_no_password_shows_of_a_url_that_names_no_store(url: str) -> None:
-    """X5: whoever refuses it, and whatever a debugger shows."""
+    """X5: in every refusal, and in what a debugger shows."""
 
     def use() -> None:
         harbor = Harbor(url)

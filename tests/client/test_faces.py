@@ -265,7 +265,7 @@ def test_a_worker_beside_blocking_code() -> None:
 
 
 def test_a_worker_block_that_raises_stops_its_worker() -> None:
-    """P1: the exception goes on, and the lifespan hears of it."""
+    """P1: the exception propagates, through the lifespan too."""
     shop, heard = Shop(), list[str]()
 
     @shop.harbor.lifespan
@@ -317,7 +317,7 @@ def test_what_a_worker_cannot_begin_with_is_raised_by_its_block() -> None:
 
 
 def test_ctrl_c_while_a_worker_block_waits_for_its_store_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P1: nothing works on in a thread that nobody has."""
+    """P1: nothing keeps working in an abandoned thread."""
     shop = Shop()
     asked = threading.Event()
 

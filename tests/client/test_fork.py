@@ -23,7 +23,7 @@ def in_a_process(program: str, tmp_path: Path) -> str:
 
 
 def test_a_memory_store_refuses_a_forked_child(tmp_path: Path) -> None:
-    """P1: a job stored in the child's copy would be lost, so the child hears of it."""
+    """P1: a job stored in the child's copy would be lost, so the child gets an error."""
     program = """
 import os, sys
 from taskharbor import Harbor
@@ -68,7 +68,7 @@ os.waitpid(pid, 0)
 
 
 def test_blocking_calls_work_in_a_child_though_their_thread_stayed_behind(tmp_path: Path) -> None:
-    """P1: the portal starts anew."""
+    """P1: the portal starts again."""
     program = """
 import os
 from taskharbor import Harbor

@@ -49,7 +49,7 @@ class Counter:
         return self.count.using(idempotency_key=key, **options)
 
     async def find(self, key: str = "k") -> JobRecord | None:
-        """The job that the key stands for."""
+        """The job of the key."""
         return await self.harbor.admin.jobs.afind(key)
 
     async def owner(self, key: str = "k") -> str | None:
@@ -188,7 +188,7 @@ def test_a_key_without_end_goes_with_its_record(counter: Scene) -> None:
 
 
 def test_the_result_is_found_by_the_key(counter: Scene) -> None:
-    """I3: by look-up, and by whoever enqueues it again, before the end and after."""
+    """I3: by look-up and by enqueueing again, before the end and after."""
 
     async def scene() -> None:
         world = counter()
@@ -238,7 +238,7 @@ def test_another_payload_under_the_same_key_is_flagged(counter: Scene) -> None:
 def test_another_graph_under_the_same_key_is_flagged(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """I3, K4: of the same steps; who waits for whom and what a failure means is asked for as well."""
+    """I3, K4: of the same steps; edges and failure policies are part of the request."""
     url = "memory://" if engine == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
     if engine == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")

@@ -222,7 +222,7 @@ class Thing:
 
 @pytest.mark.parametrize("function", [_needs, _generates, Thing, 5, None, "text", lambda number: number, dict.fromkeys])
 def test_what_cannot_be_called_alone_is_refused(function: Any) -> None:
-    """X5: functions that need arguments, and what is no function."""
+    """X5: functions that need arguments, and values that are not functions."""
     harbor = Harbor("memory://")
     with pytest.raises(ConfigError):
         harbor.recurring(every=60)(function)

@@ -235,7 +235,7 @@ async def test_a_later_ack_wins_over_a_cancellation() -> None:
 
 @virtual
 async def test_a_failure_after_a_cancellation_lands_in_cancelled() -> None:
-    """T3: a put-back of a job that somebody gave up is its end."""
+    """T3: a put-back of a job with a cancel request is its end."""
     world = World()
 
     @world.harbor.task

@@ -14,7 +14,7 @@ from taskharbor.core.backoff import SETTLE_BACKOFF, STORE_BACKOFF, Backoff, jitt
     [(STORE_BACKOFF, [0.2, 0.4, 0.8, 1.5, 1.5]), (SETTLE_BACKOFF, [0.1, 0.2, 0.4, 0.8, 1.6, 2.0])],
 )
 def test_it_doubles_up_to_its_cap(backoff: Backoff, delays: list[float]) -> None:
-    """X2: also after so many failures that two to their power is no float."""
+    """X2: also after so many failures that two to their power is not a float."""
     assert [backoff.ceiling(failures) for failures in range(1, len(delays) + 1)] == delays
     assert backoff.ceiling(10_000) == backoff.cap
 

@@ -278,5 +278,5 @@ class Fussy:
 
 @pytest.mark.parametrize("kind", [int, Fussy, User, Options, list[int]])
 def test_a_result_that_does_not_fit_its_type_is_given_as_it_is(kind: Any) -> None:
-    """P3: somebody changed the annotation since; the stored value is still there to be read."""
+    """P3: the annotation was changed since; the stored value can still be read."""
     assert decode_value(b'{"depth": "deep"}', kind) == {"depth": "deep"}

@@ -215,7 +215,7 @@ def test_unions_with_failed_steps_are_understood(given: Any, taken: Any, expecte
 
 
 def test_a_failure_may_stand_in_the_place_of_a_result() -> None:
-    """K4: whoever takes it has to make room for it."""
+    """K4: the parameter that takes it must accept it."""
     assert collected(int) == int | FailedStep
     assert fits(list[collected(int)], list[int | FailedStep])  # type: ignore[misc]
     assert fits(collected(Report), Any)

@@ -447,7 +447,7 @@ def test_an_invalid_expression_is_refused(text: str, problem: str) -> None:
     ],
 )
 def test_an_unknown_zone_is_refused(name: str, problem: str) -> None:
-    """X5: with names that are nearly the same; folders and other files are no zones."""
+    """X5: with names that are nearly the same; folders and other files are not zones."""
     with pytest.raises(ConfigError) as refused:
         cron("0 3 * * *", name)
     assert problem in str(refused.value)

@@ -200,7 +200,7 @@ def test_a_stop_during_the_only_run_of_a_job_ends_it(job: JobRecord, started: bo
 
 @given(held, delays)
 def test_a_job_that_has_to_run_alone_is_given_back_as_it_is(job: JobRecord, delay: float) -> None:
-    """F6b: no attempt, no crash less; at its old place, or after a while."""
+    """F6b: no attempt, no crash less; at its old place, or after a delay."""
     to = decided(job, Deferred(delay))
     assert isinstance(to, PutBack)
     assert to.run_at == (later(NOW, delay) if delay else job.due_at)

@@ -37,5 +37,5 @@ def test_a_failed_parent_means_what_the_edge_says(policy: Policy, meaning: Effec
 
 
 def test_the_default_policy_holds() -> None:
-    """K4: dependants wait unless told otherwise."""
+    """K4: dependants wait by default."""
     assert Dependency("parent").policy == Policy.HOLD

@@ -244,7 +244,7 @@ def test_a_put_back_of_a_job_asked_to_die_is_dead(job: JobRecord, to: PutBack) -
 
 @given(records({State.READY, State.WAITING}))
 def test_a_withdrawn_job_is_cancelled_and_gives_its_key_back(job: JobRecord) -> None:
-    """T1, T3, I2: from the line, which is no settle."""
+    """T1, T3, I2: in line, which is not a settle."""
     after = evolve.withdrawn(job, NOW, LATER)
     assert is_cancelled(job, after, LATER)
     assert changed(job, after) <= {"state"} | ENDED | KEY
@@ -252,7 +252,7 @@ def test_a_withdrawn_job_is_cancelled_and_gives_its_key_back(job: JobRecord) -> 
 
 @given(records({State.READY, State.WAITING}))
 def test_a_job_dead_lettered_by_hand_keeps_all_but_its_place(job: JobRecord) -> None:
-    """Q4, I2: from the line, which is no settle."""
+    """Q4, I2: in line, which is not a settle."""
     after = evolve.dead_lettered(job, death, NOW)
     assert is_dead_by_hand(job, after)
     assert changed(job, after) <= {"state"} | ENDED | DEAD

@@ -58,12 +58,12 @@ def three(edges: list[tuple[int, str]], ids: str = "abc") -> list[NewJob]:
 def test_the_digest_of_a_group_depends_on_edges_and_policies(
     one: list[tuple[int, str]], other: list[tuple[int, str]]
 ) -> None:
-    """I3, K4: who waits for whom, in which order and under which policy, by places and not by ids."""
+    """I3, K4: edges with their order and policies, by position and not by id."""
     assert (group_digest(three(one)) == group_digest(three(other, "xyz"))) is (one == other)
 
 
 def test_edges_are_part_of_the_digest_of_a_group() -> None:
-    """I3: the same edge of another job is another group; one that leads outside, refused later, is no error."""
+    """I3: the same edge of another job is another group; one that leads outside, refused later, is not an error."""
     edge = (Dependency("a"),)
     second, third = (new_job(id="a"), new_job(id="b", depends_on=edge), new_job(id="c")), three([(0, "hold")])
     outside = [new_job(id="x"), new_job(id="b"), new_job(id="c", depends_on=edge)]

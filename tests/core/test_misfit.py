@@ -70,7 +70,7 @@ def test_a_call_that_cannot_be_made_is_refused_by_the_parameters_name(
 
 
 def test_any_other_refusal_has_pythons_own_message() -> None:
-    """X5: a name that is no text, for one."""
+    """X5: such as a name that is not text."""
     odd: Any = {1: 2}
     error = TypeError("keywords must be strings")
     assert misbound(inspect.signature(star), (), odd, error) == "cannot be called like this: keywords must be strings"
@@ -117,7 +117,7 @@ def test_an_item_inside_a_list_is_found() -> None:
 
 
 def test_a_signature_knows_its_parameters() -> None:
-    """P1: so that an option of the job among the arguments can be told from an argument."""
+    """P1: so that an option of the job among the arguments can be distinguished from an argument."""
     assert list(Signature("task", add).parameters) == ["a", "b", "note"]
     assert Signature("task", star).takes_any_name
     assert not Signature("task", add).takes_any_name

@@ -1,4 +1,4 @@
-"""What a raised exception means, before anybody decides anything."""
+"""What a raised exception means, before `decide`."""
 
 from __future__ import annotations
 

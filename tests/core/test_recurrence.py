@@ -47,7 +47,7 @@ def definition(**given: Any) -> Definition:
 @given(lengths, moments, moments)
 @example(100_000, ANCHOR, ANCHOR)
 def test_intervals_count_from_the_anchor_and_never_drift(length: int, anchor: datetime, moment: datetime) -> None:
-    """N2: a fixed rate ticks at whole multiples of the interval, whenever anybody looks."""
+    """N2: a fixed rate ticks at whole multiples of the interval, whenever it is asked for."""
     when = Recurrence(every=length, anchor=anchor)
     tick = when.after(moment)
     assert tick is not None
@@ -236,7 +236,7 @@ def test_defaults_stay() -> None:
     ],
 )
 def test_what_this_version_cannot_read_is_left_alone(stored: bytes) -> None:
-    """N5, R5: another version's, or nobody's; never an error that would stop the other schedules."""
+    """N5, R5: another version's, or garbage; never an error that would stop the other schedules."""
     assert isinstance(decode(stored), ConfigError)
 
 

@@ -12,7 +12,7 @@ OTHER = "0198c5d2-0000-7000-8000-0001deadbeef"
 
 
 def test_ids_are_shown_by_eight_characters_or_as_many_as_it_takes() -> None:
-    """C, R2: UUIDv7 begins with the time; a listed id is told from every other by its ending."""
+    """C, R2: UUIDv7 begins with the time; a listed id differs from every other by its ending."""
     assert endings([]) == []
     assert endings([ONE, "short"]) == ["deadbeef", "short"]
     assert endings([ONE, OTHER, ONE]) == ["0deadbeef", "1deadbeef", "0deadbeef"]
@@ -48,7 +48,7 @@ def test_no_two_ids_are_shown_alike(ids: list[str]) -> None:
 
 
 def test_what_a_person_writes() -> None:
-    """C: the ellipsis of a longer id may be copied along; what is no ending of a UUID is not searched for."""
+    """C: the ellipsis of a longer id may be copied along; other texts than endings of UUIDs are not searched for."""
     assert ending("…deadbeef") == "deadbeef"
     assert ending("DEADBEEF") == "DEADBEEF"
     assert ending(ONE[1:]) == ONE[1:]

@@ -1,4 +1,4 @@
-"""How schedules move: declared, ticking, paused. Every move is pure, so every story can be told here."""
+"""How schedules move: declared, ticking, paused. Every move is pure, so every sequence can be tested here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_tick_that_is_due_makes_one_run(catch_up: CatchUp, overlap: Overlap) -
 
 
 def test_missed_ticks_become_one_run() -> None:
-    """N4: `last`, the default; it stands for the newest of them."""
+    """N4: `last`, the default: one run for the newest of them."""
     assert ticks(schedule(), HOURLY, None, NOON + 100.5 * HOUR) == [Tick(NOON + 101 * HOUR, NOON + 100 * HOUR)]
 
 
@@ -196,7 +196,7 @@ def test_a_step_moves_the_slot_and_remembers_its_run() -> None:
 
 @pytest.mark.parametrize("when", [HOURLY, DELAY, every(HOUR, catch_up="all")])
 def test_a_schedule_at_rest_does_nothing(when: Recurrence) -> None:
-    """N5: it keeps its slot for whoever looks."""
+    """N5: it keeps its slot, which is shown."""
     seen = schedule(last_job_id="j", last_slot=NOON - HOUR)
     assert paused(seen) == replace(seen, paused=True)
     assert paused(paused(seen)) == paused(seen)
@@ -223,7 +223,7 @@ def test_a_delay_resumes_with_a_whole_delay_or_behind_its_run() -> None:
 
 
 def test_a_new_schedule_begins_with_its_next_tick() -> None:
-    """N5: nothing is due because somebody starts a worker."""
+    """N5: starting a worker makes nothing due."""
     new = declared(None, "nightly", definition(), None, NOON + SECOND)
     assert new == schedule(NOON + HOUR)
     assert declared(None, "nightly", definition(when=DELAY), None, NOON).slot == NOON + HOUR
@@ -245,7 +245,7 @@ def test_another_job_keeps_the_slot() -> None:
     "rules", [{"jitter": 5.0}, {"catch_up": "all"}, {"catch_up": "all", "max_catch_up": 3}, {"overlap": "allow"}]
 )
 def test_other_rules_for_the_same_times_keep_the_slot(rules: dict[str, Any]) -> None:
-    """N4, N5: what is due stays due; somebody may have changed them just for that."""
+    """N4, N5: what is due stays due; the change may have been made for that."""
     seen = declared(None, "nightly", definition(), None, NOON)
     new = definition(when=replace(definition().when, **rules))
     assert declared(seen, "nightly", new, None, NOON + DAY) == replace(seen, definition=encode(new))

@@ -50,7 +50,7 @@ def test_what_has_no_password_is_shown_as_it_is(url: str) -> None:
 
 
 def test_a_text_with_urls_in_it() -> None:
-    """X5: whoever wrote it, all that is in it."""
+    """X5: every password in the text."""
     said = "Got unexpected arguments (postgresql://me:pw@host/db postgres://you:pw@host) a@b see http://host:80/"
     assert without_passwords(said) == (
         "Got unexpected arguments (postgresql://me:***@host/db postgres://you:***@host) a@b see http://host:80/"

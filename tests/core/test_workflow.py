@@ -36,7 +36,7 @@ def numbered(nest: Nested[int]) -> Nested[int]:
 
 
 def test_behind_what_a_failure_cancels_the_rest_is_cancelled() -> None:
-    """K4: unless something else was said; what nobody said at all is held."""
+    """K4: unless another policy was given; the default is hold."""
     layout: Layout[str] = Layout()
     for edges in [], [Edge(0)], [Edge(0, "cancel")], [Edge(1), Edge(2)], [Edge(3)], [Edge(4, "hold")], [Edge(5)]:
         layout.add("", edges)
@@ -46,7 +46,7 @@ def test_behind_what_a_failure_cancels_the_rest_is_cancelled() -> None:
 
 
 def test_a_layout_gives_steps_their_numbers() -> None:
-    """K1: in the order in which they are laid, so nobody can wait for a later one."""
+    """K1: in the order in which they are laid, so no step can wait for a later one."""
     layout: Layout[str] = Layout()
     first = layout.add("a")
     second = layout.add("b", [Edge(first, "hold")], 0)
@@ -78,7 +78,7 @@ def test_a_policy_is_for_those_that_said_nothing() -> None:
     ],
 )
 def test_a_step_between_others_fails_as_the_strictest(asked: list[str | None], expected: str | None) -> None:
-    """K4: nobody goes on behind it who would not have gone on without it."""
+    """K4: no step runs after it that would not have run without it."""
     assert joint([Edge(number, policy) for number, policy in enumerate(asked)]) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from taskharbor.drivers.shared.statements import scripts, statements
 
-# What the engines call the time, and functions of theirs that stand for it when they are given nothing or 'now'.
+# What the engines call the time, and functions of theirs that return it when they are given nothing or 'now'.
 CLOCKS = re.compile(
     r"\b(current_(time|date|timestamp)|local(time|timestamp)|sysdate)\b"
     r"|\b(now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday|getdate)\s*\("

@@ -39,14 +39,14 @@ class World:
         return driver
 
     async def manager(self, wrap: Callable[[Driver], Driver] | None = None, **options: Any) -> TaskManager:
-        """A manager of another process, perhaps behind a bad line."""
+        """A manager of another process, behind a faulty driver if one is given."""
         driver = await self.open()
         given: dict[str, Any] = {"clock": self.clock, "lease": LEASE, **options}
         return TaskManager(driver if wrap is None else wrap(driver), **given)
 
     @asynccontextmanager
     async def begun(self) -> AsyncGenerator[World]:
-        """With everybody on stage."""
+        """With all managers on stage."""
         self.store = await self.open()
         self.look, self.manage = capability(self.store, Inspect), capability(self.store, Manage)
         self.upkeep = capability(self.store, Maintain)
@@ -85,7 +85,7 @@ class World:
 
 
 class Meanwhile(Wrapper):
-    """Lets somebody else act right before calls of a verb reach the store, `times` times."""
+    """Lets another caller act right before calls of a verb reach the store, `times` times."""
 
     def __init__(self, inner: Driver) -> None:
         super().__init__(inner)

@@ -40,7 +40,7 @@ async def test_no_worker_is_served_from_the_queue_of_tasks() -> None:
 
 @virtual
 async def test_a_drain_leaves_tasks_alone_and_ends() -> None:
-    """M1: it runs everything that is due, but a task is nobody's to run."""
+    """M1: it runs everything that is due, but no tasks of agents."""
     world = Runtime()
 
     @world.harbor.task(queue="mail")
@@ -87,7 +87,7 @@ async def test_a_new_task_wakes_no_worker() -> None:
 
 @played
 async def test_users_cannot_reach_the_queue_of_tasks(w: World) -> None:
-    """M1, X5: neither by enqueueing into it, nor by working on it, nor by pausing it; each is told why."""
+    """M1, X5: neither by enqueueing into it, nor by working on it, nor by pausing it; each error says why."""
     harbor = w.harbor()
     id = await w.me.asubmit(b"x")
     before = await w.job(id)

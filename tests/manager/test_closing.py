@@ -24,7 +24,7 @@ from .stage import LEASE, World, played
 
 
 class SlowReply(Wrapper):
-    """Does what it is asked at once, but answers calls of one verb only when it is told to."""
+    """Does what it is asked at once, but answers calls of one verb only when it is released."""
 
     def __init__(self, inner: Driver, verb: str) -> None:
         super().__init__(inner)
@@ -89,7 +89,7 @@ async def test_closing_waits_for_calls_under_way(
 
 @virtual
 async def test_closing_waits_only_so_long() -> None:
-    """M3, X2: as long as a call may take; one that is still there is told."""
+    """M3, X2: as long as a call may take; one that is still running gets an error."""
     tasks = TaskManager("memory://")
     store = await tasks._lifecycle.harbor.adriver()
 

@@ -64,7 +64,7 @@ async def test_a_stateless_service_keeps_nothing(w: World) -> None:
 
 @played
 async def test_the_first_process_may_go_on_beside_the_second(w: World) -> None:
-    """M1: both hold the same claim; who comes second hears what the first has done."""
+    """M1: both hold the same claim; the second gets the error that names what the first has done."""
     claim = await claimed(w)
     await w.other.aheartbeat(claim.id, "w1", token=claim.token)
     w.tick(LEASE - 1)
@@ -81,7 +81,7 @@ async def test_the_first_process_may_go_on_beside_the_second(w: World) -> None:
 @pytest.mark.parametrize("name", ["complete", "fail"])
 @played
 async def test_of_many_processes_with_one_token_one_ends_the_task(w: World, name: str) -> None:
-    """D7, M1: at the same moment; the others hear that it is done, and nothing is recorded twice."""
+    """D7, M1: at the same moment; the others get the answer that it is done, and nothing is recorded twice."""
     claim = await claimed(w, most=1)
     managers = [w.me, w.other, await w.manager(), await w.manager()]
     calls = [getattr(tasks, f"a{name}")(claim.id, "w1", *GIVEN[name], token=claim.token) for tasks in managers]
@@ -92,7 +92,7 @@ async def test_of_many_processes_with_one_token_one_ends_the_task(w: World, name
 
 @played
 async def test_complete_and_fail_with_one_token_at_once(w: World) -> None:
-    """D8, M3: one of them counts; the other hears which."""
+    """D8, M3: one of them counts; the other gets the error that says which."""
     for _ in range(5):
         claim = await claimed(w, most=1)
         done, dead = await asyncio.gather(
@@ -267,7 +267,7 @@ def test_blocking_twins_take_tokens(tmp_path: Path) -> None:
 
 @played
 async def test_ending_twice_without_a_token(w: World) -> None:
-    """M3: the same worker id with the same result or error, from any manager; anybody else is told."""
+    """M3: the same worker id with the same result or error, from any manager; any other caller gets an error."""
     done, dead = await w.me.asubmit(b"x"), await w.me.asubmit(b"x", max_attempts=1)
     for id in (done, dead):
         await w.me.aclaim(id, "w1")
@@ -304,7 +304,7 @@ async def test_an_error_that_was_cut_is_still_the_same(w: World, error: str) -> 
 
 @played
 async def test_a_failure_before_the_last_claim_is_not_repeated(w: World) -> None:
-    """M3: the task failed under somebody else's claim, which said nothing."""
+    """M3: the task failed under another claim, which gave no error."""
     id = await w.me.asubmit(b"x")
     await w.me.aclaim(id, "w1")
     await w.me.afail(id, "w1", "no")

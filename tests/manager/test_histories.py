@@ -55,7 +55,7 @@ class Call:
 
 @dataclass
 class Model:
-    """A task as it must be: `claims` is how often it was claimed, `worker` by whom the last time, under `token`.
+    """A task as it must be: `claims` is how often it was claimed, `worker` is the last claimer, under `token`.
 
     `held` is what each manager has claimed and not ended itself, as token and worker; `settled` the token that last
     ended a claim, and `recorded` whether by a failure; `failure` the last one, as worker and text.
@@ -228,7 +228,7 @@ class Histories(RuleBasedStateMachine):
         return list(self.tasks.values())[place % len(self.tasks)]
 
     def said(self, call: Coroutine[Any, Any, Any]) -> tuple[str, str | None]:
-        """The status that a call led to, or the error; and the token that it told."""
+        """The status after a call, or the error; and the token that it returned."""
         try:
             answer: Task | TaskError = self.run(call)
         except TaskError as error:

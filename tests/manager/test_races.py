@@ -114,7 +114,7 @@ async def test_a_claim_gives_up_on_a_task_that_others_toss_about(w: World) -> No
 
 @played
 async def test_a_task_is_deleted_while_one_deletes_or_fails_it(w: World) -> None:
-    """M1: the one is told, the other has got what it asked for."""
+    """M1: one gets the error, the other its result."""
     hasty, line = await beset(w)
     id, dead = await w.me.asubmit(b"x"), await w.me.asubmit(b"x", max_attempts=1)
     await w.me.aclaim(id, "w1")
@@ -130,7 +130,7 @@ async def test_a_task_is_deleted_while_one_deletes_or_fails_it(w: World) -> None
 
 @played
 async def test_a_task_moves_while_one_deletes_it(w: World) -> None:
-    """M1: who is refused hears what it is now, and what has ended by now is deleted."""
+    """M1: a refusal names the current state, and a task that has ended by now is deleted."""
     hasty, line = await beset(w)
     back, done = await w.me.asubmit(b"x"), await w.me.asubmit(b"x")
     await w.harbor().admin.jobs.acancel(back)
@@ -191,7 +191,7 @@ async def test_an_operator_cancels_while_one_fails(w: World) -> None:
 
 @played
 async def test_a_task_is_completed_although_an_operator_cancels(w: World) -> None:
-    """T3: whoever was at it may end it well."""
+    """T3: the holder may still complete it."""
     id = await w.me.asubmit(b"x", idempotency_key="k")
     await w.me.aclaim(id, "w1")
     await w.harbor().admin.jobs.acancel(id)

@@ -41,7 +41,7 @@ CALLS: dict[str, Callable[[TaskManager, str], Awaitable[object]]] = {
 
 
 async def pending(w: World) -> str:
-    """Submitted, and nobody has come."""
+    """Submitted and not claimed."""
     return await w.me.asubmit(b"work")
 
 
@@ -60,7 +60,7 @@ async def mine_for_the_last_time(w: World) -> str:
 
 
 async def another_workers(w: World) -> str:
-    """Claimed by somebody else, elsewhere."""
+    """Claimed by another worker in another process."""
     id = await w.me.asubmit(b"work")
     await w.other.aclaim(id, "w2")
     return id
@@ -88,7 +88,7 @@ async def lapsed(w: World) -> str:
 
 
 async def lapsed_elsewhere(w: World) -> str:
-    """Claimed by somebody who is gone."""
+    """Claimed by a worker that is gone."""
     id = await another_workers(w)
     w.tick(LEASE)
     return id
@@ -109,7 +109,7 @@ async def lapsed_and_taken_over(w: World) -> str:
 
 
 async def put_back_by_an_outsider(w: World) -> str:
-    """Somebody took the task for stuck."""
+    """Another caller retried the task as stuck."""
     id = await mine(w)
     await w.other.aretry(id)
     return id
@@ -216,7 +216,7 @@ async def deleted(w: World) -> str:
 
 
 async def never_heard_of(w: World) -> str:
-    """Nobody has ever submitted it."""
+    """Never submitted."""
     return "0190aaaa-0000-7000-8000-000000000000"
 
 
@@ -344,7 +344,7 @@ async def test_what_a_call_leads_to(w: World, situation: Situation, row: Row) ->
     for call in CALLS:
         outcome, id = row[call], await situation(w)
         if situation in (stopped, died):
-            await w.me.aget(id)  # whoever looks first brings it to its end
+            await w.me.aget(id)  # the first look ends it
         (before,) = await w.look.get([id])
         if isinstance(outcome, str):
             await CALLS[call](w.me, id)

@@ -50,7 +50,7 @@ async def test_no_result_is_none(w: World) -> None:
 
 @played
 async def test_a_known_key_returns_the_task_that_is_there(w: World) -> None:
-    """M1, I1: whatever the payload, whoever asks, in every status."""
+    """M1, I1: for any payload and caller, in every status."""
     id = await w.me.asubmit(b"first", idempotency_key="k")
     assert await w.me.asubmit(b"second", idempotency_key="k") == id
     await w.other.aclaim(id, "w2")
@@ -88,7 +88,7 @@ async def test_a_key_lives_as_long_as_its_task(w: World) -> None:
 
 @played
 async def test_the_key_of_a_failed_task_survives_too(w: World) -> None:
-    """M1, M2: a task that has failed for good is still the one that the key stands for."""
+    """M1, M2: a task that has failed for good still has its key."""
     id = await w.me.asubmit(b"x", idempotency_key="k", max_attempts=1)
     await w.me.aclaim(id, "w1")
     await w.me.afail(id, "w1", "no")
@@ -100,7 +100,7 @@ async def test_the_key_of_a_failed_task_survives_too(w: World) -> None:
 
 @played
 async def test_keys_of_tasks_and_of_jobs_do_not_meet(w: World) -> None:
-    """M1, I2: a job's key counts in the whole harbor, and a task's among tasks; nobody can take the other's place."""
+    """M1, I2: a job's key counts in the whole harbor, and a task's among tasks; neither can take the other's place."""
     harbor = w.harbor()
     (job,) = await harbor.aenqueue_many([harbor.step("work", {}, idempotency_key="k")])
     id = await w.me.asubmit(b"x", idempotency_key="k")

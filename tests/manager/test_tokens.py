@@ -56,7 +56,7 @@ async def pending(w: World) -> Claim:
 
 
 async def lapsed(w: World) -> Claim:
-    """The claim has expired, and nobody has made another."""
+    """The claim has expired, and there is no other."""
     claim = await claimed(w)
     w.tick(LEASE)
     return claim
@@ -224,7 +224,7 @@ async def stopped(w: World) -> Claim:
     """And its lease has expired."""
     claim = await asked_to_stop(w)
     w.tick(LEASE)
-    await w.me.aget(claim.id)  # whoever looks first brings it to its end
+    await w.me.aget(claim.id)  # the first look ends it
     return claim
 
 

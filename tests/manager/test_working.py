@@ -1,4 +1,4 @@
-"""Claims, attempts, heartbeats, ends and retries; and what becomes of calls that nobody heard an answer to."""
+"""Claims, attempts, heartbeats, ends and retries; and calls whose answer was lost."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_whatever_went_wrong_is_kept(w: World, given: Any, shown: str | No
 
 @played
 async def test_an_outsider_frees_a_stuck_task(w: World) -> None:
-    """M2: retry needs no worker id; the former holder hears of it, and its word counts no more."""
+    """M2: retry needs no worker id; the former holder gets an error, and its calls are refused."""
     id = await w.me.asubmit(b"x", idempotency_key="k")
     await w.me.aclaim(id, "w1")
     assert (await w.other.aretry(id)).status == "pending"
@@ -485,7 +485,7 @@ async def test_another_outcome_after_a_lost_reply_returns_what_was_written(
 
 @played
 async def test_complete_after_an_unconfirmed_failure(w: World) -> None:
-    """D8: a put-back under the same token is no completion."""
+    """D8: a put-back under the same token is not a completion."""
     me = await w.manager(lambda inner: LostReply(inner, script("settle")))
     id = await me.asubmit(b"x")
     await me.aclaim(id, "w1")
@@ -577,7 +577,7 @@ async def test_a_manager_remembers_only_what_it_holds(w: World) -> None:
 
 @played
 async def test_a_manager_does_not_keep_payloads(w: World) -> None:
-    """M1: not of what it claimed nor of what it claimed again; whoever asks gets it from the store."""
+    """M1: not of what it claimed nor of what it claimed again; every caller gets it from the store."""
     id = await w.me.asubmit(b"x" * 1000)
     assert (await w.me.aclaim(id, "w1")).payload == b"x" * 1000
     assert (await w.me.aclaim(id, "w1")).payload == b"x" * 1000
@@ -589,7 +589,7 @@ async def test_a_manager_does_not_keep_payloads(w: World) -> None:
 
 @played
 async def test_a_call_that_comes_too_late_forgets_its_claim(w: World) -> None:
-    """M1: the task was completed by somebody else."""
+    """M1: the task was completed by another worker."""
     id = await w.me.asubmit(b"x")
     await w.me.aclaim(id, "w1")
     w.tick(LEASE)

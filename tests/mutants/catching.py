@@ -72,7 +72,7 @@ def ask(catcher: str, kind: str) -> None:
 
 @cache
 def check_healthy(catcher: str, kind: str) -> None:
-    """Without a mutant, nobody complains."""
+    """Without a mutant, no test complains."""
     ask(catcher, kind)
 
 

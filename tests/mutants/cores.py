@@ -32,20 +32,20 @@ from .mutant import MutantRegistry
 CORES = MutantRegistry("core")
 mutant = CORES.mutant
 
-BURIED = "a_failing_job_is_retried_and_buried"
+DEAD_LETTERED = "a_failing_job_is_retried_and_dead_lettered"
 
 
 # what an outcome means
 
 
-@mutant((decisions, "_after_failure"), by=BURIED)
+@mutant((decisions, "_after_failure"), by=DEAD_LETTERED)
 def attempts_not_incremented(after: Any, job: JobRecord, *rest: Any) -> PutBack | Fail:
     """A job fails for ever: its attempts stay at zero."""
     to: PutBack | Fail = after(replace(job, attempts=-1), *rest)
     return to
 
 
-@mutant((decisions, "_after_failure"), by=BURIED)
+@mutant((decisions, "_after_failure"), by=DEAD_LETTERED)
 def one_attempt_too_many(after: Any, job: JobRecord, *rest: Any) -> PutBack | Fail:
     """max_attempts counts retries instead of runs."""
     more = None if job.max_attempts is None else job.max_attempts + 1
@@ -53,9 +53,9 @@ def one_attempt_too_many(after: Any, job: JobRecord, *rest: Any) -> PutBack | Fa
     return to
 
 
-@mutant((decisions, "_after_failure"), by=BURIED)
+@mutant((decisions, "_after_failure"), by=DEAD_LETTERED)
 def one_attempt_too_few(after: Any, job: JobRecord, *rest: Any) -> PutBack | Fail:
-    """A job is buried before its last attempt."""
+    """A job is dead-lettered before its last attempt."""
     fewer = None if job.max_attempts is None else job.max_attempts - 1
     to: PutBack | Fail = after(replace(job, max_attempts=fewer), *rest)
     return to
@@ -68,41 +68,41 @@ def unlimited_is_the_default(after: Any, job: JobRecord, *rest: Any) -> PutBack 
     return to
 
 
-@mutant((decisions, "_after_failure"), by=BURIED)
+@mutant((decisions, "_after_failure"), by=DEAD_LETTERED)
 def retry_at_once(after: Any, *given: Any) -> PutBack | Fail:
     """The delay of a retry is dropped."""
     to: PutBack | Fail = after(*given)
     return replace(to, run_at=given[4]) if isinstance(to, PutBack) else to
 
 
-@mutant((decisions, "_kept"), by=BURIED)
+@mutant((decisions, "_kept"), by=DEAD_LETTERED)
 def history_of_one(kept: Any, job: JobRecord, entry: Failure) -> tuple[Failure, ...]:
     """Only the last failure is remembered."""
     return (entry,)
 
 
-@mutant((decisions, "_after_failure"), by="signals_of_a_handler_are_heard")
+@mutant((decisions, "_after_failure"), by="signals_of_a_handler_take_effect")
 def unrecoverable_is_retried(after: Any, job: JobRecord, failed: Failed, *rest: Any) -> PutBack | Fail:
-    """A handler that gives up is not heard."""
+    """An Unrecoverable is ignored."""
     to: PutBack | Fail = after(job, replace(failed, final=None), *rest)
     return to
 
 
-@mutant((decisions, "_after_failure"), by="signals_of_a_handler_are_heard")
+@mutant((decisions, "_after_failure"), by="signals_of_a_handler_take_effect")
 def chosen_delay_ignored(after: Any, job: JobRecord, failed: Failed, *rest: Any) -> PutBack | Fail:
     """RetryAfter waits as long as the policy says."""
     to: PutBack | Fail = after(job, replace(failed, delay=None), *rest)
     return to
 
 
-@mutant((deciders, "decide"), by="signals_of_a_handler_are_heard")
+@mutant((deciders, "decide"), by="signals_of_a_handler_take_effect")
 def snooze_counted(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A snooze costs an attempt."""
     to: Transition = decide(job, came, *rest)
     return replace(to, attempts=job.attempts + 1) if isinstance(came, outcome.Snoozed) else to
 
 
-@mutant((deciders, "decide"), by="signals_of_a_handler_are_heard")
+@mutant((deciders, "decide"), by="signals_of_a_handler_take_effect")
 def snooze_of_no_time(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
     """A snoozed job comes back at once, for ever."""
     to: Transition = decide(job, replace(came, delay=0.0) if isinstance(came, outcome.Snoozed) else came, *rest)
@@ -118,26 +118,26 @@ def interrupted_job_loses_its_place(decide: Any, job: JobRecord, came: Any, *res
 
 @mutant((deciders, "decide"), by="a_deploy_between_two_crashes_ends_no_row")
 def release_forgives_crashes(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
-    """A deploy between two crashes starts the count anew."""
+    """A deploy between two crashes restarts the count."""
     to: Transition = decide(job, came, *rest)
     return replace(to, crashes=0) if isinstance(came, outcome.Interrupted) else to
 
 
-@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_dead_lettered")
 def max_crashes_ignored(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """A job may kill any number of workers."""
     return None
 
 
-@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_dead_lettered")
 def one_crash_too_few(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Any:
-    """A job is buried one crash too early."""
+    """A job is dead-lettered one crash too early."""
     return admit(replace(job, crashes=job.crashes + 1), retention, now)
 
 
-@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_buried")
+@mutant((deciders, "admit"), by="a_job_that_kills_its_workers_is_dead_lettered")
 def crash_loop_counts_an_attempt(admit: Any, job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
-    """A job buried for its crashes shows a failure that nobody recorded."""
+    """A job dead-lettered for its crashes shows a failure that was not recorded."""
     to: Fail | None = admit(job, retention, now)
     return None if to is None else replace(to, attempts=to.attempts + 1)
 
@@ -150,7 +150,7 @@ def suspicion_comes_late(is_suspect: Any, job: JobRecord) -> Any:
 
 @mutant((deciders, "decide"), by="a_suspect_runs_alone")
 def deferred_suspect_forgiven(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
-    """A suspect that is given back is no suspect any more."""
+    """A suspect that is put back is no longer a suspect."""
     to: Transition = decide(job, came, *rest)
     return replace(to, crashes=0) if isinstance(came, outcome.Deferred) else to
 
@@ -169,9 +169,9 @@ def unknown_task_asked_every_second(after: Any, job: JobRecord, retention: Reten
     return replace(to, run_at=now + timedelta(seconds=1)) if isinstance(to, PutBack) else to
 
 
-@mutant((decisions, "_after_unknown"), by="a_task_that_nobody_ever_knows_is_buried")
+@mutant((decisions, "_after_unknown"), by="a_task_that_stays_unknown_is_dead_lettered")
 def unknown_task_put_back_for_ever(after: Any, job: JobRecord, *rest: Any) -> PutBack | Fail:
-    """A task that nobody will ever know is never buried."""
+    """A task that stays unknown is never dead-lettered."""
     to: PutBack | Fail = after(replace(job, unknown_put_backs=min(job.unknown_put_backs, 5)), *rest)
     return to
 
@@ -189,7 +189,7 @@ def delay_in_minutes(later: Any, now: datetime, by: Any) -> datetime:
     return at
 
 
-@mutant((decisions, "later"), by=BURIED)
+@mutant((decisions, "later"), by=DEAD_LETTERED)
 def retry_in_the_past(later: Any, now: datetime, by: Any) -> datetime:
     """Delays are taken off instead of added."""
     at: datetime = later(now, by if isinstance(by, timedelta) else -by)
@@ -231,7 +231,7 @@ def every_exception_is_retried(retries: Any, retry: Retry, error: BaseException)
     return True
 
 
-@mutant((outcomes, "from_error"), by="signals_of_a_handler_are_heard")
+@mutant((outcomes, "from_error"), by="signals_of_a_handler_take_effect")
 def signals_are_plain_errors(from_error: Any, error: BaseException, retry: Retry, traceback: str = "") -> Any:
     """Snooze and its like are taken for failures like others."""
     return from_error(ValueError(str(error)), retry, traceback)
@@ -255,7 +255,7 @@ def missing_result_is_null(filled: Any, payload: bytes, parameter: str, given: S
     return filled(payload, parameter, [*given, *[nothing] * missing])
 
 
-@mutant((executors, "filled"), by="more_results_than_a_step_can_take_bury_it")
+@mutant((executors, "filled"), by="more_results_than_a_step_can_take_dead_letter_it")
 def limit_of_results_ignored(filled: Any, payload: bytes, parameter: str, given: Sequence[Parent]) -> Any:
     """A step is given whatever is left of results that are too many."""
     return filled(payload, parameter, [replace(parent, size=0) for parent in given])
@@ -288,7 +288,7 @@ def extension_may_shrink(extended: Any, job: JobRecord, expires_at: datetime, *r
 
 @mutant((evolve, "settled"), by="test_D8_repeating_a_settle_is_replayed[ack]")
 def settled_token_forgotten(settled: Any, job: JobRecord, to: Transition, now: datetime) -> JobRecord:
-    """Nobody remembers who settled a job."""
+    """The token of the last settle is not stored."""
     record: JobRecord = settled(job, to, now)
     return replace(record, settled_token=job.settled_token)
 
@@ -323,7 +323,7 @@ def replay_keeps_the_fingerprint(replayed: Any, job: JobRecord, *rest: Any) -> J
 
 @mutant((evolve, "settled"), by="test_Q1_a_dead_job_keeps_its_fingerprint")
 def fingerprint_not_stored(settled: Any, job: JobRecord, to: Transition, now: datetime) -> JobRecord:
-    """Dead jobs cannot be told apart by what they died of."""
+    """Dead jobs have no fingerprint."""
     record: JobRecord = settled(job, to, now)
     return replace(record, fingerprint=None)
 

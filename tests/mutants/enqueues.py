@@ -83,7 +83,7 @@ def enqueue_overwrites(enqueue: Enqueue, store: Store, group: Group, now: dateti
 
 
 @mutant((Store, "enqueue"), by="test_D1_a_dependency_that_is_not_in_the_group_is_refused_whole")
-def dependency_on_nobody_accepted(enqueue: Enqueue, store: Store, group: Group, now: datetime) -> GroupResult:
+def dependency_on_an_unknown_job_accepted(enqueue: Enqueue, store: Store, group: Group, now: datetime) -> GroupResult:
     """An edge to a job that is not there is left out."""
     ids = {job.id for job in group.jobs}
     jobs = [replace(job, depends_on=tuple(edge for edge in job.depends_on if edge.parent in ids)) for job in group.jobs]
@@ -166,14 +166,14 @@ def key_freed_on_ack(settle: Any, store: Store, to: Transition, now: datetime) -
 
 @mutant((Store, "_free_key"), by="test_I2_entering_cancelled_frees_the_key[ready]")
 def key_not_freed_on_cancel(free_key: Any, store: Store, job: JobRecord) -> None:
-    """A cancelled job keeps its key from everybody."""
+    """A cancelled job keeps its key."""
     if job.id not in store.jobs or store.jobs[job.id].state is not State.CANCELLED:
         free_key(store, job)
 
 
 @mutant((Store, "_owns_key"), by="test_I2_an_old_owner_cannot_free_the_key_of_a_new_one")
 def key_freed_by_an_old_owner(owns_key: Any, store: Store, job: JobRecord) -> bool:
-    """Whoever had a key once frees it for whoever has it now."""
+    """A former owner of a key frees it although another job has it now."""
     return (job.idempotency_key or "") in store.keys
 
 
@@ -221,6 +221,6 @@ def group_key_ignored(enqueue: Enqueue, store: Store, group: Group, now: datetim
 
 @mutant((Store, "_key_of"), by="test_D1_a_known_key_wins_over_JobExists")
 def repeated_keyed_job_refused(key_of: Any, store: Store, job: NewJob, now: datetime) -> Known:
-    """Whoever repeats a keyed enqueue whose reply was lost gets JobExists."""
+    """Repeating a keyed enqueue whose reply was lost gives JobExists."""
     known: Known = key_of(store, job, now)
     return None if known is not None and known.owner == job.id else known

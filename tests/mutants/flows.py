@@ -90,15 +90,15 @@ def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime) -> Non
 
 
 @mutant((Store, "sweep"), by="test_K4_a_job_left_behind_affects_the_children")
-def sweep_tells_no_dependants(sweep: Any, store: Store, *rest: Any) -> Any:
-    """Whoever waits for an expired job waits for ever."""
+def sweep_ignores_dependants(sweep: Any, store: Store, *rest: Any) -> Any:
+    """Dependants of an expired job wait for ever."""
     with mock.patch.object(store, "_tell_children"):
         return sweep(store, *rest)
 
 
 @mutant((Store, "cancel"), by="test_K4_cancel_cancels_the_rest[withdraw]")
-def cancel_tells_no_dependants(cancel: Any, store: Store, *rest: Any) -> Any:
-    """Whoever waits for a job cancelled by hand waits for ever."""
+def cancel_ignores_dependants(cancel: Any, store: Store, *rest: Any) -> Any:
+    """Dependants of a job cancelled by hand wait for ever."""
     with mock.patch.object(store, "_tell_children"):
         return cancel(store, *rest)
 
@@ -154,7 +154,7 @@ async def childless_answers_left_out(
 
 @mutant((Store, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
 def results_without_a_limit(parents_of: Any, store: Store, id: str, most: int) -> Any:
-    """A group of large results fills the memory of whoever asks."""
+    """A group of large results fills the memory of the reader."""
     return parents_of(store, id, 2**40)
 
 
@@ -223,21 +223,21 @@ def prune_breaks_workflows_up(is_kept: Any, store: Store, workflow: str, now: da
 
 @mutant((Store, "_is_kept"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
 def members_are_kept_by_their_own_end(is_kept: Any, store: Store, workflow: str, now: datetime) -> bool:
-    """The first results of a long workflow are gone before anybody could ask for all of them."""
+    """The first results of a long workflow are gone before the whole result can be read."""
     is_over = all(store.jobs[id].keep_until is not None for id in store._members[workflow])
     return not is_over and bool(is_kept(store, workflow, now))
 
 
 @mutant((Store, "_last_members"), by="test_X8_a_cancelled_chain_is_pruned_at_once")
 def workflows_go_first_ones_first(last_members: Any, store: Store, workflow: str, limit: int) -> Any:
-    """Whoever is replayed while his workflow is being forgotten waits for somebody who is gone."""
+    """A job replayed while its workflow is pruned waits for a parent that is gone."""
     ids = sorted(store._members[workflow], key=store._seq.__getitem__)
     return {id: store.jobs[id] for id in ids[:limit]}
 
 
 @mutant((Store, "prune"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
 def workflow_goes_before_its_key(prune: Any, store: Store, now: datetime, limit: int) -> Any:
-    """A key stands for a workflow that is forgotten."""
+    """A key refers to a workflow that has been pruned."""
     keys, store.keys = store.keys, {}
     try:
         return prune(store, now, limit)
@@ -247,7 +247,7 @@ def workflow_goes_before_its_key(prune: Any, store: Store, now: datetime, limit:
 
 @mutant((Store, "_reopen"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
 def replayed_collector_runs_at_once(reopen: Any, store: Store, id: str, again: Any) -> None:
-    """After a replay the finalizer runs beside its members, and is told that they failed."""
+    """After a replay the finalizer runs beside its members and receives their failures."""
 
 
 @mutant((Store, "_reopen"), by="test_Q3_a_collector_waits_for_a_parent_that_runs_again[fail]")

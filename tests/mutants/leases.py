@@ -36,7 +36,7 @@ def with_lease(job: JobRecord, **changes: Any) -> JobRecord:
 def extend_revives_an_expired_lease(
     extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta
 ) -> Answer:
-    """Whoever held the job last can renew its lease, however long ago that ran out."""
+    """The last holder can renew its lease, however long ago it ran out."""
     job = store.jobs.get(report.id)
     if job is not None and job.lease is not None and job.lease.token == report.token:
         store._write(with_lease(job, expires_at=max(job.lease.expires_at, now + MILLISECOND)))
@@ -65,7 +65,7 @@ def extend_shrinks_a_lease(extend: Extend, store: Store, report: Report, now: da
 
 @mutant((Store, "extend"), by="test_D6_reports_are_answered_one_by_one")
 def extend_unfenced(extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta) -> Answer:
-    """Anybody can renew anybody's lease."""
+    """Any token can renew any lease."""
     job = store.jobs.get(report.id)
     if job is not None and job.lease is not None:
         report = replace(report, token=job.lease.token)
@@ -93,7 +93,7 @@ def extend_stores_no_start(extend: Extend, store: Store, report: Report, now: da
 def extend_hides_the_cancel_request(
     extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta
 ) -> Answer:
-    """The holder never hears that somebody cancelled the job."""
+    """The holder never receives the cancel request."""
     answer = extend(store, report, now, lease_for)
     return replace(answer, cancel_requested=False) if isinstance(answer, Extended) else answer
 
@@ -102,7 +102,7 @@ def extend_hides_the_cancel_request(
 def extend_changes_the_token(
     extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta
 ) -> Answer:
-    """A renewal makes a new token that its holder never hears of."""
+    """A renewal makes a new token that is not returned to the holder."""
     answer = extend(store, report, now, lease_for)
     if isinstance(answer, Extended):
         store._write(with_lease(store.jobs[report.id], token=store._new_token()))
@@ -146,7 +146,7 @@ async def extend_stops_at_the_first_refusal(
 def token_reused_on_reclaim(
     claim: Claim, store: Store, job: JobRecord, now: datetime, expires_at: datetime, worker: str
 ) -> JobRecord:
-    """Whoever takes a lapsed job over gets the token of the one before."""
+    """A reclaim keeps the token of the previous holder."""
     claimed = claim(store, job, now, expires_at, worker)
     return claimed if job.lease is None else store._write(with_lease(claimed, token=job.lease.token))
 
@@ -190,10 +190,10 @@ def lease_half_as_long(
 
 
 @mutant((Store, "_claim"), by="test_D2_a_claim_moves_the_job_to_inflight_under_a_lease")
-def lease_shorter_than_told(
+def lease_shorter_than_returned(
     claim: Claim, store: Store, job: JobRecord, now: datetime, expires_at: datetime, worker: str
 ) -> JobRecord:
-    """The holder is told of a longer lease than the store keeps."""
+    """The holder gets a longer lease in the answer than the store keeps."""
     return with_lease(claim(store, job, now, now + (expires_at - now) / 2, worker), expires_at=expires_at)
 
 
@@ -262,7 +262,7 @@ def reclaim_early(reserve: Any, store: Store, queues: Any, now: datetime, *rest:
 
 @mutant((Store, "_line_up_lapsed"), by="test_D5_reserve_itself_reclaims_at_the_expiry")
 def no_reclaim(line_up: Any, store: Store, now: datetime) -> None:
-    """Nobody takes the jobs of a dead worker over."""
+    """Jobs of a dead worker are never reclaimed."""
 
 
 @mutant((Store, "_line_up_lapsed"), by="test_D5_many_leases_lapsing_at_once_are_all_reclaimed")

@@ -34,7 +34,7 @@ def in_state(store: Store, state: State) -> list[JobRecord]:
 
 @mutant((Store, "reserve"), by="test_D3_never_a_job_that_has_ended[ack]")
 def reserve_returns_done_jobs(reserve: Any, store: Store, queues: Any, now: datetime, *rest: Any) -> Any:
-    """A finished job that nobody has looked at for a while is handed out again."""
+    """A finished job is handed out again some time later."""
     lease_for, limit, worker, _ = rest
     claimed = reserve(store, queues, now, *rest)
     done = [job for job in in_state(store, State.DONE) if job.queue in queues and len(claimed) < limit]
@@ -44,7 +44,7 @@ def reserve_returns_done_jobs(reserve: Any, store: Store, queues: Any, now: date
 
 @mutant((Store, "_is_due"), by="test_D2_ids_choose_only_among_claimable_jobs")
 def reserve_by_id_returns_future_jobs(is_due: Any, store: Store, job: JobRecord, now: datetime) -> Any:
-    """Whoever knows the id gets the job, due or not."""
+    """A claim by id ignores the due time."""
     return is_due(store, job, now) or job.state is State.READY
 
 
@@ -111,13 +111,13 @@ def last_in_first_out(put: Any, line: Line, id: str, queue: str, priority: int, 
 def enqueue_order_before_due_time(
     put: Any, line: Line, id: str, queue: str, priority: int, due: datetime, seq: int
 ) -> None:
-    """Whoever was enqueued first goes first, whoever has been due longest."""
+    """Jobs are ordered by enqueue, not by due time."""
     put(line, id, queue, priority, min(due, SINCE_EVER + timedelta(days=365 * 2020)), seq)
 
 
 @mutant((Store, "settle"), by="test_D11_a_retry_at_the_same_time_keeps_its_enqueue_order")
 def retry_loses_its_place(settle: Any, store: Store, to: Transition, now: datetime) -> Any:
-    """A retry counts as enqueued anew."""
+    """A retry counts as a new enqueue."""
     if isinstance(to, PutBack) and to.id in store._seq:
         store._seq[to.id] = next(store._numbers)
     return settle(store, to, now)
@@ -131,7 +131,7 @@ def poison_job_always_in_front(effective_due: Any, job: JobRecord) -> datetime:
 
 @mutant((stores, "effective_due"), by="test_D11_a_first_reclaim_goes_to_the_front")
 def reclaimed_job_never_in_front(effective_due: Any, job: JobRecord) -> datetime:
-    """A job whose worker died queues up like everybody."""
+    """A job whose worker died goes to the end of the line."""
     return job.due_at
 
 
@@ -187,13 +187,13 @@ def reschedule_without_effect(reschedule: Any, store: Store, change: Reschedule)
 
 @mutant((Store, "next_due"), by="test_D13_next_due_sees_leases_run_out")
 def next_due_forgets_leases(next_due: Any, store: Store, queues: Sequence[str]) -> datetime | None:
-    """Nobody wakes up when a lease runs out."""
+    """No worker wakes up when a lease runs out."""
     times = [due for queue in queues if queue not in store.paused and (due := store._line.next_due(queue))]
     return min(times, default=None)
 
 
 @mutant((MemoryDriver, "enqueue"), by="test_D13_a_waiter_is_woken_by_an_enqueue")
-async def enqueue_wakes_nobody(enqueue: Any, driver: MemoryDriver, groups: Any, now: datetime) -> Any:
-    """Workers hear of a new job at their next poll only."""
+async def enqueue_wakes_no_worker(enqueue: Any, driver: MemoryDriver, groups: Any, now: datetime) -> Any:
+    """Workers notice a new job at their next poll only."""
     with driver._step() as store:
         return [store.enqueue(group, now) for group in groups]

@@ -97,7 +97,7 @@ def replay_gives_an_old_key_up(take_key: Any, store: Store, asked: Replay, job: 
 
 @mutant((Store, "_replay"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
 def replay_drops_a_key_in_silence(replay: Any, store: Store, asked: Replay, now: datetime) -> Any:
-    """Nobody hears that a replayed job has lost its key."""
+    """The answer does not say that a replayed job has lost its key."""
     answer = replay(store, asked, now)
     return "replayed" if answer == "replayed_without_key" else answer
 
@@ -113,7 +113,7 @@ def dead_letter_ends_running_jobs(dead_letter: Any, store: Store, death: DeadLet
 
 
 @mutant((Store, "dead_letter"), by="test_Q4_dependants_are_affected_as_by_any_failure")
-def dead_letter_tells_nobody(dead_letter: Any, store: Store, deaths: Sequence[DeadLetter], now: datetime) -> Any:
+def dead_letter_ignores_dependants(dead_letter: Any, store: Store, deaths: Sequence[DeadLetter], now: datetime) -> Any:
     """Those that wait for a job dead-lettered by hand wait for ever."""
     return [store._dead_letter(death, now) for death in deaths]
 
@@ -144,7 +144,7 @@ def dead_by_hand_without_its_time(dead: Any, job: JobRecord, reason: str, cause:
 
 @mutant((evolve, "_cancelled"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
 def kept_job_loses_its_key(cancelled: Any, job: JobRecord, now: datetime, keep_until: datetime) -> Any:
-    """Nobody finds a cancelled task by its key."""
+    """A cancelled task is not found by its key."""
     return replace(cancelled(job, now, keep_until), idempotency_key=None, key_expires_at=None)
 
 
@@ -156,7 +156,7 @@ def kept_job_is_pruned(cancelled: Any, job: JobRecord, now: datetime, keep_until
 
 @mutant((memory_driver, "due_since"), by="test_T2_lapsed_jobs_are_counted_as_due[True]")
 def lapsed_jobs_are_not_due(due_since: Any, job: JobRecord, now: datetime) -> Any:
-    """A queue whose workers died looks as if nobody waited in it."""
+    """Lapsed jobs are not counted as due."""
     return None if job.lease is not None else due_since(job, now)
 
 
@@ -245,7 +245,7 @@ def swap_without_compare(swap: Any, driver: MemoryDriver, store: Store, asked: S
 
 @mutant((MemoryDriver, "_swap"), by="test_N3_only_one_of_many_swaps[redefine]")
 def swap_compares_the_slot_only(swap: Any, driver: MemoryDriver, store: Store, asked: Swap, now: datetime) -> Any:
-    """Whoever knows the next slot may change the rest."""
+    """Only the slot of a schedule is compared."""
     asked = taken_for_seen(driver, asked, "definition", "paused", "last_job_id", "last_slot")
     return swap(driver, store, asked, now)
 
@@ -348,7 +348,7 @@ async def swaps_compare_with_the_beginning(
 
 
 @mutant((MemoryDriver, "swap_schedules"), by="test_D13_a_waiter_is_woken_by_the_job_of_a_schedule")
-async def ticks_wake_nobody(swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime) -> Any:
+async def ticks_wake_no_worker(swap_schedules: Any, driver: MemoryDriver, swaps: Sequence[Swap], now: datetime) -> Any:
     """The job of a tick waits until a worker looks by itself."""
     with mock.patch.object(driver._work, "wake"):
         return await swap_schedules(driver, swaps, now)
@@ -362,7 +362,7 @@ async def closed_driver_answers(next_due: Any, driver: MemoryDriver, queues: Seq
 
 @mutant((MemoryDriver, "counts"), by="test_D13_counts_show_every_state_of_every_queue")
 async def counts_hide_the_pause(counts: Any, driver: MemoryDriver, now: datetime) -> Any:
-    """Nobody sees that a queue is paused."""
+    """The counts do not show that a queue is paused."""
     return [replace(each, paused=False) for each in await counts(driver, now)]
 
 
@@ -451,13 +451,13 @@ def last_death_is_the_youngest(group: Any, fingerprint: str, jobs: list[JobRecor
 
 @mutant((Filter, "matches"), by="test_Q1_dead_groups_choose_what_the_filter_says[fingerprint]")
 def fingerprint_not_looked_at(matches: Any, where: Filter, job: JobRecord, now: datetime) -> Any:
-    """Whoever replays one kind of dead jobs replays all of them."""
+    """A replay by fingerprint replays all dead jobs."""
     return matches(replace(where, fingerprint=None), job, now)
 
 
 @mutant((Store, "free_workflow_key"), by="test_I2_the_key_of_a_workflow_can_be_freed")
 def workflow_key_is_never_freed(free: Any, store: Store, workflow_id: str) -> bool:
-    """A workflow that was cancelled keeps its key from everybody."""
+    """A cancelled workflow keeps its key."""
     return any(known.owner == workflow_id for known in store.keys.values())
 
 

@@ -1,4 +1,4 @@
-"""One mutant before everybody who might notice: cases of the kit, scenes, the simulation."""
+"""One mutant against everything that might notice: cases of the kit, scenes, the simulation."""
 
 from __future__ import annotations
 

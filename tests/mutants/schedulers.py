@@ -102,7 +102,7 @@ async def look_ignores_the_pause(look: Any, scheduler: Scheduler) -> float:
         return wait
 
 
-@mutant((Scheduler, "_mine"), by="a_task_that_nobody_knows_rests")
+@mutant((Scheduler, "_mine"), by="an_unknown_task_is_put_back")
 def ticks_for_tasks_it_does_not_know(mine: Any, scheduler: Scheduler, schedules: list[Schedule]) -> Any:
     """Jobs pile up that no worker can run."""
     read = [(schedule, decode(schedule.definition)) for schedule in schedules if not schedule.paused]
@@ -130,7 +130,7 @@ def jitter_forgotten(job: Any, scheduler: Scheduler, name: str, it: Definition, 
 
 @mutant((Scheduler, "_job"), by="a_handler_knows_its_slot")
 def slot_is_the_time_of_the_run(job: Any, *rest: Any) -> NewJob:
-    """With jitter nobody knows any more which tick a job is for."""
+    """With jitter the slot of a job is lost."""
     made: NewJob = job(*rest)
     assert made.run_at is not None
     return replace(made, headers={**made.headers, "slot": made.run_at.isoformat()})
@@ -138,7 +138,7 @@ def slot_is_the_time_of_the_run(job: Any, *rest: Any) -> NewJob:
 
 @mutant((JobContext, "slot"), by="a_handler_knows_its_slot")
 def slot_is_the_time_of_creation(slot: Any, context: JobContext) -> datetime | None:
-    """A handler is told when its job was made."""
+    """The slot is the time at which the job was made."""
     return context.record.created_at if slot(context) else None
 
 
@@ -165,7 +165,7 @@ def run_by_hand_beside_another(is_live: Any, run: JobRecord | None) -> bool:
 
 @mutant((Recurring, "_by_hand"), by=BY_HAND)
 def run_by_hand_takes_the_tick(by_hand: Any, recurring: Recurring, found: StoredSchedule, now: datetime) -> Swap:
-    """Whoever runs a task now loses its next tick."""
+    """Running a task now skips its next tick."""
     swap: Swap = by_hand(recurring, found, now)
     assert swap.then is not None
     when = found.definition.when
@@ -183,7 +183,7 @@ def run_by_hand_in_the_slot_of_a_tick(free_slot: Any, seen: Schedule, when: Recu
 def delay_does_not_follow_a_run_by_hand(
     by_hand: Any, recurring: Recurring, found: StoredSchedule, now: datetime
 ) -> Swap:
-    """The next run comes as if nobody had run it now."""
+    """The next run comes as if the task had not been run by hand."""
     swap: Swap = by_hand(recurring, found, now)
     assert swap.then is not None
     return replace(swap, then=replace(swap.then, slot=found.seen.slot))
@@ -245,7 +245,7 @@ def retry_ends_a_run(is_live: Any, run: JobRecord | None) -> bool:
 
 @core((ticking, "_following"), by="a_delay_goes_on_when_its_last_run_is_gone")
 def lost_run_is_waited_for(following: Any, seen: Schedule, when: Recurrence, last: Any, now: datetime) -> list[Tick]:
-    """Whoever deletes the last run ends the whole task."""
+    """Deleting the last run ends the whole recurring task."""
     return [] if last is None and seen.last_job_id is not None else following(seen, when, last, now)
 
 

@@ -38,7 +38,7 @@ def holder_of(store: Store, to: Transition) -> JobRecord | None:
 
 @mutant((Store, "settle"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
 def unfenced_ack(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """An Ack is taken from anybody, whoever holds the lease."""
+    """Any token can ack, whoever holds the lease."""
     if isinstance(to, Ack) and (job := holder_of(store, to)) is not None and job.lease is not None:
         to = replace(to, token=job.lease.token)
     return settle(store, to, now)
@@ -46,7 +46,7 @@ def unfenced_ack(settle: Settle, store: Store, to: Transition, now: datetime) ->
 
 @mutant((Store, "settle"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
 def unfenced_put_back(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """Anybody can put a running job back in line."""
+    """Any token can put a running job back."""
     if isinstance(to, PutBack) and (job := holder_of(store, to)) is not None and job.lease is not None:
         to = replace(to, token=job.lease.token)
     return settle(store, to, now)
@@ -54,7 +54,7 @@ def unfenced_put_back(settle: Settle, store: Store, to: Transition, now: datetim
 
 @mutant((Store, "settle"), by="test_D7_at_the_expiry_a_settle_is_refused[ack]")
 def ack_ignores_expiry(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """An Ack counts however late it comes, as long as nobody else took the job."""
+    """A late Ack is accepted unless the job was reclaimed."""
     job = holder_of(store, to)
     if isinstance(to, Ack) and job is not None and job.lease is not None and job.lease.token == to.token:
         store._write(with_lease(job, expires_at=max(job.lease.expires_at, now + MICROSECOND)))
@@ -72,13 +72,13 @@ def settle_at_the_very_expiry(settle: Settle, store: Store, to: Transition, now:
 
 @mutant((stores, "settle_verdict"), by="test_D8_repeating_a_settle_is_replayed[ack]")
 def settle_replay_not_recognised(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
-    """Whoever repeats a settle whose reply was lost is refused."""
+    """Repeating a settle whose reply was lost is refused."""
     return refusal(job, to.id, to.token, now) or "ok"
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_a_repeat_is_replayed_while_another_worker_holds_the_job")
 def replay_forgotten_with_the_next_claim(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
-    """A repeat is recognised until somebody else claims the job."""
+    """A repeat is recognised until the next claim."""
     if job is not None and job.state is State.INFLIGHT:
         return refusal(job, to.id, to.token, now) or "ok"
     return judge(job, to, now)
@@ -88,14 +88,14 @@ def replay_forgotten_with_the_next_claim(judge: Judge, job: JobRecord | None, to
 def any_settle_of_a_finished_job_is_a_replay(
     judge: Judge, job: JobRecord | None, to: Transition, now: datetime
 ) -> Verdict:
-    """A stranger who settles a finished job is told that all is well."""
+    """A settle of a finished job under any token is `replayed`."""
     verdict = judge(job, to, now)
     return "replayed" if job is not None and job.state is State.DONE else verdict
 
 
 @mutant((stores, "settle_verdict"), by="test_D8_another_kind_under_the_settled_token_is_refused[ack]")
 def any_kind_is_a_replay(judge: Judge, job: JobRecord | None, to: Transition, now: datetime) -> Verdict:
-    """Whoever acked a job and then fails it is told that it has failed."""
+    """A Fail after an Ack under the same token is `replayed`."""
     return "replayed" if job is not None and job.settled_token == to.token else judge(job, to, now)
 
 
@@ -103,7 +103,7 @@ def any_kind_is_a_replay(judge: Judge, job: JobRecord | None, to: Transition, no
 def any_kind_is_a_replay_under_another_lease(
     judge: Judge, job: JobRecord | None, to: Transition, now: datetime
 ) -> Verdict:
-    """The same, once somebody else has claimed the job."""
+    """The same, after the next claim."""
     verdict = judge(job, to, now)
     held = job is not None and job.lease is not None and job.settled_token == to.token
     return "replayed" if held and isinstance(verdict, LeaseError) else verdict
@@ -129,7 +129,7 @@ def worker_forgotten(noted: Any, *args: Any) -> Any:
 
 @mutant((evolve, "_noted"), by="test_R1_every_settle_leaves_the_trace_of_its_run[False-fail]")
 def end_of_the_run_not_written(noted: Any, *args: Any) -> Any:
-    """Nobody can tell how long the last run took."""
+    """The time of the settle is not stored."""
     return replace(noted(*args), settled_at=None)
 
 
@@ -213,7 +213,7 @@ def retry_drops_run_at(settle: Settle, store: Store, to: Transition, now: dateti
 
 @mutant((Store, "settle"), by="test_D9_the_settle_writes_exactly_the_fields_it_carries[put_back]")
 def put_back_forgets_attempts(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """A retry starts counting anew."""
+    """A retry restarts the counters."""
     return settle(store, replace(to, attempts=0) if isinstance(to, PutBack) else to, now)
 
 
@@ -235,7 +235,7 @@ def put_back_ignores_the_cancel_request(settle: Settle, store: Store, to: Transi
 
 @mutant((Store, "settle"), by="test_T3_an_ack_after_the_request_wins")
 def ack_after_cancel_request_lost(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """Work that was done is thrown away because somebody asked to cancel it."""
+    """An Ack after a cancel request ends cancelled."""
     job = holder_of(store, to)
     if isinstance(to, Ack) and job is not None and job.stop_requested_at is not None:
         to = Cancel(id=to.id, token=to.token, keep_until=to.keep_until)
@@ -250,7 +250,7 @@ def failures_cut(settle: Settle, store: Store, to: Transition, now: datetime) ->
 
 @mutant((Store, "settle"), by="test_R1_no_result_is_not_an_empty_result")
 def empty_result_is_none(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """An empty result is no result."""
+    """An empty result is stored as None."""
     return settle(store, replace(to, result=to.result or None) if isinstance(to, Ack) else to, now)
 
 

@@ -14,7 +14,7 @@ from .storm import storm, weather
 # How long a store may take to become quiet after the storm, in virtual seconds.
 LIMIT = 900.0
 # Within how many seeds these must be found, in every test run. Others are found too (`python -m mutants` tells which),
-# but slowly, and some break no invariant of a history: whoever loses a lease for no reason is only a nuisance.
+# but slowly, and some break no invariant of a history: a lease lost for no reason is only a nuisance.
 BOUND = 250
 FOUND = (
     "cancel_not_stored",
@@ -35,7 +35,7 @@ FOUND = (
     "hold_runs_after_a_failure",
     "key_freed_on_ack",
     "lapse_not_counted",
-    "lease_shorter_than_told",
+    "lease_shorter_than_returned",
     "lost_enqueue",
     "max_crashes_ignored",
     "nesting_flattened",

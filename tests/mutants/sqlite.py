@@ -24,7 +24,7 @@ mutant = SQLITE.mutant
 
 @mutant((settle, "ACK"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
 def sql_ack_without_token(sql: str) -> str:
-    """An Ack is taken from anybody."""
+    """Any token can ack."""
     return instead(sql, " AND token || seq || ' ' || id = ?2")
 
 
@@ -42,7 +42,7 @@ def sql_fail_at_the_very_expiry(sql: str) -> str:
 
 @mutant((settle, "PUT_BACK"), by="test_D8_repeating_a_settle_is_replayed[put_back]")
 def sql_settled_token_forgotten(sql: str) -> str:
-    """Nobody remembers who put a job back."""
+    """The token of a put-back is not stored."""
     return instead(sql, "settled_token = token", "settled_token = NULL")
 
 
@@ -66,7 +66,7 @@ def sql_put_back_ignores_the_dead_letter_request(sql: str) -> str:
 
 @mutant((settle, "CANCEL"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[cancel]")
 def sql_cancel_ignores_kept(sql: str) -> str:
-    """A task whose holder heard of the cancel is forgotten."""
+    """A kept task that ends by a cancel request is pruned."""
     return sql.replace("kept", "0")
 
 
@@ -78,19 +78,19 @@ def sql_put_back_ignores_kept(sql: str) -> str:
 
 @mutant((settle, "PUT_BACK"), by="test_D8_repeating_a_settle_is_replayed[put_back]")
 def sql_settled_kind_not_stored(sql: str) -> str:
-    """Nobody remembers how a job was settled."""
+    """The kind of the last settle is not stored."""
     return instead(sql, "settled_kind = 'put_back'", "settled_kind = NULL")
 
 
 @mutant((settle, "settle_verdict"), by="test_D8_another_kind_under_the_settled_token_is_refused[ack]")
 def sql_settled_kind_not_compared(verdict: Any, job: Any, to: Any, now: Any) -> Any:
-    """Whoever fails what is done is told that it has failed."""
+    """A Fail of a done job is `replayed`."""
     return "replayed" if job is not None and job.settled_token == to.token else verdict(job, to, now)
 
 
 @mutant((settle, "DONE_RANGE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[False]")
 def sql_start_not_stored(sql: str) -> str:
-    """Nobody knows how long a short run took."""
+    """The start of a short run is not stored."""
     return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
 
 
@@ -125,8 +125,8 @@ def sql_gaps_claimed_too(span: Any, numbers: Any) -> Any:
 
 
 @mutant((settle, "FAIL"), by="test_R1_every_settle_leaves_the_trace_of_its_run[True-fail]")
-def sql_failed_by_nobody(sql: str) -> str:
-    """Of a dead job nobody knows who ran it."""
+def sql_failed_without_its_worker(sql: str) -> str:
+    """A dead job does not show its last worker."""
     return instead(sql, "token = NULL,", "token = NULL, worker = NULL,")
 
 
@@ -150,7 +150,7 @@ def sql_extend_without_expiry(sql: str) -> str:
 
 @mutant((reserve, "EXTEND"), by="test_D8_why_an_extension_is_refused[held, foreign token]")
 def sql_extend_without_token(sql: str) -> str:
-    """Anybody can renew anybody's lease."""
+    """Any token can renew any lease."""
     return instead(sql, " AND token || seq || ' ' || id = ?2")
 
 
@@ -174,7 +174,7 @@ def sql_version_not_bumped(sql: str) -> str:
 
 @mutant((reserve, "CLAIM_RANGE"), by="test_D5_a_reclaim_is_stored")
 def sql_crash_not_counted(sql: str) -> str:
-    """A lapse is told and not stored."""
+    """A lapse is returned and not stored."""
     return instead(sql, "crashes = crashes + (state = 'inflight')", "crashes = crashes")
 
 
@@ -186,7 +186,7 @@ def sql_reclaimed_job_never_in_front(sql: str) -> str:
 
 @mutant((reserve, "LAPSED"), (reserve, "LINE_UP"), by="test_D5_reserve_itself_reclaims_at_the_expiry")
 def sql_no_reclaim(sql: str) -> str:
-    """Nobody takes the jobs of a dead worker over."""
+    """Jobs of a dead worker are never reclaimed."""
     return instead(sql, "WHERE state = 'inflight'", "WHERE state = 'nowhere'")
 
 
@@ -198,7 +198,7 @@ def sql_lowest_priority_first(sql: str) -> str:
 
 @mutant((reserve, "_pick"), by="test_D11_earlier_due_first")
 def sql_enqueue_order_before_due_time(pick: Any, db: Any, queue: str, now: int, limit: int, sql: str) -> Any:
-    """Whoever was enqueued first goes first, whoever has been due longest."""
+    """Jobs are ordered by enqueue, not by due time."""
     return pick(db, queue, now, limit, instead(sql, "ORDER BY place, seq", "ORDER BY seq"))
 
 
@@ -252,13 +252,13 @@ def sql_child_released_by_its_first_parent(sql: str) -> str:
 
 @mutant((manage, "PRUNE_KEY"), by="test_X8_pruning_an_old_owner_leaves_the_key_of_a_new_one")
 def sql_key_freed_by_an_old_owner(sql: str) -> str:
-    """Whoever had a key once frees it for whoever has it now."""
+    """A former owner of a key frees it although another job has it now."""
     return instead(sql, "owner = ?2", "?2 = ?2")
 
 
 @mutant((inspection, "PARENTS"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
 def sql_results_without_a_limit(sql: str) -> str:
-    """A group of large results fills the memory of whoever asks."""
+    """A group of large results fills the memory of the reader."""
     return instead(sql, "<= ?2", "<= ?2 + 1000000000")
 
 
@@ -270,7 +270,7 @@ def sql_parents_by_id(sql: str) -> str:
 
 @mutant((settle, "FAIL"), by="test_Q1_a_dead_job_keeps_its_fingerprint")
 def sql_fingerprint_not_stored(sql: str) -> str:
-    """Dead jobs cannot be told apart by what they died of."""
+    """Dead jobs have no fingerprint."""
     return instead(sql, "fingerprint = ?13", "fingerprint = nullif(?13, ?13)")
 
 
@@ -381,7 +381,7 @@ def sql_step_does_not_see_the_workflow(sql: str) -> str:
 
 @mutant((drafts, "ABOVE"), by="test_Q3_a_collector_waits_for_parents_that_are_replayed_with_it[abz]")
 def sql_replayed_collector_runs_at_once(sql: str) -> str:
-    """After a replay the finalizer runs beside its members, and is told that they failed."""
+    """After a replay the finalizer runs beside its members and receives their failures."""
     return instead(sql, "FROM edge WHERE", "FROM edge WHERE satisfied = 0 AND")
 
 
@@ -429,13 +429,13 @@ def sql_prune_breaks_workflows_up(sql: str) -> str:
 
 @mutant((drafts, "KEPT"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
 def sql_members_are_kept_by_their_own_end(sql: str) -> str:
-    """The first results of a long workflow are gone before anybody could ask for all of them."""
+    """The first results of a long workflow are gone before the whole result can be read."""
     return instead(sql, "max(keep_until)", "min(keep_until)")
 
 
 @mutant((drafts, "OWNED"), by="test_I3_the_records_of_a_workflow_stay_while_its_key_lives")
 def sql_workflow_goes_before_its_key(sql: str) -> str:
-    """A key stands for a workflow that is forgotten."""
+    """A key refers to a workflow that has been pruned."""
     return instead(sql, "FROM keys WHERE", "FROM keys WHERE 0 AND")
 
 

@@ -54,19 +54,19 @@ def step_cascades_one_level_only(affected: Right, draft: Draft, id: str, now: da
 
 
 @mutant((stop, "tell"), by="test_K4_a_job_left_behind_affects_the_children")
-def dependants_not_told_of_a_cancel(tell: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
+def dependants_ignore_a_cancel(tell: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
     """Dependants of a cancelled job wait for ever."""
     yield from tell(draft, [job for job in ended if job.state is not CANCELLED], now)
 
 
 @mutant((stop, "tell"), by="test_Q4_dependants_are_affected_as_by_any_failure")
-def dependants_not_told_of_a_dead_letter(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+def dependants_ignore_a_dead_letter(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a job that was dead-lettered by hand wait for ever."""
     yield from tell(draft, [job for job in ended if job.state is not DLQ], now)
 
 
 @mutant((settle, "tell"), by="test_D9_a_flow_is_stored_with_a_settle")
-def dependants_not_told_of_an_outcome(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+def dependants_ignore_an_outcome(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a settled job wait for ever."""
     return nothing()
 
@@ -102,7 +102,7 @@ def cascade_keeps_its_keys(put_end: Right, draft: Draft, before: JobRecord, afte
 
 @mutant((stop, "put_end"), (settle, "put_end"), by="test_I2_entering_cancelled_frees_the_key[ready]")
 def cancelled_job_keeps_its_key(put_end: Right, draft: Draft, before: JobRecord, after: JobRecord) -> None:
-    """Nobody can enqueue again what was cancelled."""
+    """A cancelled flow cannot be enqueued again."""
     draft.put(after)
 
 
@@ -194,7 +194,7 @@ def claim_takes_what_shall_stop(is_unwanted: Right, job: JobRecord, now: datetim
 
 
 @mutant((lease, "refusal"), by="test_D8_why_an_extension_is_refused[held, foreign token]")
-def heartbeat_of_a_stranger(refusal: Right, job: JobRecord | None, id: str, token: str, now: datetime) -> Any:
+def heartbeat_of_another_worker(refusal: Right, job: JobRecord | None, id: str, token: str, now: datetime) -> Any:
     """A lease is renewed under a token that is not its own."""
     own = token if job is None or job.lease is None else job.lease.token
     return refusal(job, id, own, now)
@@ -202,14 +202,14 @@ def heartbeat_of_a_stranger(refusal: Right, job: JobRecord | None, id: str, toke
 
 @mutant((lease, "_extend"), by="test_D6_the_answer_shows_a_cancel_request")
 def stop_request_not_reported(extend: Right, draft: Draft, report: Report, *times: datetime) -> Any:
-    """A worker never hears that its job was cancelled."""
+    """A worker never receives the cancel request."""
     answer = extend(draft, report, *times)
     return answer if isinstance(answer, Exception) else replace(answer, cancel_requested=False)
 
 
 @mutant((settle, "settle_verdict"), by=("test_D5_identity_is_the_token_not_the_worker", INTERLEAVINGS))
 def unfenced_step(verdict: Right, job: JobRecord | None, to: Transition, now: datetime) -> Any:
-    """An outcome is taken from anybody while the job is inflight."""
+    """Any token can settle an inflight job."""
     return "ok" if job is not None and job.state is INFLIGHT else verdict(job, to, now)
 
 

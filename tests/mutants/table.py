@@ -1,4 +1,4 @@
-"""Who caught whom, printed at the end of a test run. Tells what the tests have recorded, from other processes too."""
+"""Which test caught which mutant, printed at the end of a test run, from the records of all processes."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def tasks_handed_to_workers(in_line: Any, queues: Sequence[str]) -> Sequence[str
 
 @DRIVERS.mutant((Store, "_line_up_lapsed"), by="test_D2_M1_a_lapsed_task_is_taken_over_by_id_only")
 def lapsed_tasks_handed_to_workers(line_up: Any, store: Store, now: datetime) -> None:
-    """A task whose holder is gone goes to whoever reserves next."""
+    """A lapsed task is handed out by reserve."""
     line_up(store, now)
     for job in store.jobs.values():
         if job.queue == TASKS and job.state is INFLIGHT and job.lease and job.lease.expires_at <= now:
@@ -90,7 +90,7 @@ def sql_tasks_wake_workers(in_line: Any, queues: Sequence[str]) -> Sequence[str]
 async def token_taken_from_the_record(
     acomplete: Any, manager: TaskManager, id: str, worker: str, result: bytes | None = None
 ) -> Task:
-    """Whoever goes by the holder's name may complete its task."""
+    """The worker id alone may complete a task."""
     async with manager._lifecycle.store() as store:
         job = await store.find(id)
         if job.lease is not None and job.lease.worker == worker:
@@ -121,7 +121,7 @@ async def claimed_beyond_the_last_attempt(taken: Any, claimer: Claimer, store: T
 
 @mutant((managers, "is_spent"), by="no_retry_beyond_the_last_attempt")
 def retried_beyond_the_last_attempt(is_spent: Any, job: JobRecord) -> bool:
-    """Whoever asks for it gets another attempt."""
+    """A retry is granted when no attempts are left."""
     return False
 
 
@@ -147,17 +147,17 @@ def keys_of_tasks_unmarked(stored_key: Any, key: str) -> str:
 
 @mutant((tasks, "is_held"), by="a_lapsed_claim_is_pending")
 def lapsed_claims_shown_as_claimed(is_held: Any, job: JobRecord, now: datetime) -> bool:
-    """A claim counts until somebody takes it away."""
+    """A claim never expires."""
     return job.state is INFLIGHT
 
 
 @mutant((Claimer, "_extend"), by="a_claim_again_extends")
-async def claim_again_is_a_stranger(extend: Any, claimer: Claimer, *rest: Any) -> bool:
-    """Who has claimed a task already is turned away like anybody."""
+async def second_claim_counts_as_another_worker(extend: Any, claimer: Claimer, *rest: Any) -> bool:
+    """A second claim by the same worker is refused."""
     return False
 
 
-@mutant((Claims, "of"), by="an_unheard_complete_can_be_repeated")
+@mutant((Claims, "of"), by="a_complete_without_an_answer_can_be_repeated")
 def claim_forgotten_before_its_end_is_known(of: Any, claims: Claims, id: str, worker: str) -> Any:
     """A call that failed on its way cannot be repeated."""
     job = of(claims, id, worker)
@@ -168,7 +168,7 @@ def claim_forgotten_before_its_end_is_known(of: Any, claims: Claims, id: str, wo
 
 @mutant((TaskStore, "settle"), by="an_outsiders_retry_ends_the_claim")
 async def refusal_taken_for_done(settle: Any, store: TaskStore, *rest: Any) -> Any:
-    """A manager whose claim is over is told that it has completed the task."""
+    """A manager whose claim is over gets the answer that it has completed the task."""
     verdict = await settle(store, *rest)
     return "ok" if isinstance(verdict, LeaseError) else verdict
 
@@ -209,19 +209,19 @@ async def claim_by_token_not_kept(resume: Any, claimer: Claimer, store: TaskStor
     return task
 
 
-@mutant((rules, "is_completed_by"), by="a_stranger_is_told_that_a_task_has_ended")
-def strangers_complete_accepted(is_completed_by: Any, job: JobRecord, *rest: Any) -> bool:
-    """Anybody's complete of a completed task is fine."""
+@mutant((rules, "is_completed_by"), by="another_caller_gets_the_error_that_a_task_has_ended")
+def complete_by_another_caller_accepted(is_completed_by: Any, job: JobRecord, *rest: Any) -> bool:
+    """Any caller may complete a completed task."""
     return job.state is DONE
 
 
-@mutant((rules, "is_failed_by"), by="a_stranger_is_told_that_a_task_has_ended")
-def strangers_fail_accepted(is_failed_by: Any, job: JobRecord, *rest: Any) -> bool:
-    """Anybody's fail of a failed task is fine."""
+@mutant((rules, "is_failed_by"), by="another_caller_gets_the_error_that_a_task_has_ended")
+def fail_by_another_caller_accepted(is_failed_by: Any, job: JobRecord, *rest: Any) -> bool:
+    """Any caller may fail a failed task."""
     return job.state is DLQ or bool(is_failed_by(job, *rest))
 
 
-@mutant((rules, "is_completed_by"), by="a_stranger_is_told_that_a_task_has_ended")
+@mutant((rules, "is_completed_by"), by="another_caller_gets_the_error_that_a_task_has_ended")
 def result_outweighs_a_void_token(is_completed_by: Any, job: JobRecord, who: Caller, *rest: Any) -> bool:
     """A token that never completed the task does no harm if the result is the same."""
     return bool(is_completed_by(job, who._replace(token=None), *rest))
@@ -235,7 +235,7 @@ def ends_not_known_by_their_token(has_settled: Any, *rest: Any) -> bool:
 
 @mutant((rules, "is_failed_by"), by="an_outsiders_retry_ends_the_claim")
 def retry_taken_for_a_failure(is_failed_by: Any, job: JobRecord, who: Caller, *rest: Any) -> bool:
-    """Whoever put a task back under a token, its holder takes it for its own failure."""
+    """Any put-back under a token counts as the holder's own failure."""
     return job.settled_token == who.token
 
 
@@ -246,16 +246,16 @@ def key_freed_on_cancel(managed: Any, builder: JobBuilder, *given: Any) -> NewJo
     return replace(job, kept=False)
 
 
-@mutant((managers, "task_of"), by="only_claim_tells_the_token")
+@mutant((managers, "task_of"), by="only_claim_returns_the_token")
 def token_leaked_by_get_and_list(task_of: Any, job: JobRecord, now: datetime) -> Task:
-    """Whoever looks at a claimed task gets the means to end it."""
+    """Reading a claimed task returns its token."""
     task: Task = task_of(job, now)
     return replace(task, claim_token=None if job.lease is None else job.lease.token)
 
 
-@mutant((Task, "__rich_repr__"), by="only_claim_tells_the_token")
+@mutant((Task, "__rich_repr__"), by="only_claim_returns_the_token")
 def token_leaked_by_repr(rich_repr: Any, task: Task) -> Any:
-    """Whoever logs a task logs its token."""
+    """A logged task shows its token."""
     return [(name, getattr(task, name)) for name in task.__struct_fields__]
 
 
@@ -266,20 +266,20 @@ def trace_lost(task_of: Any, job: JobRecord, now: datetime) -> Task:
     return task if task.status == "claimed" else replace(task, claimed_by=None)
 
 
-@mutant((tasks, "task_of"), (managers, "task_of"), by="a_heartbeat_tells_of_an_operator")
-def dead_letter_request_unheard(task_of: Any, job: JobRecord, now: datetime) -> Task:
-    """An agent hears of a cancel, but not of a dead letter."""
+@mutant((tasks, "task_of"), (managers, "task_of"), by="a_heartbeat_returns_an_operators_request")
+def dead_letter_request_not_returned(task_of: Any, job: JobRecord, now: datetime) -> Task:
+    """A heartbeat returns a cancel request, but no dead-letter request."""
     task: Task = task_of(job, now)
     return replace(task, cancel_requested=task.cancel_requested and job.stop_reason is None)
 
 
-@mutant((tasks, "_ended_by_hand"), by="a_heartbeat_tells_of_an_operator")
+@mutant((tasks, "_ended_by_hand"), by="a_heartbeat_returns_an_operators_request")
 def reason_of_a_dead_letter_lost(ended_by_hand: Any, job: JobRecord, now: datetime) -> str | None:
     """A task that an operator dead-lettered does not say why it failed."""
     return None
 
 
-@mutant((TaskStore, "_get"), by="an_ordinary_job_is_no_task")
+@mutant((TaskStore, "_get"), by="an_ordinary_job_is_not_a_task")
 async def any_job_is_a_task(get: Any, store: TaskStore, id: str) -> Any:
     """A manager claims whatever has an id."""
     (job,) = await store._inspect.get([id])

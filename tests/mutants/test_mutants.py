@@ -1,4 +1,4 @@
-"""Every mutant is caught by whom it names, and many by the simulation; the healthy product by nobody."""
+"""Every mutant is caught by the test it names, and many by the simulation; without a mutant, nothing is reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMED = {
 
 @pytest.fixture(autouse=True)
 def short_complaints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where these are set pytest spells out how long lists differ, which takes minutes and is read by nobody."""
+    """Where these are set pytest spells out how long lists differ, which takes minutes and is never read."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
 
@@ -81,5 +81,5 @@ def test_every_catcher_exists() -> None:
 
 
 def test_every_scene_is_needed() -> None:
-    """A scene that catches nobody belongs into tests/worker."""
+    """A scene that catches no mutant belongs in tests/worker."""
     assert SCENES.keys() <= {name for mutant in MUTANTS for name in mutant.caught_by}

@@ -57,7 +57,7 @@ def results_in_the_wrong_order(filled: Any, payload: bytes, parameter: str, give
 
 @mutant((ParentResults, "of"), by="results_are_read_when_a_step_starts")
 async def results_read_before_their_time(of: Any, parents: Any, id: str) -> list[Parent]:
-    """What the parents came to before a replay is taken for what they come to."""
+    """The parents' results before a replay are taken for the new ones."""
     known: dict[str, list[Parent]] = vars(parents).setdefault("_known", {})
     if id not in known:
         known[id] = await of(parents, id)
@@ -84,14 +84,14 @@ def join_skipped(joined: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> E
 
 
 @mutant((flows, "joined"), by="between_many_and_many_stands_one_step")
-def join_waits_for_nobody(joined: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
+def join_waits_for_nothing(joined: Any, flow: Flow[Any], layout: Steps, edges: Edges) -> Any:
     """The step between two groups waits for the first of a group only."""
     return joined(flow, layout, edges[:1])
 
 
 @mutant((plans, "paths"), by="a_flow_under_a_known_key_is_the_first_one")
 def result_of_a_flow_unnested(paths: Any, outs: Outs) -> Any:
-    """Whoever finds a flow by its key sees its results in another form."""
+    """The run of a flow found by its key returns its results in another form."""
     numbers = list(flat(outs))
     return ((number, [(place, len(numbers))]) for place, number in enumerate(numbers))
 
@@ -110,7 +110,7 @@ def flow_of_a_handler_unordered(deferred: Any, client: Client, flow: Flow[Any]) 
     return tuple(replace(job, depends_on=()) for job in jobs), run
 
 
-@mutant((stored, "cancel"), by="a_cancelled_workflow_releases_nobody")
+@mutant((stored, "cancel"), by="a_cancelled_workflow_releases_no_job")
 async def workflow_cancelled_oldest_first(cancel: Any, client: Client, id: str) -> int:
     """Steps that collect failures are released by the very cancellation, and run."""
     pages = [page async for page in client.pages(Filter(workflow_id=id, states=stored.UNFINISHED))]
@@ -132,7 +132,7 @@ async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflo
 
 @mutant((stored, "cancel"), by="a_cancelled_workflow_that_collects_can_be_replayed")
 async def cancelled_workflow_keeps_its_key(cancel: Any, client: Client, id: str) -> int:
-    """Nobody can enqueue again what was cancelled."""
+    """A cancelled flow cannot be enqueued again."""
     with mock.patch.object(MemoryDriver, "free_workflow_key", mock.AsyncMock()):
         stopped: int = await cancel(client, id)
         return stopped
@@ -148,9 +148,9 @@ async def workflow_replayed_newest_first(areplay: Any, workflows: Workflows, id:
     return ids
 
 
-@mutant((Workflows, "areplay"), by="a_replay_leaves_out_what_nobody_waits_for")
+@mutant((Workflows, "areplay"), by="a_replay_leaves_out_what_no_job_waits_for")
 async def workflow_replay_takes_what_was_collected(areplay: Any, workflows: Workflows, id: str) -> list[str]:
-    """A failure that everybody has come to terms with is run again."""
+    """A failure that was already collected is run again."""
     where = Filter(workflow_id=id, states=(Shown.DLQ, Shown.CANCELLED))
     ids = [job.id async for page in workflows._client.pages(where) for job in page][::-1]
     async with workflows._client.store() as driver:

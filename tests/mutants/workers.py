@@ -89,7 +89,7 @@ def keeper_ignores_a_refusal(take: Any, keeper: Keeper, run: JobRun, answer: Any
 
 
 @mutant((Keeper, "_give_up"), by="a_stolen_lease_ends_the_run")
-def lost_lease_tells_nobody(give_up: Any, keeper: Keeper, run: JobRun, why: str) -> None:
+def lost_lease_not_reported(give_up: Any, keeper: Keeper, run: JobRun, why: str) -> None:
     """The handler runs on after its lease is lost."""
     keeper.drop(run)
 
@@ -121,7 +121,7 @@ def cancel_request_ignored(take: Any, keeper: Keeper, run: JobRun, answer: Any, 
     take(keeper, run, replace(answer, cancel_requested=False) if isinstance(answer, Extended) else answer, sent)
 
 
-@mutant((Keeper, "_renew"), by="the_heartbeat_tells_that_the_handler_runs")
+@mutant((Keeper, "_renew"), by="the_heartbeat_reports_that_the_handler_runs")
 async def heartbeat_without_news(renew: Any, keeper: Keeper, *rest: Any) -> Any:
     """Start and progress are never reported."""
     for run in keeper._held.values():
@@ -186,7 +186,7 @@ def late_outcome_sent(make_batch: Any, settler: Settler, pending: list[Any]) -> 
     return batch
 
 
-@mutant((Settler, "_flush"), by="one_outcome_that_cannot_be_stored_holds_nobody_up")
+@mutant((Settler, "_flush"), by="one_outcome_that_cannot_be_stored_delays_no_other")
 async def one_bad_outcome_drops_its_batch(flush: Any, settler: Settler, batch: list[Settlement]) -> list[Settlement]:
     """When one outcome cannot be stored, its neighbours are dropped with it."""
     if len(batch) > 1 and any(isinstance(to, Ack) and to.result == b"13" for _, to in batch):
@@ -207,14 +207,14 @@ async def repeated_settle_counted_twice(flush: Any, settler: Settler, batch: lis
 async def refused_settle_taken_for_accepted(
     conclude: Any, settler: Settler, driver: Any, batch: list[Settlement], verdicts: Sequence[Any], now: datetime
 ) -> None:
-    """An outcome that the store refused is logged and told as if it had happened."""
+    """An outcome that the store refused is logged and reported as if it had happened."""
     await conclude(settler, driver, batch, ["ok"] * len(verdicts), now)
 
 
 # the executor
 
 
-@mutant((Executor, "run"), by="a_failing_job_is_retried_and_buried")
+@mutant((Executor, "run"), by="a_failing_job_is_retried_and_dead_lettered")
 async def failure_swallowed(run_job: Any, executor: Executor, run: JobRun, conclude: Conclude) -> None:
     """Whatever a handler raises, its job is done."""
     await run_job(executor, run, lambda run, it: conclude(run, Succeeded(None) if isinstance(it, Failed) else it))
@@ -222,7 +222,7 @@ async def failure_swallowed(run_job: Any, executor: Executor, run: JobRun, concl
 
 @mutant((Executor, "run"), by="an_unknown_task_waits_for_a_deploy")
 async def unknown_task_straight_to_the_dlq(run_job: Any, executor: Executor, run: JobRun, conclude: Conclude) -> None:
-    """A worker of yesterday buries the jobs of today."""
+    """A worker with older code dead-letters jobs of newer code."""
     dead = Failed("UnknownTask", run.job.type, final="unknown_task")
     await run_job(executor, run, lambda run, it: conclude(run, dead if isinstance(it, NotRegistered) else it))
 
@@ -243,7 +243,7 @@ def timeout_counts_no_attempt(after_stop: Any, stop: Stop, job: JobRecord, task:
 
 @mutant((outcomes, "_after_stop"), by="a_cancelled_job_stops_at_the_next_heartbeat")
 def cancel_counts_as_a_failure(after_stop: Any, stop: Stop, job: JobRecord, task: Any) -> Outcome:
-    """A job that somebody cancelled has failed."""
+    """A cancelled job counts as failed."""
     return Failed("Cancelled", "") if stop == "cancel" else after_stop(stop, job, task)
 
 
@@ -266,7 +266,7 @@ def stray_cancellation_is_a_release(from_error: Any, error: BaseException, *rest
     return Interrupted() if isinstance(error, asyncio.CancelledError) else outcome
 
 
-@mutant((outcomes, "raised"), by="a_payload_that_does_not_fit_is_buried_at_once")
+@mutant((outcomes, "raised"), by="a_payload_that_does_not_fit_is_dead_lettered_at_once")
 def bad_payload_retried(raised: Any, *given: Any) -> Outcome:
     """Bytes that no retry will make readable are retried."""
     outcome: Outcome = raised(*given)
@@ -312,7 +312,7 @@ def one_queue_takes_all_slots(claim: Any, lines: QueueWeights, free: int, runnin
 
 @mutant((QueueWeights, "claim"), by="a_queue_that_hangs_leaves_a_slot_to_the_others")
 def kept_slots_stay_empty(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Any:
-    """The slot kept for a queue is given to nobody, the queue included."""
+    """The slot kept for a queue is never used, not even by that queue."""
     found: ToReserve = claim(lines, free, running)
     return found._replace(limit=0) if found.kept else found
 
@@ -394,7 +394,7 @@ async def abandoned_run_given_back(stop: Any, worker: Worker, **options: Any) ->
     await worker.release()
 
 
-@mutant((Decider, "__init__"), by="a_failing_job_is_retried_and_buried")
+@mutant((Decider, "__init__"), by="a_failing_job_is_retried_and_dead_lettered")
 def policy_of_the_task_ignored(init: Any, decider: Decider, *rest: Any) -> None:
     """Every task is retried by the harbor's policy."""
     init(decider, *rest)
@@ -421,12 +421,12 @@ async def polls_in_the_dark(until_work: Any, idle: Idle, **rest: Any) -> None:
 
 
 @mutant((Upkeep, "sweep"), by="an_expired_job_is_cancelled")
-async def nobody_sweeps(sweep: Any, upkeep: Upkeep) -> None:
+async def no_worker_sweeps(sweep: Any, upkeep: Upkeep) -> None:
     """What expired is never cancelled."""
 
 
 @mutant((Upkeep, "prune"), by="a_record_outlives_its_key")
-async def nobody_prunes(prune: Any, upkeep: Upkeep) -> None:
+async def no_worker_prunes(prune: Any, upkeep: Upkeep) -> None:
     """The store grows for ever."""
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: the run's own PostgreSQL servers, one per version whoever asks, and servers for one test to break."""
+"""Fixtures: the run's own PostgreSQL servers, one per version for all tests, and servers for one test to break."""
 
 from __future__ import annotations
 

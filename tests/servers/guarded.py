@@ -24,7 +24,7 @@ NOBODY = "nobody"
 
 
 def unprivileged() -> str | None:
-    """Whom servers run as: nobody if this is root, because some of them refuse to run as root."""
+    """The user that servers run as: `nobody` if this is root, because some of them refuse to run as root."""
     return NOBODY if os.geteuid() == 0 else None
 
 
@@ -100,7 +100,7 @@ def locked(path: Path) -> Generator[None]:
 
 
 def check_reachable(program: Path) -> None:
-    """Whether the user whom servers run as can get at it."""
+    """Whether the user that servers run as can reach it."""
     if not program.exists():
         raise RuntimeError(f"{program} is missing: run `make test`, or pip install -r requirements/dev.txt")
     if unprivileged() is None:

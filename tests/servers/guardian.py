@@ -1,4 +1,4 @@
-"""A process that keeps one test server: starts it when told, and ends it when nobody is left who uses it.
+"""A process that keeps one test server: starts it on request, and ends it when no process uses it any more.
 
 Every user holds a connection. The kernel closes those of a process that died, however it died, so that no crash of
 pytest leaves a server behind. When the last one is gone, the server is ended and its folder removed.
@@ -77,7 +77,7 @@ class Guardian:
             last.close()
 
     def _used(self) -> bool:
-        """Whether anybody is here, or at the door."""
+        """Whether a client is connected or connecting."""
         with suppress(BlockingIOError):
             while True:
                 self._welcome(self._door.accept()[0])
@@ -178,7 +178,7 @@ class Guardian:
 
 
 def main(prefix: str, user: str | None = None) -> None:
-    """Step aside, so that whoever starts a guardian has no child to wait for, and no Ctrl-C reaches it."""
+    """Step aside, so that the process that starts a guardian has no child to wait for, and no Ctrl-C reaches it."""
     if os.fork():
         os._exit(0)
     os.setsid()

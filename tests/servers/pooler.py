@@ -55,7 +55,7 @@ class Pooler:
         self._opened: Future[int] = Future()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: set[asyncio.Task[None] | None] = set()  # nobody else holds on to them
+        self._clients: set[asyncio.Task[None] | None] = set()  # nothing else keeps them alive
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="pooler", daemon=True)
         self.switches = 0
         self.port = 0

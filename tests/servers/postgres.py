@@ -24,7 +24,7 @@ from .guarded import Guarded, check_reachable, locked
 Mode = Literal["fast", "immediate", "smart"]
 INSTALLED = {16: "pginstall", 18: "pginstall18"}
 SIGNALS: dict[Mode, int] = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-# Below the ports that systems hand out by themselves, so that nobody gets ours while the server is stopped.
+# Below the ports that systems hand out by themselves, so that no other process gets ours while the server is stopped.
 PORTS = range(15_000, 30_000)
 PATIENCE = 60.0
 POLL = 0.02
@@ -213,7 +213,7 @@ class PostgresServer:
         return name
 
     def drop_database(self, name: str) -> None:
-        """Remove a database, whoever uses it."""
+        """Remove a database, even if it is in use."""
         self.execute(f'drop database if exists "{name}" with (force)')
 
     def _tail(self) -> str:

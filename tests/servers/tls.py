@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 
 class Authority:
-    """Signs certificates; `certificate` is what its friends trust. One `under` another is no end of a chain."""
+    """Signs certificates; `certificate` is what clients trust. One `under` another is not the end of a chain."""
 
     def __init__(self, folder: Path, name: str, under: Authority | None = None) -> None:
         self._folder, self._name = folder, name
@@ -50,7 +50,7 @@ class TlsDoor:
         self._opened: Future[int] = Future()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: set[asyncio.Task[None] | None] = set()  # nobody else holds on to them
+        self._clients: set[asyncio.Task[None] | None] = set()  # nothing else keeps them alive
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.encrypted = 0
         self.port = 0

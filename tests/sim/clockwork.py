@@ -23,12 +23,12 @@ EVERY, DELAY = timedelta(seconds=30), timedelta(seconds=20)
 @clockwork.recurring(name="after", every=DELAY, mode="fixed_delay")
 @clockwork.task
 async def strike() -> None:
-    """What takes a while."""
+    """A slow task."""
     await asyncio.sleep(2)
 
 
 async def recurring(cluster: simulation.Cluster) -> None:
-    """N2, N3, N4: whatever goes wrong for a while, then nothing any more: no slot has two jobs, no needed one none."""
+    """N2, N3, N4: with faults that end after some time: no slot has two jobs, and no needed one none."""
     cluster.workers(clockwork, count=3)
     await asyncio.sleep(240)
     await cluster.calm_down()

@@ -50,7 +50,7 @@ async def notes(cluster: simulation.Cluster) -> None:
 
 
 async def forgetful(cluster: simulation.Cluster) -> None:
-    """Somebody has acknowledged a job and lost it."""
+    """A job was acknowledged and lost."""
     await cluster.client(harbor, enqueue).ended.wait()
 
     async def forget(driver: Any) -> None:
@@ -62,7 +62,7 @@ async def forgetful(cluster: simulation.Cluster) -> None:
 
 
 async def nothing(cluster: simulation.Cluster) -> None:
-    """Nobody does anything."""
+    """Nothing happens."""
 
 
 async def careless(cluster: simulation.Cluster) -> None:
@@ -180,7 +180,7 @@ async def end(manager: TaskManager, task: Task, chance: Random) -> None:
 
 
 async def meddle(manager: TaskManager) -> None:
-    """Take somebody's task for stuck."""
+    """Retry a claimed task as if it were stuck."""
     try:
         for task in await manager.alist("claimed", limit=1):
             await manager.aretry(task.id)

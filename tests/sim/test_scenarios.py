@@ -158,7 +158,7 @@ def test_the_engines_clock_rules_where_it_has_one() -> None:
 
 
 def test_an_error_that_a_client_does_not_catch_fails_the_run() -> None:
-    """Nothing is taken for proven that did not happen; the way to see it again is told."""
+    """Nothing counts as proven that did not happen; the output says how to see it again."""
     with pytest.raises(DriverUnavailable) as caught:
         simulate(scenarios.careless, 1, faults=Faults(lost_requests=0.9))
     assert "replay: python -m taskharbor.testing.simulation" in "".join(caught.value.__notes__)

@@ -80,7 +80,7 @@ def outcome(tasks: TaskManager, id: str, worker: str) -> str:
 
 
 def hold(order: Order) -> None:
-    """Claim one task, and complete it when told to."""
+    """Claim one task, and complete it on request."""
     tasks = manager(Settings.given().who, order.lease)
     print("ready", flush=True)
     wait()

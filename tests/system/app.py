@@ -28,7 +28,7 @@ TICK = 0.02
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told through its environment. `strike` stops it at a verb, such as ("settle", "before");
+    """What a process gets through its environment. `strike` stops it at a verb, such as ("settle", "before");
     `recurring` is when its code lets `tick` run."""
 
     url: str
@@ -168,11 +168,11 @@ class Handlers:
         return number
 
     async def nap(self, seconds: float) -> None:
-        """Takes a while."""
+        """A slow task."""
         await asyncio.sleep(seconds)
 
     async def amble(self, number: int) -> int:
-        """Takes a while, and gives its number."""
+        """A slow task that returns its number."""
         await asyncio.sleep(0.1)
         return number
 
@@ -251,7 +251,7 @@ class Handlers:
         return len(cargo)
 
     async def tick(self) -> None:
-        """A recurring task, if the process is told when."""
+        """A recurring task, if the process gets times."""
 
     async def novel(self, number: int) -> int:
         """What only the code of the next generation knows."""

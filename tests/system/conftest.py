@@ -21,7 +21,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def crew(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Generator[Crew]:
-    """Nobody is on board yet; whoever is at the end is ended."""
+    """No process runs yet; those left at the end are ended."""
     url = None
     if engine == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")

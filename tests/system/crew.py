@@ -248,7 +248,7 @@ class Crew:
         return Settings(folder=str(self.folder), who=who, **given)
 
     def name(self, kind: str) -> str:
-        """A name that nobody has had yet."""
+        """A name that was never used."""
         self._names[kind] += 1
         return f"{kind}-{self._names[kind]}"
 
@@ -280,7 +280,7 @@ class Crew:
         environment: dict[str, str] | None = None,
         **order: Any,
     ) -> Member:
-        """A process that enqueues, once it is told to `go`; returns when it is ready."""
+        """A process that enqueues after `go`; returns when it is ready."""
         told = msgspec.json.encode(Order(each=list(each), **order)).decode()
         member = self.start(self.name("client"), ["-m", "system.submit", told], environment=environment)
         if wait:
@@ -389,7 +389,7 @@ class Crew:
     # the end
 
     def judge(self, damaged: Collection[str] = ()) -> list[JobRecord]:
-        """End everybody, take stock, and let the checker read all histories: no violation may be left.
+        """End all processes, read the store, and let the checker read all histories: no violation may be left.
 
         A `damaged` record is dead-lettered by the store itself, which no history tells: its end has no explanation.
         """
@@ -436,7 +436,7 @@ class Crew:
         )
 
     def acknowledged(self) -> set[str]:
-        """The jobs whose enqueue has returned to somebody."""
+        """The jobs whose enqueue has returned."""
         answers = (event.answers for event in self.events() if isinstance(event, Returned))
         return {answer.id for each in answers for answer in each if isinstance(answer, Made)}
 

@@ -1,4 +1,4 @@
-"""A client in a process of its own: says `ready`, waits for a line, enqueues what it was told, says what it got.
+"""A client in a process of its own: says `ready`, waits for a line, enqueues what it was given, prints the results.
 
 `python -m system.submit ORDER`, a JSON object: `each` are the jobs of one round as [task, arguments, options], and
 `members` how many a chord beside them has; `rounds` how often (null: until killed), `beside` how many at a time from

@@ -1,4 +1,4 @@
-"""Bytes of the store flipped behind everybody's back (F9, X5)."""
+"""Flipped bytes in the store (F9, X5)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_corrupt_payload_is_dead_lettered_and_others_go_on(crew: Crew) -> None
 
 
 def test_a_corrupt_record_is_dead_lettered_and_others_go_on(crew: Crew) -> None:
-    """X5, F9: a record that cannot be read at all is moved aside by whoever comes to it, and stops nobody."""
+    """X5, F9: an unreadable record is moved aside by the first worker that meets it, and stops no other job."""
     good = crew.enqueue_many("quick", [{"number": number} for number in range(20)])
     changes = [
         "headers = '{bad'",

@@ -32,7 +32,7 @@ def test_a_killed_workers_job_runs_again_after_its_lease(crew: Crew) -> None:
 
 
 def test_workers_are_killed_again_and_again_under_load(crew: Crew) -> None:
-    """X1, H1-H9: nothing is lost and no outcome is written twice, whoever is killed at whatever moment."""
+    """X1, H1-H9: nothing is lost and no outcome is written twice, whichever process is killed, at any moment."""
     crew.max_crashes = None
     storm = Storm(crew, seed=1)
     storm.rage(seconds(6), ("kill", "kill", "kill", "kill client"))

@@ -91,7 +91,7 @@ def test_the_task_of_a_killed_agent_can_be_claimed_after_its_lease(crew: Crew) -
 
 
 def test_another_process_goes_on_with_the_claim_of_a_killed_agent(crew: Crew) -> None:
-    """M1, X1: by the token that it had told, long before the lease ends; it is the same attempt."""
+    """M1, X1: by the token that it had passed on, long before the lease ends; it is the same attempt."""
     tasks = TaskManager(crew.harbor)
     id = tasks.submit(b"work", max_attempts=1)
     first = agent(crew, task=id)

@@ -19,7 +19,7 @@ def outlast(started: float) -> None:
 
 @pytest.mark.parametrize(("task", "learns"), [("hold", "cancelled"), ("hold_sync", "LeaseLost")])
 def test_a_stopped_worker_learns_that_its_lease_is_lost(crew: Crew, task: str, learns: str) -> None:
-    """L4, L5, H4: the handler of the old lease is told, writes nothing, and the new one's outcome stands."""
+    """L4, L5, H4: the handler of the old lease is cancelled, writes nothing, and the new one's outcome stands."""
     old = crew.worker(lease=LEASE)
     job = crew.enqueue(task, {"gate": "gate"})
     crew.runs(job)

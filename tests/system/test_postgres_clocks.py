@@ -39,7 +39,7 @@ def test_the_tests_clocks_are_really_wrong(crew: Crew) -> None:
 
 
 def test_wrong_clocks_change_nothing(crew: Crew) -> None:
-    """L8, X4, H3, H7, H8: no early run, no late one, no stolen lease, one job per key, whoever is an hour off."""
+    """L8, X4, H3, H7, H8: no early run, no late one, no stolen lease, one job per key, with clocks an hour off."""
     workers = [crew.worker(lease=LEASE, concurrency=4, environment=off_by(skew)) for skew in (HOUR, -HOUR)]
     held = crew.enqueue("hold", {"gate": "gate"})
     holder = crew.runs(held).who

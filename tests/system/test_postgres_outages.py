@@ -63,7 +63,7 @@ def works_again(crew: Crew, workers: list[Member], since: float, what: str) -> N
 
 
 def finish(crew: Crew, workers: list[Member], client: Member) -> None:
-    """No more faults: whoever was there at the beginning still is, and finishes everything."""
+    """No more faults: the processes of the beginning still run, and finish everything."""
     client.kill()
     assert all(worker.running for worker in workers)
     until(lambda: not crew.unfinished(), "every job has ended", PATIENCE)

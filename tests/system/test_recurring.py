@@ -1,4 +1,4 @@
-"""Schedulers in many processes: one job per slot, whatever their clocks say and whoever is killed (N3, N5, H10)."""
+"""Schedulers in many processes: one job per slot, whatever their clocks say and whichever is killed (N3, N5, H10)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def ticks(event: Any) -> list[int]:
 
 
 def test_a_deploy_changes_a_definition_once(crew: Crew) -> None:
-    """N5, N3: old and new code side by side; from the first new worker on everybody ticks by its definition."""
+    """N5, N3: old and new code side by side; from the first new worker on, all tick by its definition."""
     each = {"catch_up": "all", "max_catch_up": 1000, "overlap": "allow"}
     before = {"cron": "* * * * * *", "tags": ["old"], **each}
     after = {"cron": "*/2 * * * * *", "tags": ["new"], **each}

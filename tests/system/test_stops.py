@@ -78,7 +78,7 @@ def test_a_second_signal_stops_at_once(crew: Crew) -> None:
 
 
 def stop_twice(worker: Member, first: int = signal.SIGTERM, second: int = signal.SIGINT) -> None:
-    """One signal, and another when the first was heard."""
+    """One signal, and another when the first has taken effect."""
     worker.signal(first)
     worker.says("worker.draining")
     worker.signal(second)

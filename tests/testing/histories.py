@@ -80,7 +80,7 @@ class Tale:
         self.end(self.begin(verb, *items, now=now, who=who), *answers, who=who)
 
     def lose(self, verb: str, *items: Asked, now: int | None = None, who: str = "a", killed: bool = False) -> None:
-        """A call whose outcome nobody knows."""
+        """A call with an unknown outcome."""
         number = self.begin(verb, *items, now=now, who=who)
         if not killed:
             self.events.append(Raised(who, number, self.tick(), "DriverUnavailable", True))
@@ -96,7 +96,7 @@ class Tale:
     def claim(
         self, id: str = "j", *, version: int | None = None, now: int | None = None, who: str = "a", **more: Any
     ) -> Claim:
-        """A reserve that got one job, in the next version unless told otherwise."""
+        """A reserve that got one job, in the next version by default."""
         self._versions[id] = self._versions.get(id, 0) + 1 if version is None else version
         made = claim(id, self._versions[id], now=self.time + 1 if now is None else now, **more)
         self.call("reserve", [Want(("q",), LEASE, 1)], made, now=now, who=who)
@@ -336,7 +336,7 @@ class Wanderer:
         await asyncio.gather(*(self.see_to(job, lease, process) for job in jobs))
 
     async def see_to(self, job: JobRecord, lease: timedelta, process: Process) -> None:
-        """Run a job, unless the worker dies; keep its lease at times; settle it, perhaps too late."""
+        """Run a job, unless the worker dies; renew its lease sometimes; settle it, sometimes too late."""
         if process.killed or self.chance.random() < 0.1:
             return
         refused = admit(job, Retention(), self.now())
@@ -356,7 +356,7 @@ class Wanderer:
                 return
 
     async def handle(self, job: JobRecord, lease: timedelta, process: Process) -> None:
-        """Be a handler for a while; it may kill its process."""
+        """Run a handler for some time; it may kill its process."""
         assert job.lease is not None
         for _ in range(self.chance.choice([0, 1, 4])):
             await asyncio.sleep(0.6)

@@ -160,7 +160,7 @@ def test_retries_come_with_the_time(shop: Shop, bed: TestBed) -> None:
 
 
 def test_what_is_due_by_the_hosts_clock_is_due(shop: Shop, bed: TestBed) -> None:
-    """N1: `run_at=datetime.now()` is no time in the future."""
+    """N1: `run_at=datetime.now()` is not in the future."""
     shop.charge.using(run_at=datetime.now(UTC)).enqueue(1)
     assert bed.drain() == 1
 

@@ -38,7 +38,7 @@ def bed(url: str = "memory://", patience: float = 0) -> TestBed:
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{}/jobs.db"])
 def test_a_wait_without_a_worker_is_refused(url: str, tmp_path: Path) -> None:
-    """P1: a test that forgot to drain hears of it, and does not hang; for a workflow likewise."""
+    """P1: a test that forgot to drain gets an error and does not hang; the same for a workflow."""
     with bed(url.format(tmp_path)) as jobs:
         job = greet.enqueue("Ann")
         with pytest.raises(NobodyWorks, match=r"job [\w-]+ has not ended.* call taskharbor\.drain\(\) first"):

@@ -509,7 +509,7 @@ def test_each_edge_is_met_once(policy: str, state: str, unmet: int, fine: bool) 
 
 
 def test_a_parent_that_was_replayed_may_have_met_its_edge_before() -> None:
-    """K2: collected once, it may die or run again, and nobody counts it again."""
+    """K2: collected once, it may die or run again, and is not counted again."""
     for unmet, names in ((0, set[str]()), (1, set[str]()), (2, {"H10"})):
         tale = family("collect")
         tale.settle(tale.claim("p"))
@@ -521,7 +521,7 @@ def test_a_parent_that_was_replayed_may_have_met_its_edge_before() -> None:
 
 
 def test_a_slot_is_taken_once() -> None:
-    """N3: one swap makes the job of a slot, as far as anybody knows."""
+    """N3: one swap makes the job of a slot, as far as is known."""
     tale = Tale()
     for word in ("True", "False", "JobExists"):
         tale.call("swap_schedules", [Swap("s", 7, job(f"j{tale.time}"))], Said(word))

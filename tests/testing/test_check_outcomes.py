@@ -273,7 +273,7 @@ def test_a_job_is_not_put_back_or_run_beyond_its_attempts() -> None:
 
 
 def test_a_job_that_kills_its_workers_is_not_run_again() -> None:
-    """F6, as histories show it: it is claimed once more, to be buried."""
+    """F6, as histories show it: it is claimed once more, to be dead-lettered."""
     for ran in (True, False):
         tale = told(max_crashes=1)
         tale.claim(now=0)

@@ -108,7 +108,7 @@ def test_a_script_strikes_once_per_verb_named() -> None:
 
 
 def outcomes(seed: int) -> list[tuple[bool, bool]]:
-    """For 200 enqueues, whether the caller heard of it and whether it happened."""
+    """For 200 enqueues, whether the caller got the answer and whether it happened."""
 
     async def main() -> list[tuple[bool, bool]]:
         memory = MemoryDriver()

@@ -1,4 +1,4 @@
-"""Clocks move only as they are told."""
+"""Clocks move only when they are moved."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ async def read(client: socket.socket, n: int) -> bytes:
 
 
 async def talk(client: socket.socket, data: bytes) -> None:
-    """Send, and hear it back."""
+    """Send, and receive it back."""
     await send(client, data)
     assert await read(client, len(data)) == data
 

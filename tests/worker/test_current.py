@@ -117,7 +117,7 @@ async def test_progress_and_the_start_travel_with_the_heartbeat() -> None:
 
 @virtual
 async def test_jobs_enqueued_with_the_current_one_are_stored_with_its_ack() -> None:
-    """D9: nobody sees them before, and they are there the moment it is done."""
+    """D9: they are invisible before, and there the moment it is done."""
     world = World()
 
     @world.harbor.task
@@ -144,7 +144,7 @@ async def test_jobs_enqueued_with_the_current_one_are_stored_with_its_ack() -> N
 @pytest.mark.parametrize("end", ["raises", "snoozes", "times out", "cannot be encoded"])
 @virtual
 async def test_jobs_enqueued_with_a_run_that_fails_are_dropped(end: str) -> None:
-    """D9: exactly if this run succeeds; a retry enqueues anew, once."""
+    """D9: exactly if this run succeeds; a retry enqueues them again, once."""
     world = World(retry=Retry.fixed(1))
 
     @world.harbor.task
@@ -212,7 +212,7 @@ async def test_a_new_job_whose_key_is_known_is_skipped_and_refuses_nothing() -> 
 
 @virtual
 async def test_nothing_can_be_enqueued_with_a_run_that_has_ended() -> None:
-    """D9: a task that the handler left behind hears of it, instead of losing its job."""
+    """D9: a task that the handler left behind gets an error instead of losing its job."""
     world = World()
     caught: list[BaseException | None] = []
 

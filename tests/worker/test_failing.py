@@ -340,7 +340,7 @@ async def test_at_most_once_is_one_attempt_and_one_crash() -> None:
     async def charge(order: int) -> None:
         effects.append(order)
         if order == 1:
-            world.store.down = True  # from here on this worker reaches nobody: it is as good as killed
+            world.store.down = True  # from here on this worker reaches no store: it is as good as killed
         else:
             raise ValueError("refused")
 
@@ -638,7 +638,7 @@ async def test_whatever_a_handler_raises_is_its_own_failure_and_never_ends_the_w
 
 @virtual
 async def test_a_handler_that_cancels_itself_has_failed() -> None:
-    """F11: a cancellation that nobody asked for is a failure like others."""
+    """F11: a cancellation that was not requested is a failure like others."""
     world = World(max_attempts=1)
 
     @world.harbor.task

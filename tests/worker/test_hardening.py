@@ -182,7 +182,7 @@ async def test_each_of_many_waiters_for_results_polls_seldom() -> None:
 
 
 def test_an_option_among_the_arguments_names_its_place() -> None:
-    """P1: everybody's first mistake."""
+    """P1: the most common mistake."""
     harbor = Harbor("memory://")
 
     @harbor.task(name="shop.work")
@@ -278,7 +278,7 @@ async def test_lines_about_a_jobs_end_carry_its_id(caplog: pytest.LogCaptureFixt
 async def test_a_task_cancelled_before_its_first_step_gives_its_job_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F11, G1: nobody holds such a job for ever. From Python 3.12 on, tasks take their first step at once."""
+    """F11, G1: such a job is not held for ever. From Python 3.12 on, tasks take their first step at once."""
     monkeypatch.setattr("taskharbor.worker.pipeline.new_task", asyncio.Task)
     world = World()
     runs = 0

@@ -113,7 +113,7 @@ async def test_the_keeper_drops_a_lease_once_it_is_settled() -> None:
 
 @virtual
 async def test_a_refused_renewal_cancels_the_handler_and_writes_nothing() -> None:
-    """L4, L5: whoever lost the lease is stopped, and the newer claim stays as it is."""
+    """L4, L5: the run that lost the lease is stopped, and the newer claim stays as it is."""
     world = World()
     ends: list[str] = []
 
@@ -148,7 +148,7 @@ async def test_a_refused_renewal_cancels_the_handler_and_writes_nothing() -> Non
 async def test_in_an_outage_the_handler_ends_when_its_lease_must_be_taken_for_lost(
     fault: type[Outage] | type[Hanging],
 ) -> None:
-    """L4, X2: by the monotonic clock, at the moment when somebody else might claim the job, and not later."""
+    """L4, X2: by the monotonic clock, at the moment when another worker might claim the job, and not later."""
     world = World(fault)
     store: Any = world.store
     ends: list[float] = []

@@ -30,7 +30,7 @@ def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Deaf:
-    """An async handler that ignores its cancellation until it is told, or `LONG` is over."""
+    """An async handler that ignores its cancellation until it is released, or `LONG` is over."""
 
     def __init__(self, harbor: Harbor) -> None:
         self.began, self.told, self.over = threading.Event(), threading.Event(), threading.Event()

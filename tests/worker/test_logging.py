@@ -46,7 +46,7 @@ def test_the_library_configures_no_handler() -> None:
 
 @virtual
 async def test_every_record_inside_a_job_carries_its_id_task_and_attempt() -> None:
-    """By contextvars, for anybody's logger, in coroutines as in plain calls; `-` outside."""
+    """By contextvars, for any logger, in coroutines as in plain calls; `-` outside."""
     world = World(retry=Retry.fixed(0))
     memo = Memo()
     memo.addFilter(JobFilter())

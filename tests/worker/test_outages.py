@@ -246,14 +246,14 @@ async def test_a_settle_that_fails_for_many_leases_is_still_tried() -> None:
 
 
 def test_the_settlers_pause_stays_finite() -> None:
-    """X2: two to the thousandth failure is no float."""
+    """X2: two to the thousandth power is not a float."""
     pause = SETTLE_BACKOFF.ceiling
     assert pause(1) <= pause(5) <= pause(10_000) == SETTLE_BACKOFF.cap
 
 
 @virtual
 async def test_a_worker_whose_driver_was_closed_ends_with_an_error() -> None:
-    """D10: closing is no outage; there is nothing to wait for."""
+    """D10: closing is not an outage; there is nothing to wait for."""
     world = World()
     async with world.worker() as worker:
         await asyncio.sleep(1)
@@ -263,7 +263,7 @@ async def test_a_worker_whose_driver_was_closed_ends_with_an_error() -> None:
 
 
 class Forbidding(Wrapper):
-    """Lets nobody reserve."""
+    """Refuses every reserve."""
 
     forbids = True
 
@@ -389,7 +389,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
 @pytest.mark.parametrize("error", [ConfigError("wrong password"), SchemaMismatch("run `taskharbor migrate`")])
 @virtual
 async def test_what_waiting_does_not_mend_ends_a_worker_at_once(error: Exception) -> None:
-    """X5: a mistake in the set-up is told, not waited for; and `drain` waits for nothing."""
+    """X5: a mistake in the set-up raises and is not waited for; and `drain` waits for nothing."""
     store = Opening(MemoryDriver(Random(1)))
     harbor = Harbor(driver=store)
     store.trouble = error

@@ -22,7 +22,7 @@ def block(seconds: float) -> None:
 
 
 async def ignore(seconds: float) -> None:
-    """Go on for so long, whoever cancels."""
+    """Go on for so long, despite cancellation."""
     end = time() + seconds
     while time() < end:
         try:
@@ -201,7 +201,7 @@ async def test_a_process_that_ends_hands_an_overrun_back_as_a_timeout() -> None:
 
 @virtual
 async def test_a_cancelled_run_past_its_timeout_is_cancelled_when_it_obeys() -> None:
-    """F5, T3: nobody wants a retry of it; if it returns after all, that is a timeout, which ends cancelled as well."""
+    """F5, T3: it needs no retry; if it returns after all, that is a timeout, which ends cancelled as well."""
     world = World()
 
     @world.harbor.task(timeout=20)

@@ -25,7 +25,7 @@ async def crash(world: World, *jobs: Job[Any], times: int = 2) -> None:
 
 
 class Guests:
-    """Who runs, and beside whom."""
+    """Which jobs run at the same time."""
 
     def __init__(self, world: World) -> None:
         self.running: set[str] = set()
@@ -206,7 +206,7 @@ async def test_a_suspect_gets_its_turn_among_jobs_that_take_longer_than_the_pati
 
 @virtual
 async def test_many_workers_share_many_suspects_without_taking_turns_for_ever() -> None:
-    """F6b, F7: they get done, although everybody meets them all the time."""
+    """F6b, F7: they are done, although all workers claim them all the time."""
     world = World()
     guests = Guests(world)
     suspects = await guests.enqueue(*(f"s{number}" for number in range(24)))

@@ -167,7 +167,7 @@ async def test_many_idle_queues_keep_half_of_the_slots_at_most(queues: int, slot
 
 @virtual
 async def test_with_fewer_slots_than_queues_none_is_kept() -> None:
-    """D11: the docs say so; shares still let everybody have a turn."""
+    """D11: the docs say so; shares still give every queue a turn."""
     world = World()
     work, seen = named(world)
     await world.harbor.aenqueue_many(work.using(queue="a").step() for _ in range(9))
@@ -194,7 +194,7 @@ async def test_idle_queues_cost_a_busy_worker_no_further_looks() -> None:
 
 @virtual
 async def test_a_paused_queue_stands_still_and_goes_on() -> None:
-    """D3: what runs goes on, what waits waits; a worker hears of the resume at once."""
+    """D3: what runs goes on, what waits waits; a worker notices the resume at once."""
     world = World()
     work, seen = named(world)
     running = await work.aenqueue()

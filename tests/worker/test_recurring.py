@@ -21,7 +21,7 @@ from world import World, time, until, virtual
 
 
 def generation(world: World, **options: Any) -> World:
-    """Another generation of the code on the same store: it declares `work`, if it is told when."""
+    """Another generation of the code on the same store: it declares `work` if times are given."""
     other = World.over(world, world.store)
 
     async def work() -> None: ...
@@ -263,7 +263,7 @@ async def test_a_definition_of_a_newer_version_is_left_alone(caplog: pytest.LogC
 
 @virtual
 async def test_a_schedule_that_is_no_longer_declared_goes_on_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """N5: other code may declare it, so nothing is removed behind anybody's back."""
+    """N5: other code may declare it, so nothing is removed."""
     world = World()
     async with generation(world, every=10).worker():
         await asyncio.sleep(1)
@@ -276,7 +276,7 @@ async def test_a_schedule_that_is_no_longer_declared_goes_on_with_a_warning(capl
 
 @virtual
 async def test_one_made_at_run_time_is_not_called_undeclared(caplog: pytest.LogCaptureFixture) -> None:
-    """N5: nobody has ever declared it."""
+    """N5: no code has ever declared it."""
     world = generation(World())
     await world.harbor.admin.recurring.acreate("made", "work", every=10)
     with caplog.at_level(logging.WARNING):

@@ -55,7 +55,7 @@ async def test_eight_workers_make_one_job_per_slot() -> None:
 
 @virtual
 async def test_eight_workers_whose_clocks_are_an_hour_apart_make_one_job_per_slot() -> None:
-    """N3, X4, H10: where the store has no clock a fast one ticks early, but nobody a second time, and none is lost."""
+    """N3, X4, H10: where the store has no clock a fast one ticks early, but no tick happens twice or is lost."""
     world = World()
     skews = [-HOUR, -HOUR / 2, -60, -1, 1, 60, HOUR / 2, HOUR]
     many: dict[str, Any] = {"every": 60, "catch_up": "all", "max_catch_up": 1000, "overlap": "allow"}

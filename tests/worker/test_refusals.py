@@ -1,4 +1,4 @@
-"""Outcomes that the store refuses: the log says what is stored, and nobody hears of what did not happen."""
+"""Outcomes that the store refuses: the log says what is stored, and hooks are not called for what did not happen."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from world import World, virtual
 
 
 def watched(world: World) -> list[str]:
-    """The ids of jobs whose death was told."""
+    """The ids of jobs for whose death the hook was called."""
     deaths: list[str] = []
 
     @world.harbor.on_dead
-    async def mourn(job: Any) -> None:
+    async def on_dead(job: Any) -> None:
         deaths.append(job.id)
 
     return deaths
@@ -61,7 +61,7 @@ async def test_a_failure_after_the_ack_is_refused_and_logged_as_what_it_is(
 
 @virtual
 async def test_a_failure_after_a_put_back_whose_job_another_worker_has(caplog: pytest.LogCaptureFixture) -> None:
-    """D8: the token has settled the job before, by another kind, and somebody else holds it: nothing changes."""
+    """D8: the token has settled the job before, by another kind, and another worker holds it: nothing changes."""
     world = World()
     deaths = watched(world)
 
@@ -84,7 +84,7 @@ async def test_a_failure_after_a_put_back_whose_job_another_worker_has(caplog: p
 
 @virtual
 async def test_a_running_job_is_dead_lettered_by_hand(caplog: pytest.LogCaptureFixture) -> None:
-    """Q4, T3: heard with the heartbeat, released into the DLQ; the operator needs no hook to know of it."""
+    """Q4, T3: received with the heartbeat, released into the DLQ; no hook is called for the operator's own act."""
     world = World()
     deaths = watched(world)
 
@@ -108,7 +108,7 @@ async def test_a_running_job_is_dead_lettered_by_hand(caplog: pytest.LogCaptureF
 
 @virtual
 async def test_a_success_wins_over_a_dead_letter_by_hand() -> None:
-    """T3: also one that comes after the request was heard."""
+    """T3: also one that comes after the request was received."""
     world = World()
 
     @world.harbor.task

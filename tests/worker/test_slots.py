@@ -117,7 +117,7 @@ async def test_a_burst_is_settled_in_few_calls() -> None:
     batches = [len(batch) for batch in world.settled()]
     assert sum(batches) == 60
     assert batches[0] <= 2
-    assert len(batches) == 2  # the first, and everybody who ended during its second
+    assert len(batches) == 2  # the first, and all that ended during its second
 
 
 @virtual

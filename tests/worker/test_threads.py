@@ -282,7 +282,7 @@ def test_blocking_twins_do_what_the_async_ones_do() -> None:
 
 
 def test_a_blocking_call_on_a_running_loop_names_its_twin() -> None:
-    """P1: and leaves no coroutine behind that nobody awaits."""
+    """P1: and leaves no coroutine that is never awaited."""
     harbor = Harbor("memory://")
 
     @harbor.task
@@ -312,7 +312,7 @@ def test_a_blocking_call_on_a_running_loop_names_its_twin() -> None:
 
 
 def test_one_harbor_serves_many_threads_and_loops_at_once() -> None:
-    """P1: every job once, whoever enqueues it, from wherever."""
+    """P1: every job once, from any thread or loop."""
     harbor = Harbor(driver=MemoryDriver())
     seen: list[int] = []
 
@@ -348,7 +348,7 @@ def test_one_harbor_serves_many_threads_and_loops_at_once() -> None:
 
 
 def test_a_raced_opening_opens_once() -> None:
-    """P1: the first use connects, for everybody."""
+    """P1: the first use connects for all callers."""
     opened: list[MemoryDriver] = []
     gate = threading.Barrier(16, timeout=PATIENCE)
 
@@ -446,7 +446,7 @@ def test_an_opening_that_hangs_ends_within_a_bound() -> None:
 
 
 def test_closing_ends_the_calls_that_still_wait() -> None:
-    """P1: a thread in `job.result()` hears of the close instead of waiting for ever."""
+    """P1: a thread in `job.result()` gets an error from the close instead of waiting for ever."""
     harbor = Harbor(driver=MemoryDriver())
     waiting = threading.Event()
 

@@ -250,7 +250,7 @@ def test_a_snooze_in_a_block_rolls_back(scene: Any) -> None:
 
 @BOTH
 def test_a_timeout_in_a_block_rolls_back(scene: Any, kind: str) -> None:
-    """F5: a thread hears of it at the end of the block."""
+    """F5: a thread sees it at the end of the block."""
 
     async def act(place: Place) -> None:
         def body(tx: Any) -> Any:
@@ -296,7 +296,7 @@ def test_a_cancel_in_a_block_rolls_back(scene: Any) -> None:
 
 
 async def steal(place: Place, job_id: str) -> JobRecord:
-    """Claim a running job for somebody else, who believes that its lease has run out."""
+    """Claim a running job for another worker, by whose clock its lease has run out."""
     now = place.harbor._client.session.now() + timedelta(hours=1)
     (stolen,) = await place.driver.reserve([], now, timedelta(hours=1), 1, "thief", [job_id])
     return stolen
@@ -305,7 +305,7 @@ async def steal(place: Place, job_id: str) -> JobRecord:
 @pytest.mark.parametrize("settled", [False, True])
 @BOTH
 def test_a_lost_lease_rolls_everything_back(scene: Any, kind: str, settled: bool) -> None:
-    """L4, L5: the handler hears LeaseLost, and nothing is written for this run, even if it swallows that."""
+    """L4, L5: the handler gets LeaseLost, and nothing is written for this run, even if it swallows that."""
 
     async def act(place: Place) -> None:
         heard: list[str] = []
@@ -412,7 +412,7 @@ def test_an_exception_after_the_block_changes_nothing(scene: Any, kind: str, cap
 def test_a_result_is_given_inside(
     scene: Any, caplog: pytest.LogCaptureFixture, given: int | None, returned: int | None, warns: int
 ) -> None:
-    """What a handler returns afterwards is not stored, and it is told."""
+    """What a handler returns afterwards is not stored, and a warning says so."""
 
     async def act(place: Place) -> None:
         @place.harbor.task
@@ -602,7 +602,7 @@ def test_a_connection_that_dies_in_the_block_fails_the_run(scene: Any, kind: str
     scene(act)
 
 
-# commits that nobody knows the outcome of
+# commits with unknown outcomes
 
 
 @BOTH
@@ -693,7 +693,7 @@ def test_when_the_store_stays_silent_the_run_fails_and_its_settle_clears_it_up(
 
 
 def test_what_must_not_be_cut_off_is_not() -> None:
-    """A cancellation in the middle is heard afterwards."""
+    """A cancellation in the middle takes effect afterwards."""
 
     async def act() -> None:
         going, ended = asyncio.Event(), list[str]()
@@ -815,7 +815,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("moment", ["in the block", "before the commit", "after the commit"])
 def test_a_killed_worker_leaves_all_or_nothing(scene: Any, tmp_path: Path, moment: str) -> None:
-    """G1, L1: whoever comes next finds a whole effect or none, and there is one in the end."""
+    """G1, L1: the next run finds a whole effect or none, and there is one in the end."""
     program = tmp_path / "app.py"
     program.write_text(KILLED, encoding="utf-8")
 

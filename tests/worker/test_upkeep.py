@@ -125,7 +125,7 @@ async def test_a_worker_reports_itself_and_says_goodbye() -> None:
 
 @virtual
 async def test_totals_per_minute_distinguish_retries_from_releases() -> None:
-    """D13: Counters; a snooze after a failure is no retry."""
+    """D13: Counters; a snooze after a failure is not a retry."""
     world = World(retry=Retry.fixed(1))
 
     @world.harbor.task(name="t", queue="q")

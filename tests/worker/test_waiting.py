@@ -169,7 +169,7 @@ async def test_hints_that_fail_leave_the_poll_and_do_not_spin(verb: str) -> None
 
 @virtual
 async def test_a_due_job_that_is_never_given_out_does_not_make_the_worker_spin() -> None:
-    """X2: somebody else may always be faster."""
+    """X2: another worker may always be faster."""
 
     class Stingy(Wrapper):
         async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:

@@ -77,7 +77,7 @@ async def test_a_chain_hands_each_result_on() -> None:
 
 @virtual
 async def test_a_chord_collects_results_in_order() -> None:
-    """K1, K3: whoever ends first."""
+    """K1, K3: whichever ends first."""
     w = Sums()
 
     @w.harbor.task
@@ -247,7 +247,7 @@ async def test_a_cancelled_workflow_releases_no_job() -> None:
 
 @virtual
 async def test_a_key_covers_the_whole_flow() -> None:
-    """D1, I1, I3: the second stands for the first, of another shape or not; its result is found by whoever asks."""
+    """D1, I1, I3: the second returns the first, of another shape or not; every caller finds its result."""
     w = Sums()
     flow = group(group(w.number.step(1), w.number.step(2)), w.number.step(3))
     first = await flow.using(idempotency_key="k", idempotency_ttl=60).aenqueue()
@@ -325,7 +325,7 @@ async def test_results_too_large_to_pass_on_end_in_the_dlq() -> None:
 
 @virtual
 async def test_no_result_slips_into_the_place_of_one_that_is_gone() -> None:
-    """K3, F9: a dead step that is replayed when its parent is no more says so, whoever else it waited for."""
+    """K3, F9: a dead step that is replayed when its parent is gone says so, whatever else it waited for."""
     w = Sums()
     graph = Graph()
     a, b = graph.add(w.note.step("for you")), graph.add(w.note.step("not for you"))

@@ -106,7 +106,7 @@ async def test_a_group_of_several_kinds_is_checked() -> None:
 
 
 def test_a_flow_is_something_that_can_be_laid() -> None:
-    """P: a type to annotate with; a step is no larger than it has to be."""
+    """P: a type to annotate with; a step is as small as it can be."""
     anything: Any = Flow
     with pytest.raises(TypeError, match="abstract"):
         anything()

@@ -43,7 +43,7 @@ async def test_one_call_carries_no_more_than_one_job_may_be_given() -> None:
 
 @virtual
 async def test_a_large_result_that_cannot_be_read_is_its_own_childs_failure() -> None:
-    """F7, K3: nobody else waits for it."""
+    """F7, K3: other jobs do not wait for it."""
     w = Sums(max_attempts=1)
     inner = w.memory.parents
 

@@ -1,4 +1,4 @@
-"""What a failure means for whoever comes next: who may say so, and what a step is given then."""
+"""What a failure means for the next step: where the policy is set, and what the step receives."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_what_is_collected_has_to_fit() -> None:
 
 @virtual
 async def test_what_is_collected_at_the_end_is_a_part_of_the_result() -> None:
-    """K4: as its type says, for whoever asks; the workflow is done."""
+    """K4: as its type says, for every caller; the workflow is done."""
     w = Sums()
     members = group(w.number.step(1), w.die.step(7)).on_failure("collect")
     run = await members.using(idempotency_key="k").aenqueue()

@@ -22,7 +22,7 @@ DAY = date(2026, 1, 2)
 
 
 async def again(flow: Any) -> Run[Any]:
-    """What the key of a flow gives that somebody else has enqueued."""
+    """The run behind the key of a flow that another caller has enqueued."""
     keyed = flow.using(idempotency_key="k")
     assert (await keyed.aenqueue()).created
     run: Run[Any] = await keyed.aenqueue()
@@ -135,7 +135,7 @@ async def test_a_key_of_a_job_gives_no_workflow_and_says_so() -> None:
 
 @virtual
 async def test_a_key_of_a_flow_gives_no_job_and_says_so() -> None:
-    """I1, I3, X5: to whoever would read it, wait for it or cancel it."""
+    """I1, I3, X5: for callers that read it, wait for it or cancel it."""
     w = Sums()
     run = await w.number.step(1).using(idempotency_key="k").aenqueue()
     job = await w.number.using(idempotency_key="k").aenqueue(1)

@@ -130,12 +130,16 @@ class Wrapper:
         await self.inner.close()
 
 
-class LostRequest(Wrapper):
-    """Loses requests: the call never reaches the store."""
+class Losing(Wrapper):
+    """Loses something of the calls that `when` chooses."""
 
     def __init__(self, inner: Driver, when: When = always) -> None:
         super().__init__(inner)
         self.when = when
+
+
+class LostRequest(Losing):
+    """Loses requests: the call never reaches the store."""
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         if self.when(verb):
@@ -143,12 +147,8 @@ class LostRequest(Wrapper):
         return await call()
 
 
-class LostReply(Wrapper):
+class LostReply(Losing):
     """Loses replies: the store does the work, but the caller gets an error."""
-
-    def __init__(self, inner: Driver, when: When = always) -> None:
-        super().__init__(inner)
-        self.when = when
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         strikes = self.when(verb)

@@ -135,7 +135,7 @@ class Play:
         return self.rng.sample([*self.ids, "nobody"], self.rng.randint(1, min(most, len(self.ids) + 1)))
 
     def job(self, parents: Sequence[str], workflow: str | None) -> NewJob:
-        """A new job, perhaps behind others."""
+        """A new job, with or without parents."""
         self.numbers += 1
         rng, key = self.rng, None if parents or workflow == "flow" else self.rng.choice(KEYS)
         chosen = rng.sample(parents, min(len(parents), rng.randint(0, 2)))

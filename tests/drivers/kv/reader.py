@@ -34,7 +34,7 @@ class StoredJob(Struct, frozen=True):
 
 
 class StoredWorkflow(Struct, frozen=True):
-    """The ids of a workflow's records in the order of their storing, and the keys that stand for it."""
+    """The ids of a workflow's records in the order of their storing, and its keys."""
 
     members: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -99,14 +99,14 @@ class Reader:
         return found
 
     def owned(self, workflows: Iterable[str]) -> Requests[list[str]]:
-        """The keys that stand for these workflows."""
+        """The keys of these workflows."""
         keys: list[str] = []
         for id in workflows:
             keys += (yield from self.workflow(id)).keys
         return keys
 
     def unfinished(self, owner: str) -> Requests[int]:
-        """How many unfinished jobs a key of this owner stands for."""
+        """The number of unfinished jobs behind a key of this owner."""
         stored = yield from self.workflow(owner)
         jobs = yield from self.jobs(stored.members or (owner,))
         return sum(each.job.state not in TERMINAL for each in jobs.values())

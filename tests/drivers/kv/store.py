@@ -70,7 +70,7 @@ class KvStore:
         return [id for id in reversed(ids) if not unfinished or jobs[id].completed_at is None]
 
     def find_key(self, key: str, now: datetime) -> str | None:
-        """The id that a living key stands for (I3)."""
+        """The owner of a living key (I3)."""
         return self._run(_find_key, key, now)
 
     def enqueue(self, group: Group, now: datetime) -> GroupResult:

@@ -30,14 +30,14 @@ LEASE = timedelta(seconds=30)
 
 
 class Stage:
-    """A store, two connections beside it whose transactions a test holds open, and an eye on who waits for whom."""
+    """A store, two connections beside it whose transactions a test holds open, and a view of which waits for which."""
 
     def __init__(self, driver: PostgresDriver, other: OwnDb, third: OwnDb, eye: OwnDb) -> None:
         self.driver, self.other, self.third = driver, other, third
         self._eye = eye.connection
 
     async def meets(self, step: asyncio.Future[Any], holder: OwnDb | None = None) -> None:
-        """Return when somebody waits for the transaction of `holder`, or `step` is over without having met it."""
+        """Return when a statement waits for the transaction of `holder`, or `step` is over without having met it."""
         pid = (holder or self.other).connection.get_server_pid()
         while not step.done():
             if await self._eye.fetchval(WAITS, pid):
@@ -54,11 +54,11 @@ class Stage:
         return None if found is None else found.state
 
     async def keys(self) -> list[str]:
-        """The keys that are stored, whomever they stand for."""
+        """The keys that are stored, of any owner."""
         return [row[0] for row in await self._eye.fetch(f"SELECT key FROM {SCHEMA}.keys ORDER BY key")]
 
     async def take(self, id: str) -> bool:
-        """Have `other` hold a live job, as far as nobody else does."""
+        """Have `other` hold a live job, unless it is held already."""
         try:
             async with self.other.transaction():
                 return await self.other.connection.fetchval(TAKE, id) is not None

@@ -47,7 +47,7 @@ class World:
         assert await self.near.states("a", "b") == ["done", "ready"]
 
     async def is_as_before(self) -> None:
-        """Nothing of it was committed, and nobody holds on to it."""
+        """Nothing of it was committed, and no transaction holds it."""
         assert await self.near.states("a", "b") == ["inflight", None]
         [answer] = await self.near.extend(Report("a", token_of(self.held)))
         assert isinstance(answer, Extended)
@@ -81,7 +81,7 @@ def world(postgres: PostgresServer, database: str) -> NewWorld:
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for long from now on."""
+    """Short timeouts from now on."""
     for name in ("ANSWER_WITHIN", "TIDY_WITHIN", "CONNECT_WITHIN"):
         monkeypatch.setattr(transactions, name, SHORT)
     monkeypatch.setattr(login, "CONNECT_WITHIN", SHORT)
@@ -127,7 +127,7 @@ def test_a_silent_server_does_not_hold_a_settle(world: NewWorld, way: str, monke
 
 
 def test_a_silent_server_does_not_hold_the_end_of_a_block(world: NewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X2: whoever leaves by an error leaves by his own, and what was committed is; the next block has a new line."""
+    """X2: a block raises its own error, and what was committed stays; the next block has a new connection."""
 
     async def main() -> None:
         async with world as w:
@@ -178,7 +178,7 @@ def test_a_silent_server_does_not_hold_the_beginning_of_a_block(
 
 
 def test_a_connection_that_comes_too_late_is_closed() -> None:
-    """X2: nobody waits for it, and nobody else would close it."""
+    """X2: no caller waits for it, and nothing else would close it."""
     may_come, closed = threading.Event(), threading.Event()
 
     class Late:

@@ -181,7 +181,7 @@ def test_a_bookmark_that_ends_while_a_claim_is_on_its_way(url: str) -> None:
 
 
 def test_few_jobs_are_always_claimed_in_their_exact_order(url: str) -> None:
-    """D11: bookmarks are for lines in which nobody could tell."""
+    """D11: bookmarks are used only where the order stays exact."""
 
     async def story() -> None:
         async with opened(url) as driver:

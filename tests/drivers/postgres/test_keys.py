@@ -1,4 +1,4 @@
-"""Keys on PostgreSQL that have run out while their owners come and go: one living owner, whoever is first (I2)."""
+"""Keys on PostgreSQL that have run out while their owners come and go: one living owner, whichever comes first (I2)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def keyed(id: str, key: str = "k") -> NewJob:
 
 
 async def owner(s: Stage) -> JobRecord:
-    """`a`, which holds a key past its time, and which somebody runs."""
+    """`a`, which runs and holds a key past its time."""
     await s.driver.enqueue([group(keyed("a"))], T0)
     [held] = await s.driver.reserve(["q"], T0, LEASE, 1, "w")
     return held
@@ -52,7 +52,7 @@ async def key_of(s: Stage, id: str) -> str | None:
     return None if found is None else found.idempotency_key
 
 
-# Whoever wants the key, by each of the statements that take one: what is stored, or None if it stands for another.
+# Each of the statements that take a key: what is stored, or None if another job has it.
 Taker = Callable[[Db], Awaitable[str | None]]
 
 
@@ -203,7 +203,7 @@ def test_a_job_that_just_lost_its_key_frees_nothing(play: Play, verb: str) -> No
 # many at once
 
 KEYS = "klmn"
-# Living jobs with a key that does not stand for them: none, whoever looks, and whenever.
+# Living jobs whose key refers to another job: none, at any time.
 STRAYS = f"""
 SELECT job.id FROM {SCHEMA}.live JOIN {SCHEMA}.job USING (seq) LEFT JOIN {SCHEMA}.keys ON keys.key = job.idempotency_key
 WHERE job.idempotency_key IS NOT NULL AND keys.owner IS DISTINCT FROM job.id
@@ -253,7 +253,7 @@ class Hand:
 
 
 def test_enqueues_of_the_same_keys_never_deadlock(play: Play, url: str) -> None:
-    """I2: whatever happens to their owners, each key has one living owner at most, and stands for it; no deadlock, not
+    """I2: whatever happens to their owners, each key has at most one living owner, and finds it; no deadlock, not
     even one that could be tried again."""
 
     async def act(s: Stage) -> None:

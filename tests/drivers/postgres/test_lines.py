@@ -53,7 +53,7 @@ class World:
         self.now = T0
 
     def name(self) -> str:
-        """One that nobody has had."""
+        """One that was never used."""
         return f"n{next(self._names):06}"
 
     async def quiet(self) -> None:
@@ -70,13 +70,13 @@ class World:
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
-        """Nobody can settle."""
+        """Settling is impossible."""
         async with self._watch.transaction():
             await self._watch.execute(f'LOCK TABLE "{self.near._login.schema}".live IN EXCLUSIVE MODE')
             yield
 
     async def blocked(self) -> None:
-        """Wait until somebody has come upon the lock."""
+        """Wait until a statement waits for the lock."""
         while not await self._watch.fetchval(BLOCKED):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -376,8 +376,8 @@ async def drop_lines(w: World) -> None:
 
 @each_trial
 def test_a_silent_server_blocks_no_caller_beyond_its_timeout(url: str, trial: Trial) -> None:
-    """X2, X3: whoever gives up is let go at once, whatever was under way; his line is thrown away, and what it may
-    bring later is nobody's answer."""
+    """X2, X3: a caller that gives up returns at once, whatever was under way; its connection is closed, and a late
+    answer reaches no other caller."""
 
     async def main() -> None:
         async with world(url) as w, asyncio.timeout(PATIENCE):
@@ -396,7 +396,7 @@ def test_a_silent_server_blocks_no_caller_beyond_its_timeout(url: str, trial: Tr
 
 
 def test_a_server_that_falls_silent_inside_of_a_transaction(url: str) -> None:
-    """X2: whoever gives up does not wait for a rollback either."""
+    """X2: a caller that gives up does not wait for a rollback either."""
 
     async def main() -> None:
         async with world(url) as w, asyncio.timeout(PATIENCE):
@@ -472,7 +472,7 @@ def test_a_server_that_takes_connections_and_says_nothing(url: str) -> None:
 
 
 def test_a_host_that_says_nothing_is_given_up_soon(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X2: by the attempt itself, whoever waits; it has asked for nothing yet, and the next one is made anew."""
+    """X2: by the attempt itself, for all waiters; nothing was sent yet, and the next attempt opens a new one."""
 
     async def main() -> None:
         async with world(url) as w, asyncio.timeout(PATIENCE):
@@ -490,7 +490,7 @@ def test_a_host_that_says_nothing_is_given_up_soon(url: str, monkeypatch: pytest
 
 
 def test_a_worker_is_back_soon_after_a_host_that_said_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X2: every attempt to connect is lost until the host is back, and nobody tells the worker when that is."""
+    """X2: every attempt to connect is lost until the host is back, and the worker gets no signal of it."""
     monkeypatch.setattr(login, "CONNECT_WITHIN", 0.2)
 
     async def main() -> None:

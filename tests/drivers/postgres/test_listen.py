@@ -1,4 +1,4 @@
-"""Wake-ups: heard across drivers, told once per moment, and heard again after the listening session was lost."""
+"""Wake-ups: received across drivers, sent once per moment, and received again after the listening session was lost."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def sessions(server: PostgresServer, database: str) -> list[int]:
 
 class TestHearing:
     def test_an_enqueue_elsewhere_wakes(self, url: str) -> None:
-        """D13: a waiter that would wait for minutes hears of another driver's commit."""
+        """D13: a waiter that would wait for minutes is woken by another driver's commit."""
 
         async def story() -> None:
             async with opened(url) as here, opened(url) as there:
@@ -96,7 +96,7 @@ class TestHearing:
 
     @pytest.mark.parametrize("what", ["a put-back", "a child", "a new job"])
     def test_an_outcome_elsewhere_that_makes_work_wakes(self, url: str, what: str) -> None:
-        """D13, K2, D9: what a settle puts in line is told as what is enqueued."""
+        """D13, K2, D9: jobs that a settle puts in line are announced like enqueued ones."""
 
         async def story() -> None:
             async with opened(url) as here, opened(url) as there:
@@ -109,7 +109,7 @@ class TestHearing:
                 [job] = await there.reserve(["q"], T, timedelta(seconds=30), 1, "w")
                 assert job.lease is not None
                 await listening(here)
-                await there._notifier.close()  # what was told by now is about the enqueue
+                await there._notifier.close()  # notifications so far are about the enqueue
                 waiting = await waiter(here)
                 done: Transition = Ack(id="first", token=job.lease.token, keep_until=T)
                 if what == "a put-back":
@@ -158,7 +158,7 @@ class TestHearing:
     def test_a_half_open_session_is_noticed(
         self, postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """X2: nothing comes through any more and nobody says so; the session is asked, is silent, and is replaced."""
+        """X2: nothing comes through any more, without an error; the session is asked, is silent, and is replaced."""
         monkeypatch.setattr(listen, "ASK_EVERY", 0.05)
         monkeypatch.setattr(listen, "ANSWER_WITHIN", 0.5)
 
@@ -179,7 +179,7 @@ class TestHearing:
     def test_a_session_that_forgot_is_noticed(
         self, postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Alive, but it does not listen any more, as behind a pooler that nobody told us of."""
+        """Alive, but it does not listen any more, as behind a pooler that is not configured."""
         monkeypatch.setattr(listen, "ASK_EVERY", 0.05)
         forgot = threading.Event()
         ask = listen.Listener._ask
@@ -208,7 +208,7 @@ class TestHearing:
     def test_an_outage_is_one_line_in_the_log(
         self, postgres: PostgresServer, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """X2: it goes on trying, and hears again once the server is back."""
+        """X2: it goes on trying, and listens again once the server is back."""
         monkeypatch.setattr(listen, "SHORTEST_PAUSE", 0.01)
         monkeypatch.setattr(listen, "LONGEST_PAUSE", 0.02)
         failed, note = threading.Semaphore(0), listen.Listener._failed
@@ -277,7 +277,7 @@ def gone(server: PostgresServer, database: str) -> None:
 
 class TestTelling:
     def test_concurrent_enqueues_share_their_notifications(self, postgres: PostgresServer, url: str) -> None:
-        """FACTS: one notification per job halves the speed; a thousand at once share theirs, and the last is told."""
+        """FACTS: one notification per job halves the speed; a thousand at once share theirs, the last included."""
 
         async def story() -> None:
             harbor = Harbor(url)
@@ -297,7 +297,7 @@ class TestTelling:
         act(story())
 
     def test_the_last_of_a_burst_is_announced(self, url: str) -> None:
-        """No lost trailing wake-up: whoever looks after every notification has seen everything in the end."""
+        """No lost trailing wake-up: a look after every notification has seen everything in the end."""
 
         async def story() -> None:
             table = url.partition("namespace=")[2].partition("&")[0]
@@ -332,7 +332,7 @@ class TestTelling:
 
 
 async def _ear(url: str) -> tuple[Any, asyncio.Queue[str]]:
-    """A connection that hears of work, and what it has heard."""
+    """A connection that listens for work, and what it has received."""
     schema = url.partition("namespace=")[2].partition("&")[0]
     connection = await asyncpg.connect(url.partition("?")[0])
     heard: asyncio.Queue[str] = asyncio.Queue()
@@ -393,7 +393,7 @@ class TestNotifier:
         assert self.told(story) == [5 * MOMENT]
 
     def test_an_error_may_have_been_a_commit(self) -> None:
-        """X3: it is told as well."""
+        """X3: it is announced too."""
 
         async def story(notifier: Notifier, _: list[float]) -> None:
             with notifier.about("c"):
@@ -405,7 +405,7 @@ class TestNotifier:
         assert self.told(story) == pytest.approx([MOMENT + COURTESY])
 
     def test_commits_before_a_failed_one_are_announced(self) -> None:
-        """It should have told of them."""
+        """It should have announced them."""
 
         async def story(notifier: Notifier, _: list[float]) -> None:
             for _number in range(2):

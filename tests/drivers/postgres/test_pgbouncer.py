@@ -87,10 +87,10 @@ class TestThroughAPooler(Pooled, Keys, Replays, Upkeep, Looking, Workers, Totals
     test_D8_a_put_back_that_landed_elsewhere = (  # noqa: N815
         Settle.test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back
     )
-    test_N5_a_schedule_comes_back = Recurring.test_N5_a_schedule_comes_back_as_it_was_put  # noqa: N815
+    test_N5_a_schedule_comes_back = Recurring.test_N5_a_schedule_is_read_back_as_stored  # noqa: N815
     test_K2_a_group_of_1000 = Results.test_K2_a_group_of_1000_a_join_and_a_second_stage  # noqa: N815
 
-    # Nobody listens behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
+    # Drivers do not listen behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_commit_wakes_waiters_for_work = None  # type: ignore[assignment]  # noqa: N815

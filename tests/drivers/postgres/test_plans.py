@@ -19,7 +19,7 @@ from taskharbor.drivers.postgres.sql import statements
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(days=1)
 SCHEMA = "plans"
-# 200,000 future jobs of a higher priority, 200,000 finished ones, 200 that are due, and 100 that somebody holds. Of the
+# 200,000 future jobs of a higher priority, 200,000 finished ones, 200 that are due, and 100 that are held. Of the
 # finished ones a thousand are dead, a tenth belong to workflows of a hundred, many have keys, some of which have run
 # out, and many were waited for.
 CROWD = """
@@ -166,7 +166,7 @@ EXCEPTIONS = {
     # Thousands of edges that the server has not taken note of: it reads them all, and will know better in a minute.
     ("unknown", "delete_edges", FOR_VALUES),
     ("unknown", "delete_edges", ONCE),
-    # Nobody reserves in a session of his own, where plans are made once and everything is open to them.
+    # Workers do not reserve in a new session, where plans are made once and anything is possible.
     *((kind, name, ONCE) for kind in ("analysed", "unknown") for name in ("reserve", "reserve_on", "reserve_by_id")),
 }
 Connection = psycopg.Connection[Any]

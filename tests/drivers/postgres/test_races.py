@@ -82,7 +82,7 @@ async def a_collector_and_a_parent(s: Stage) -> JobRecord:
 
 
 def test_a_collector_replayed_while_its_parent_ends_sees_the_end(play: Play) -> None:
-    """K2, Q3: a statement that began before the replay was committed must not overlook whom it makes wait again."""
+    """K2, Q3: a statement that began before the replay was committed must not overlook the child that waits again."""
 
     async def act(s: Stage) -> None:
         parent = await a_collector_and_a_parent(s)
@@ -112,7 +112,7 @@ def test_a_collector_replayed_while_a_parent_ends_does_not_wait(play: Play) -> N
 
 
 def test_a_new_job_sees_the_end_of_a_parent_that_settles_meanwhile(play: Play) -> None:
-    """K2, D9: stored with another's outcome, while nobody waited for the parent so far."""
+    """K2, D9: stored with another's outcome, while the parent had no dependants so far."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("p")), group(job("x"))], T0)
@@ -211,7 +211,7 @@ def test_a_workflow_is_not_pruned_under_a_replay(play: Play) -> None:
 
 
 def test_a_workflow_is_not_pruned_while_one_of_it_comes_and_goes(play: Play) -> None:
-    """X8, Q3: put back when it was to be held, and cancelled again: then it is held by nobody, and may be put back."""
+    """X8, Q3: put back when it was to be held, and cancelled again: then nothing holds it, and it may be put back."""
 
     async def act(s: Stage) -> None:
         flow = group(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w")
@@ -233,7 +233,7 @@ def test_a_workflow_is_not_pruned_while_one_of_it_comes_and_goes(play: Play) -> 
 
 
 def test_a_deleted_child_delays_no_other_job(play: Play) -> None:
-    """K2: deleted while its parent ends, there is nobody to be told, and the settle stands."""
+    """K2: if it is deleted while its parent ends, the settle still happens."""
 
     async def act(s: Stage) -> None:
         parent = await a_cancelled_child(s)
@@ -248,7 +248,7 @@ def test_a_deleted_child_delays_no_other_job(play: Play) -> None:
 
 
 def test_a_settle_whose_last_dependant_was_deleted_just_now_is_written(play: Play) -> None:
-    """D7: the statement for jobs that nobody waits for saw one who does; a moment later there is none."""
+    """D7: the statement for jobs without dependants saw one; a moment later there is none."""
 
     async def act(s: Stage) -> None:
         parent = await a_cancelled_child(s)
@@ -358,7 +358,7 @@ def test_a_settle_that_a_heartbeat_overtakes_is_written(play: Play, kind: str) -
     play(act)
 
 
-# a job that moves while somebody decides about it
+# a job that moves while another caller decides about it
 
 
 def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
@@ -479,7 +479,7 @@ def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
 
 @pytest.mark.parametrize("within", [False, True], ids=["alone", "in a transaction"])
 def test_no_key_is_left_without_its_job(play: Play, within: bool) -> None:
-    """R2, D1, I1: an id that somebody stores at this moment exists, also for a job with a key; others are stored."""
+    """R2, D1, I1: an id that another caller is storing exists, also for a job with a key; others are stored."""
 
     async def act(s: Stage) -> None:
         groups = [group(job("a", idempotency_key="k")), group(job("b", idempotency_key="l"))]
@@ -543,8 +543,8 @@ def test_a_new_job_whose_key_is_taken_just_now_refuses_no_settle(play: Play) -> 
 
 
 def test_what_a_call_has_stored_it_says_it_created(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I1, D1: a key changed hands, which takes a second round; that one meets somebody crosswise, and is repeated. What
-    the first one stored is not taken for somebody else's."""
+    """I1, D1: a key changed hands, which takes a second round; that one meets a deadlock, and is repeated. What
+    the first one stored is not taken for another caller's."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("x", idempotency_key="l"))], T0)
@@ -595,7 +595,7 @@ def created(name: str, **fields: Any) -> Swap:
 
 @pytest.mark.parametrize("stands", [True, False], ids=["committed", "rolled back"])
 def test_creating_a_schedule_that_is_being_created_waits_and_sees_it(play: Play, stands: bool) -> None:
-    """N3: a name that is not there yet is held, too; nobody overwrites it, and a lost race is no error."""
+    """N3: a name that is not there yet is held, too; it is not overwritten, and a lost race is not an error."""
 
     async def act(s: Stage) -> None:
         transaction = s.other.connection.transaction()
@@ -775,7 +775,7 @@ SETTLES = [
 def test_a_settle_and_a_heartbeat_never_wait_for_each_other(
     play: Play, given: Callable[[Stage], Awaitable[Transitions]]
 ) -> None:
-    """X2, K2: everybody takes rows in the order of their numbers, whatever order jobs finish in. A settle that has to
+    """X2, K2: statements lock rows in the order of their numbers, whatever order jobs finish in. A settle that has to
     wait for the first of them holds none of the others."""
 
     async def act(s: Stage) -> None:

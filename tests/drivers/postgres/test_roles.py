@@ -173,7 +173,7 @@ def test_a_producer_changes_nothing_else(roles: Roles) -> None:
 
 
 def test_only_the_owner_migrates(roles: Roles) -> None:
-    """X5: a worker that is told to migrate, and a stranger who may not even look."""
+    """X5: a worker that runs migrate, and a role without any rights."""
     roles.make("kept")
     with pytest.raises(ConfigError, match="may not make or change schema 'new'"):
         asyncio.run(migrate(roles.url("worker", "new")))

@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: made once whoever tries, refused if it does not fit, changed without holding anybody up."""
+"""The schema in PostgreSQL: made once by one of many, refused if it does not fit, changed without blocking others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def url(postgres: PostgresServer, database: str) -> str:
-    """A namespace that nobody has used yet."""
+    """A namespace that was never used."""
     return postgres.url(database, namespace=f"n{next(_numbers)}")
 
 
@@ -242,7 +242,7 @@ class TestChecks:
 
     @pytest.mark.parametrize("wrong", ["stop_requested_at = '2030-01-01Z'", "token = 't.'", "stop_reason = 'x'"])
     def test_a_job_in_line_is_not_held(self, postgres: PostgresServer, database: str, url: str, wrong: str) -> None:
-        """R3, T1, T3: neither by a lease nor by a request to stop, whoever ran it last."""
+        """R3, T1, T3: neither by a lease nor by a request to stop, whichever worker ran it last."""
         make(url)
         live = f"{namespace(url)}.live"
         new = f"INSERT INTO {live} (seq, priority, due_at, state, queue) VALUES (1, 0, '2030-01-01Z', 'ready', 'q')"
@@ -345,7 +345,7 @@ def more_steps(*steps: tuple[str, str]) -> Generator[None]:
 class TestNamespaces:
     @pytest.mark.parametrize("name", NAMES)
     def test_any_printable_name_will_do(self, postgres: PostgresServer, database: str, name: str) -> None:
-        """X5: quoted everywhere, also in COPY, in channels and in the SQL for somebody else."""
+        """X5: quoted everywhere, also in COPY, in channels and in the printed SQL."""
         url = postgres.url(database, namespace=name)
         assert f"taskharbor {name}".replace("'", "''") in make(url, dry=True).sql
         make(url)
@@ -357,7 +357,7 @@ class TestNamespaces:
         "name", ["", "x" * 58, "ü" * 29, "a\nb", "a\0b", "pg_x", "pg_catalog", "public", "information_schema"]
     )
     def test_names_that_cannot_be(self, postgres: PostgresServer, database: str, name: str) -> None:
-        """X5: refused before anybody connects."""
+        """X5: refused before connecting."""
         with pytest.raises(ConfigError, match="cannot be a namespace"):
             make(f"postgresql://nowhere.invalid/db?namespace={quote(name)}")
 

@@ -168,7 +168,7 @@ class TestChecking:
     def test_a_key_that_others_can_read(
         self, strict_door: TlsDoor, database: str, authority: Authority, folder: Path
     ) -> None:
-        """X5: refused by both, before anybody connects."""
+        """X5: refused by both, before connecting."""
         certificate, key = authority.signed("careless")
         url = at(strict_door, database, sslrootcert=authority.certificate, sslcert=certificate, sslkey=key)
         assert both_open(url)
@@ -178,7 +178,7 @@ class TestChecking:
                 way(url)
 
     def test_files_that_are_no_certificates(self, door: TlsDoor, database: str, folder: Path) -> None:
-        """X5: before anybody connects."""
+        """X5: before connecting."""
         (folder / "empty.pem").touch()
         for name in ("sslrootcert", "sslcert"):
             with pytest.raises(ConfigError, match=f"cannot be used .*check {name}=.*empty.pem"):

@@ -129,7 +129,7 @@ def test_how_messages_name_a_server(url: str, where: str) -> None:
     ],
 )
 def test_what_a_url_cannot_say(rest: str, said: str) -> None:
-    """X5: refused with the fix, before anybody connects, and without the password."""
+    """X5: refused with the fix, before connecting, and without the password."""
     message = refusal(f"postgresql://me:hunter2@nowhere.invalid{rest}")
     assert said in message
     assert "hunter2" not in message

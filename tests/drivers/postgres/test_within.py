@@ -167,7 +167,7 @@ def test_a_refused_job_leaves_the_transaction_as_it_was(place: Place, kind: NewH
 
 
 def test_keys_hold_inside_a_transaction(place: Place, kind: NewHand) -> None:
-    """I1, I2: a key stands for what it first enqueued, also in the same transaction, and is free after a rollback."""
+    """I1, I2: a key finds its first job, also in the same transaction, and is free after a rollback."""
 
     async def act(hand: Hand) -> None:
         first = await place.send.using(idempotency_key="a").aenqueue(1)
@@ -280,7 +280,7 @@ def test_a_blocking_handle_is_used_in_the_callers_thread_without_any_loop(place:
 
 
 def test_enqueue_with_a_blocking_handle_is_allowed_where_a_loop_runs(place: Place) -> None:
-    """P1: whoever uses such a handle there blocks the loop anyway."""
+    """P1: using such a handle there blocks the loop anyway."""
 
     async def act(hand: Hand) -> None:
         place.send.using(tx=hand.handle).enqueue(1)
@@ -471,7 +471,7 @@ def test_an_aborted_transaction_says_so_in_its_own_words(place: Place) -> None:
 
 
 def test_what_goes_wrong_inside_does_not_end_the_transaction(postgres: PostgresServer) -> None:
-    """A trigger of the operator's stands for whatever a server can refuse."""
+    """A trigger of the operator, as an example of what a server can refuse."""
     place = Place(postgres)
     asyncio.run(place.make())
     for sql in (
@@ -494,7 +494,7 @@ def test_what_goes_wrong_inside_does_not_end_the_transaction(postgres: PostgresS
 
 @pytest.mark.parametrize("name", ["asyncpg", "async psycopg", "sqlalchemy AsyncSession over asyncpg"])
 def test_an_enqueue_that_is_cut_short_leaves_the_transaction_as_it_was(place: Place, name: str) -> None:
-    """X3: what the caller wrote is written by his commit, also if he lost patience with us in between."""
+    """X3: the caller's writes are committed by its own commit, even if a call of ours timed out in between."""
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
     async def act(hand: Hand) -> None:

@@ -205,7 +205,7 @@ class TestReserve:
 
 
 class TestLook:
-    """Whoever meets a damaged row that nobody has claimed yet is told which, and what to do."""
+    """A call that meets a damaged, unclaimed row raises an error that names it and the fix."""
 
     @pytest.mark.parametrize("change", READY.values(), ids=list(READY))
     def test_get_and_query_name_it(self, change: str, tmp_path: Path) -> None:

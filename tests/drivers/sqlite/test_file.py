@@ -249,7 +249,7 @@ class TestFile:
             opened(f"sqlite:///{path}", lambda driver: driver.get(["0001"]))
 
     def test_a_read_only_file_is_refused(self, open_folder: Path) -> None:
-        """X5. Root may write anything, so the script becomes somebody else first."""
+        """X5. Root may write anything, so the script changes its user first."""
         folder = open_folder
         make(folder / "jobs.db")
         script = f"""
@@ -354,7 +354,7 @@ class TestSql:
         assert not any(step.startswith("SCAN job") for step in steps), steps
 
     def test_a_dependant_is_written_once_for_a_batch(self, tmp_path: Path) -> None:
-        """K2: a chord's finalizer is no row that every member writes to."""
+        """K2: a chord's finalizer is not a row that every member writes to."""
         written: list[str] = []
 
         def note(_: apsw.Cursor, text: str, __: object) -> bool:
@@ -412,7 +412,7 @@ class TestSql:
         db.close()
 
     def test_a_record_the_table_refuses_fails_alone(self, tmp_path: Path) -> None:
-        """X5: the client checks priorities; whoever goes past it gets an error and harms nobody."""
+        """X5: the client checks priorities; a caller that bypasses it gets an error and does no harm."""
 
         async def act(driver: SqliteDriver) -> None:
             wrong = driver.enqueue([Group(jobs=(job("wrong", priority=1000),))], T)

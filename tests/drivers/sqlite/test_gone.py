@@ -1,4 +1,4 @@
-"""The file of the jobs deleted, moved or replaced while it is open: an error, never work that nobody else sees (X9)."""
+"""The file deleted, moved or replaced while it is open: an error, never work that no other process sees (X9)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_all_files_are_looked_at_from_time_to_time(tmp_path: Path, monkeyp
 @taken
 @awaited
 async def test_a_caller_that_only_waits_is_woken(take_away: Callable[[Path], None], tmp_path: Path) -> None:
-    """X9: without anybody asking for anything."""
+    """X9: without any call."""
     path, driver = await opened(tmp_path, "a")
     waiting = [
         asyncio.ensure_future(driver.wait_for_work(["q"], FAR_TOO_LONG)),
@@ -191,7 +191,7 @@ async def test_a_caller_that_only_waits_is_woken(take_away: Callable[[Path], Non
 
 @awaited
 async def test_requests_that_were_on_their_way_are_refused(tmp_path: Path) -> None:
-    """X9: all of a batch, whoever asked."""
+    """X9: all callers of a batch."""
     path, driver = await opened(tmp_path, "a")
     delete(path)
     asked = [driver.enqueue([group("b")], T), driver.get(["a"]), driver.reserve(["q"], T, MINUTE, 1, "w")]
@@ -298,7 +298,7 @@ async def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, monkeypatch:
 
 @awaited
 async def test_a_file_replaced_while_it_is_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X9: nobody can tell which of the two it is."""
+    """X9: the two cannot be distinguished."""
     path = tmp_path / "jobs.db"
     await make_store(path)
     await make_store(path.with_name("other.db"))
@@ -336,7 +336,7 @@ async def test_an_idle_worker_ends_with_an_error(
 
 @awaited
 async def test_a_working_worker_ends_with_an_error(tmp_path: Path) -> None:
-    """X9: the outcome of what it runs is not accepted by anybody."""
+    """X9: the outcome of its run is not accepted."""
     path, driver = await opened(tmp_path)
     await driver.close()
     harbor = Harbor(f"sqlite:///{path}")

@@ -64,7 +64,7 @@ asyncio.run(main(sys.argv[2]))
 
 
 def test_eight_processes_make_and_share_one_file(tmp_path: Path) -> None:
-    """D12, I: all open (and make) the file at once; nobody meets a lock error, every job is run exactly once."""
+    """D12, I: all open (and make) the file at once; no process gets a lock error, every job is run exactly once."""
     processes = [start(HAMMER, tmp_path / "jobs.db", name) for name in range(8)]
     done = Counter(id for process in processes for id in end(process))
 
@@ -192,7 +192,7 @@ print(json.dumps(found))
 
 
 def test_a_forked_child_refuses_and_the_parent_goes_on(tmp_path: Path) -> None:
-    """P1: SQLite's locks do not survive a fork, so the child is told what to do instead, and touches nothing."""
+    """P1: SQLite's locks do not survive a fork, so the child gets an error with the fix, and touches nothing."""
     found = end(start(FORK, tmp_path / "jobs.db"))
     for verb in ("get", "enqueue", "reserve", "wait", "reopen"):
         assert found[verb][0] == "DriverForked", (verb, found[verb])

@@ -1,4 +1,4 @@
-"""How the SQLite driver hears of commits: by the kernel's word where there is one, by looking where there is none."""
+"""How the SQLite driver notices commits: from the kernel where possible, by polling elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 30
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
 def test_the_kernel_reports_one_write_per_request(tmp_path: Path) -> None:
-    """D13 (WaitForWork): armed once, told once; a write that nobody asked about is not told."""
+    """D13 (WaitForWork): armed once, reported once; a write without a request is not reported."""
     log = tmp_path / "log"
     log.write_bytes(b"")
     told = threading.Semaphore(0)

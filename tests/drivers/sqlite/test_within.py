@@ -133,7 +133,7 @@ def test_what_goes_wrong_inside_does_not_end_the_transaction(place: Place) -> No
 
 
 def test_a_commit_wakes_waiters_in_this_process(place: Place) -> None:
-    """D13: the watch on the file hears of every connection."""
+    """D13: the watch on the file notices every connection."""
 
     async def act() -> None:
         async with asyncio.timeout(60), place.harbor.open():

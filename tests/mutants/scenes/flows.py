@@ -35,7 +35,7 @@ async def over(run: Run[Any], limit: float = 300) -> str:
 
 @scene
 async def results_come_in_order_and_nested_as_the_flow_is() -> None:
-    """K3: whoever ended first, a finalizer is given them as they were asked for."""
+    """K3: whichever ended first, a finalizer receives them in the order of the members."""
     world, taken = World(), list[Any]()
 
     @world.harbor.task
@@ -79,7 +79,7 @@ async def a_failed_step_stands_in_for_its_result() -> None:
 
 @scene
 async def results_are_read_when_a_step_starts() -> None:
-    """K3: each time anew, so that a retry sees what a replay has mended."""
+    """K3: again for each run, so that a retry sees what a replay has mended."""
     world, taken, mended = World(), list[Any](), False
 
     @world.harbor.task(max_attempts=1)
@@ -129,7 +129,7 @@ async def a_step_whose_parents_are_gone_is_not_run() -> None:
 
 
 @scene
-async def more_results_than_a_step_can_take_bury_it() -> None:
+async def more_results_than_a_step_can_take_dead_letter_it() -> None:
     """K3, R4: it is not run, and the reason says so; up to the limit it is."""
     world, taken = World(), list[Any]()
 
@@ -153,7 +153,7 @@ async def more_results_than_a_step_can_take_bury_it() -> None:
 
 
 @scene
-async def a_cancelled_workflow_releases_nobody() -> None:
+async def a_cancelled_workflow_releases_no_job() -> None:
     """K5, K4: the last steps go first, or those that collect failures would run on what was cancelled."""
     world, ran = World(lambda inner: Slow(inner, 5, only("cancel"))), list[str]()
 
@@ -325,7 +325,7 @@ async def a_cancelled_workflow_that_collects_can_be_replayed() -> None:
 
 
 @scene
-async def a_replay_leaves_out_what_nobody_waits_for() -> None:
+async def a_replay_leaves_out_what_no_job_waits_for() -> None:
     """K2, K5: a failure that was collected by a step that is done; with one that is dead, it runs again too."""
     world, runs, mended = World(), Counter[str](), False
 

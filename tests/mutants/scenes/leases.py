@@ -86,7 +86,7 @@ async def a_claim_that_arrives_after_its_lease_is_not_run() -> None:
 
 @scene
 async def a_stolen_lease_ends_the_run() -> None:
-    """L4, L5: whoever lost the lease is stopped at the next heartbeat, and writes nothing."""
+    """L4, L5: a run that lost its lease is stopped at the next heartbeat and writes nothing."""
     world = World()
     ends: list[float] = []
 
@@ -145,7 +145,7 @@ async def a_worker_cut_off_after_a_heartbeat_stops_in_time() -> None:
 
 @scene
 async def an_outcome_that_comes_too_late_is_not_sent() -> None:
-    """L4: whoever must take the lease for lost keeps silent, also when the store is back."""
+    """L4: a worker that must assume its lease lost writes nothing, also when the store is back."""
     world = World(Outage)
 
     @world.harbor.task
@@ -200,7 +200,7 @@ async def a_run_is_shown_within_a_second() -> None:
 
 
 @scene
-async def the_heartbeat_tells_that_the_handler_runs() -> None:
+async def the_heartbeat_reports_that_the_handler_runs() -> None:
     """T2, D6: start and progress reach the store."""
     world = World()
 

@@ -1,4 +1,4 @@
-"""Outcomes: what a run came to is written once, and means what the contract says."""
+"""Outcomes: each is written once and means what the contract says."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Picky(Wrapper):
 
 
 @scene
-async def one_outcome_that_cannot_be_stored_holds_nobody_up() -> None:
+async def one_outcome_that_cannot_be_stored_delays_no_other() -> None:
     """F7: its neighbours in the flush are settled."""
     world = World(Picky)
 
@@ -81,7 +81,7 @@ async def one_outcome_that_cannot_be_stored_holds_nobody_up() -> None:
 
 
 @scene
-async def a_failing_job_is_retried_and_buried() -> None:
+async def a_failing_job_is_retried_and_dead_lettered() -> None:
     """F1, F3, F10: as often as allowed, with a history, each time after the delay of its own policy."""
     world = World(retry=Retry.fixed(500))
     starts: list[float] = []
@@ -156,7 +156,7 @@ async def delays_are_drawn_from_the_whole_range() -> None:
 
 
 @scene
-async def signals_of_a_handler_are_heard() -> None:
+async def signals_of_a_handler_take_effect() -> None:
     """F4: Snooze counts nothing, RetryAfter counts and chooses its delay, Unrecoverable ends it at once."""
     world = World(retry=Retry.fixed(1))
     runs: dict[str, list[float]] = {}
@@ -249,7 +249,7 @@ async def a_handler_that_ignores_its_timeout_is_waited_for() -> None:
 
 @scene
 async def a_stray_cancellation_is_a_failure() -> None:
-    """F11: nobody asked for it."""
+    """F11: it was not requested."""
     world, runs = World(retry=Retry.fixed(1)), 0
 
     @world.harbor.task(max_attempts=2)
@@ -265,7 +265,7 @@ async def a_stray_cancellation_is_a_failure() -> None:
 
 
 @scene
-async def a_payload_that_does_not_fit_is_buried_at_once() -> None:
+async def a_payload_that_does_not_fit_is_dead_lettered_at_once() -> None:
     """F9: no retry storm."""
     world = World()
 
@@ -281,7 +281,7 @@ async def a_payload_that_does_not_fit_is_buried_at_once() -> None:
 
 
 @scene
-async def a_job_that_kills_its_workers_is_buried() -> None:
+async def a_job_that_kills_its_workers_is_dead_lettered() -> None:
     """F6: after max_crashes, and not before."""
     world = World(max_crashes=3)
     ran: list[str] = []
@@ -395,7 +395,7 @@ async def an_unknown_task_waits_for_a_deploy() -> None:
 
 
 @scene
-async def a_task_that_nobody_ever_knows_is_buried() -> None:
+async def a_task_that_stays_unknown_is_dead_lettered() -> None:
     """F8: after a bound of put-backs."""
     world = World()
     await world.harbor.aenqueue_many([world.harbor.step("shop.never", {})])

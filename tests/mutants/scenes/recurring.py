@@ -18,7 +18,7 @@ from .stage import only, scene
 
 
 def code(world: World, seconds: float = 0.0, skew: float = 0.0, **options: Any) -> Harbor:
-    """A generation of the code that declares `work`, if it is told when."""
+    """A generation of the code that declares `work` if times are given."""
     harbor = Harbor(driver=world.store, clock=SkewedClock(world.clock, skew), chance=world.harbor._session.rng)
 
     async def work() -> None:
@@ -188,8 +188,8 @@ async def jitter_is_never_early_and_never_too_late() -> None:
 
 
 @scene
-async def a_task_that_nobody_knows_rests() -> None:
-    """N3: no job is made that no worker could run; whoever knows it goes on."""
+async def an_unknown_task_is_put_back() -> None:
+    """N3: no job is made that no worker could run; workers that know the task go on."""
     world = World()
     await world.harbor.admin.recurring.acreate("work", "work", every=10)
     async with world.worker():

@@ -28,7 +28,7 @@ from .stage import HOUR, LEASE, scene
 
 
 def managers(wrap: Callable[[Driver], Driver] | None = None) -> tuple[World, TaskManager, TaskManager]:
-    """Two of them on one store, the first perhaps behind a bad line."""
+    """Two of them on one store, the first behind a faulty driver if one is given."""
     world = World(wrap)
     second = Harbor(driver=world.log, clock=world.clock)
     return world, TaskManager(world.harbor, lease=LEASE), TaskManager(second, lease=LEASE)
@@ -86,7 +86,7 @@ async def no_retry_beyond_the_last_attempt() -> None:
 
 @scene
 async def ended_tasks_are_kept() -> None:
-    """M1: until somebody deletes them."""
+    """M1: until they are deleted."""
     world, me, _ = managers()
     done, dead = [await me.asubmit(b"x", max_attempts=1) for _ in range(2)]
     for id in (done, dead):
@@ -131,7 +131,7 @@ async def a_claim_again_extends() -> None:
 
 
 @scene
-async def an_unheard_complete_can_be_repeated() -> None:
+async def a_complete_without_an_answer_can_be_repeated() -> None:
     """D8, X3: the claim is not forgotten before its end is known."""
     _, me, _ = managers(lambda inner: LostRequest(inner, script("settle")))
     id = await me.asubmit(b"x")
@@ -156,7 +156,7 @@ async def an_outsiders_retry_ends_the_claim() -> None:
 
 
 @scene
-async def an_ordinary_job_is_no_task() -> None:
+async def an_ordinary_job_is_not_a_task() -> None:
     """M1: a manager touches nothing but tasks."""
     world, me, _ = managers()
     (job,) = await world.harbor.aenqueue_many([world.harbor.step("work", {})])
@@ -242,7 +242,7 @@ async def a_token_needs_its_worker_id() -> None:
 
 @scene
 async def a_void_token_claims_nothing() -> None:
-    """M1: its holder hears that the claim is over."""
+    """M1: its holder gets the error that the claim is over."""
     _, me, other = managers()
     id = await me.asubmit(b"x")
     token = (await me.aclaim(id, "w1")).claim_token
@@ -253,7 +253,7 @@ async def a_void_token_claims_nothing() -> None:
 
 
 @scene
-async def a_stranger_is_told_that_a_task_has_ended() -> None:
+async def another_caller_gets_the_error_that_a_task_has_ended() -> None:
     """M3: by another worker id, by another result, by a token that did not end it."""
     _, me, other = managers()
     id, stale, _ = await taken_over(me, other)
@@ -295,7 +295,7 @@ async def a_cancelled_task_keeps_its_key() -> None:
 
 
 @scene
-async def only_claim_tells_the_token() -> None:
+async def only_claim_returns_the_token() -> None:
     """M1: neither get nor list, nor a task that is printed."""
     _, me, other = managers()
     id = await me.asubmit(b"x")
@@ -319,7 +319,7 @@ async def the_last_claim_leaves_its_trace() -> None:
 
 
 @scene
-async def a_heartbeat_tells_of_an_operator() -> None:
+async def a_heartbeat_returns_an_operators_request() -> None:
     """T3, Q4: who wants a dead letter; the task has failed for that reason then."""
     world, me, _ = managers()
     id = await me.asubmit(b"x")

@@ -94,7 +94,7 @@ async def a_delayed_job_runs_on_time() -> None:
 
 @scene
 async def an_expired_job_is_cancelled() -> None:
-    """N1, T1: by the workers, without anybody asking."""
+    """N1, T1: by the workers, without a request."""
     world = World()
 
     @world.harbor.task
@@ -213,12 +213,12 @@ async def a_stop_counts_the_timeout_of_a_run_that_ignores_it() -> None:
 
 @scene
 async def a_failure_after_the_ack_is_not_believed() -> None:
-    """D8: the job is done, so nobody hears of a dead one."""
+    """D8: the job is done, so no hook for a dead one is called."""
     world = World()
     deaths: list[str] = []
 
     @world.harbor.on_dead
-    async def mourn(job: Any) -> None:
+    async def on_dead(job: Any) -> None:
         deaths.append(job.id)
 
     @world.harbor.task

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from taskharbor.testing.check.operations import BrokenHistory, Operation, Operations
 from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, Lease, Settling, Story, Ticking
-from taskharbor.testing.check.stories import Lost, Prunes, Stories
+from taskharbor.testing.check.stories import Prunes, Stories
 from taskharbor.testing.history import Answer, Claim, Job, Kept, Made, Named, Renew, Said, Settle, Swap, Want
 
 
@@ -21,13 +21,7 @@ def tell(operations: Operations) -> Stories:
 class _Filing:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._by_id: dict[str, Story] = {}
-        self._by_key: dict[str, list[Creation]] = {}
-        self._by_flow_key: dict[str, list[Creation]] = {}
-        self._ticks: list[Ticking] = []
-        self._freed_flows: dict[str, int] = {}
-        self._lost = Lost()
-        self._prunes = Prunes()
+        self._stories = Stories(operations.done, operations.final_now, operations.counts)
         self._verbs: dict[str, Callable[[Operation], None]] = {
             "enqueue": self._enqueue,
             "reserve": self._reserve,
@@ -40,7 +34,7 @@ class _Filing:
             "replay": self._by_hand(lambda story: story.replays, {"replayed", "replayed_without_key"}),
             "reschedule": self._by_hand(lambda story: story.reschedules, {"True"}),
             "sweep": lambda op: None,  # it may have ended expired jobs and those with a stop request
-            "prune": self._prunes.add,
+            "prune": self._stories.prunes.add,
             "swap_schedules": self._swap,
         }
 
@@ -48,16 +42,16 @@ class _Filing:
         self._verbs[op.call.verb](op)
 
     def _story(self, id: str) -> Story:
-        story = self._by_id.get(id)
+        story = self._stories.by_id.get(id)
         if story is None:
-            story = self._by_id[id] = Story(id)
+            story = self._stories.by_id[id] = Story(id)
         return story
 
     def _create(self, creation: Creation) -> None:
         if creation.created is not False:
             self._story(creation.job.id).creations.append(creation)
         if creation.job.key is not None:
-            self._by_key.setdefault(creation.job.key, []).append(creation)
+            self._stories.by_key.setdefault(creation.job.key, []).append(creation)
 
     def _enqueue(self, op: Operation) -> None:
         answers = None if op.answers is None else iter(op.answers)
@@ -72,18 +66,19 @@ class _Filing:
                     self._create(Creation(op, op.start, op.end, each.created, job, each.id, each.created, mates))
             if made is not None and made[0].created and (key := group[0].flow_key) is not None:
                 stored = Creation(op, op.start, op.end, True, group[0], made[0].id, True, tuple(group))
-                self._by_flow_key.setdefault(key, []).append(stored)
+                self._stories.by_flow_key.setdefault(key, []).append(stored)
 
     def _free(self, op: Operation) -> None:
         for named in op.call.items:
             assert isinstance(named, Named)
-            self._freed_flows[named.id] = min(op.start, self._freed_flows.get(named.id, op.start))
+            freed = self._stories.freed_flows
+            freed[named.id] = min(op.start, freed.get(named.id, op.start))
 
     def _reserve(self, op: Operation) -> None:
         if op.answers is None:
             for want in op.call.items:
                 assert isinstance(want, Want)
-                self._lost.add(want, op.start)
+                self._stories.lost.add(want, op.start)
             return
         for claim in op.answers:
             assert isinstance(claim, Claim)
@@ -131,36 +126,24 @@ class _Filing:
             if word not in (None, "True"):
                 continue
             if swap.slot is not None:
-                self._ticks.append(Ticking(op, op.start, op.end, word is not None, swap))
+                self._stories.ticks.append(Ticking(op, op.start, op.end, word is not None, swap))
             if swap.job is not None:
                 sure = word is not None and swap.job.key is None
                 self._create(Creation(op, op.start, op.end, sure, swap.job))
 
     def result(self) -> Stories:
-        operations = self._operations
-        for run in operations.runs:
+        stories = self._stories
+        for run in self._operations.runs:
             self._story(run.event.id).runs.append(run)
-        for id, last in operations.last.items():
+        for id, last in self._operations.last.items():
             self._story(id).last = last
-        self._lost.sort()
-        for story in self._by_id.values():
+        stories.lost.sort()
+        for story in stories.by_id.values():
             _settle_up(story)
-            story.reborn = len(story.creations) > 1 and _may_be_reborn(story, self._prunes)
-        counts = operations.counts
-        counts.jobs = sum(bool(story.creations) for story in self._by_id.values())
-        counts.claims = sum(len(story.claims) for story in self._by_id.values())
-        return Stories(
-            self._by_id,
-            self._by_key,
-            self._by_flow_key,
-            self._freed_flows,
-            self._ticks,
-            self._lost,
-            self._prunes,
-            operations.done,
-            operations.final_now,
-            counts,
-        )
+            story.reborn = len(story.creations) > 1 and _may_be_reborn(story, stories.prunes)
+        stories.counts.jobs = sum(bool(story.creations) for story in stories.by_id.values())
+        stories.counts.claims = sum(len(story.claims) for story in stories.by_id.values())
+        return stories
 
 
 def _groups(op: Operation) -> Iterator[list[Job]]:

@@ -97,7 +97,7 @@ class _Pairing:
         self._final_now: int | None = None
 
     def noted(self, event: Noted, time: int) -> None:
-        """The operation as text."""
+        """Ignore remarks."""
 
     def called(self, event: Called, time: int) -> None:
         if event.number == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from taskharbor.testing.check.operations import NEVER, Operation
 from taskharbor.testing.check.report import Counts
@@ -57,13 +57,13 @@ class Prunes(Struct):
 class Stories(Struct):
     """A whole history, job by job."""
 
-    by_id: dict[str, Story]
-    by_key: dict[str, list[Creation]]
-    by_flow_key: dict[str, list[Creation]]
-    freed_flows: dict[str, int]
-    ticks: list[Ticking]
-    lost: Lost
-    prunes: Prunes
     operations: list[Operation]
     final_now: int | None
     counts: Counts
+    by_id: dict[str, Story] = {}
+    by_key: dict[str, list[Creation]] = {}
+    by_flow_key: dict[str, list[Creation]] = {}
+    freed_flows: dict[str, int] = {}
+    ticks: list[Ticking] = []
+    lost: Lost = field(default_factory=Lost)
+    prunes: Prunes = field(default_factory=Prunes)

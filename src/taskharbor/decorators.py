@@ -18,7 +18,7 @@ from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
 from taskharbor.errors import ConfigError, DuplicateTask, ScheduleExists, UnknownTask
 from taskharbor.task import AsyncTask, Task
-from taskharbor.worker.application import Application
+from taskharbor.worker.application import AppRegistry
 
 if TYPE_CHECKING:
     from taskharbor.core.recurrence import Recurrence
@@ -31,7 +31,7 @@ AnyTask = Task[..., Any] | AsyncTask[..., Any]
 class Registration:
     """Registers functions with an application: tasks, and recurring tasks."""
 
-    def __init__(self, client: Client, application: Application) -> None:
+    def __init__(self, client: Client, application: AppRegistry) -> None:
         self._client = client
         self.application = application
 

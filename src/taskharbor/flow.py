@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast, overload
 
 from taskharbor.core.collecting import FailedStep
 from taskharbor.errors import InvalidJob
-from taskharbor.workflows.flow import After, Flow, OnFailure, Parallel, Then, WithPolicy, next_step
+from taskharbor.workflows.flow import After, Flow, FlowGroup, OnFailure, Then, WithPolicy, next_step
 from taskharbor.workflows.graph import Graph
 from taskharbor.workflows.step import Step
 
@@ -91,14 +91,14 @@ def chain(first: Flow[Any], /, *rest: Any, on_failure: OnFailure = "hold") -> Fl
 
 
 @overload
-def group(members: Iterable[Flow[T]], /) -> Parallel[T]: ...
+def group(members: Iterable[Flow[T]], /) -> FlowGroup[T]: ...
 @overload
-def group(*members: Flow[T]) -> Parallel[T]: ...
-def group(*members: Any) -> Parallel[Any]:
+def group(*members: Flow[T]) -> FlowGroup[T]: ...
+def group(*members: Any) -> FlowGroup[Any]:
     """Run in parallel; the result is the list of results, in this order. An empty group is done at once, with []."""
     if len(members) == 1 and not isinstance(members[0], Flow):
-        return Parallel(cast("Iterable[Flow[Any]]", members[0]))
-    return Parallel(members)
+        return FlowGroup(cast("Iterable[Flow[Any]]", members[0]))
+    return FlowGroup(members)
 
 
 @overload

@@ -31,7 +31,7 @@ from taskharbor.decorators import Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
-from taskharbor.worker.application import Application, HarborParts, add_harbor
+from taskharbor.worker.application import AppRegistry, HarborParts, add_harbor
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
 from taskharbor.worker.launcher import Launcher
@@ -89,7 +89,7 @@ class Harbor:
             drivers.parse(self.url)
         self._driver = driver
         self._client = Client(_session(lambda: self._driver or self.url, settings, clock, chance))
-        self._application = Application()
+        self._application = AppRegistry()
         self._client.tasks = self._application.tasks
         self._launcher = Launcher(self._client, self._application)
         self._registration = Registration(self._client, self._application)

@@ -18,7 +18,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
-from taskharbor.drivers.memory.edge import Edge
+from taskharbor.drivers.memory.edge import MemoryEdge
 from taskharbor.drivers.memory.store import Store
 
 from .mutant import MutantRegistry
@@ -125,7 +125,7 @@ def released_child_runs_before_its_time(write: Any, store: Store, job: JobRecord
 
 
 @mutant((Store, "_connect"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
-def child_does_not_wait(connect: Any, store: Store, edge: Edge) -> None:
+def child_does_not_wait(connect: Any, store: Store, edge: MemoryEdge) -> None:
     """Dependencies are stored and not waited for."""
     connect(store, edge)
     edge.satisfied = True
@@ -138,7 +138,7 @@ async def parents_sorted_by_id(parents: Any, driver: MemoryDriver, ids: Sequence
 
 
 @mutant((Store, "_connect"), by="test_K2_two_edges_to_one_parent_are_satisfied_at_once")
-def second_edge_to_a_parent_dropped(connect: Any, store: Store, edge: Edge) -> None:
+def second_edge_to_a_parent_dropped(connect: Any, store: Store, edge: MemoryEdge) -> None:
     """A child that names a parent twice is given its result once."""
     if all(each.parent != edge.parent for each in store.parents.get(edge.child, ())):
         connect(store, edge)

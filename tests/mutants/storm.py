@@ -12,7 +12,7 @@ from typing import Any
 from taskharbor import Harbor, Job, Retry, Snooze, current
 from taskharbor.errors import DriverError
 from taskharbor.testing.simulation import Cluster, Faults, crash
-from taskharbor.testing.simulation.flows import Flows
+from taskharbor.testing.simulation.flows import RandomFlows
 from taskharbor.testing.simulation.recurring_workload import silence
 from taskharbor.workflows.step import Step
 
@@ -49,7 +49,7 @@ async def storm(cluster: Cluster) -> None:
     """Two workers, two clients that submit the same keys, jobs of every temper, a recurring task."""
     chance = cluster.chance
     harbor = Harbor("memory://", store_timeout=10, max_crashes=4, retry=Retry(base=1, cap=3))
-    steps, flows = _tasks(harbor, chance), Flows(harbor, cluster, chance)
+    steps, flows = _tasks(harbor, chance), RandomFlows(harbor, cluster, chance)
     harbor.recurring(name="beat", every=4, catch_up="all", max_catch_up=3, overlap="allow")(_beat)
     cluster.workers(harbor, count=2, queues=QUEUES, concurrency=3, lease=LEASE, grace=1.0)
 
@@ -69,7 +69,7 @@ async def storm(cluster: Cluster) -> None:
 async def _beat() -> None: ...
 
 
-async def _act(harbor: Harbor, flows: Flows, step: Step[Any], chance: Random) -> None:
+async def _act(harbor: Harbor, flows: RandomFlows, step: Step[Any], chance: Random) -> None:
     deed = chance.randrange(8)
     if deed == 0:
         await (flows.starter.aenqueue() if chance.random() < 0.3 else flows.drawn()[0].aenqueue())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskharbor.testing.history import Claim, Final, Noted, Returned
+from taskharbor.testing.history import ClaimEntry, Final, Noted, Returned
 from taskharbor.testing.simulation import Faults, Result, assert_holds
 
 from . import scenarios
@@ -44,6 +44,6 @@ def test_the_agents_do_die_in_the_middle() -> None:
         for event in result.events
         if isinstance(event, Returned)
         for item in event.answers
-        if isinstance(item, Claim)
+        if isinstance(item, ClaimEntry)
     ]
     assert max(versions) > 1

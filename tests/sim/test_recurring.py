@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from taskharbor.testing.history import Called, Swap
+from taskharbor.testing.history import Called, SwapEntry
 from taskharbor.testing.simulation import Faults, assert_holds, simulate
 from taskharbor.testing.simulation.recurring_workload import KINDS
 from taskharbor.testing.simulation.workload import everything
@@ -40,7 +40,7 @@ def test_recurring_tasks_of_every_kind_are_part_of_the_standard_scenario() -> No
     ticked: set[str] = set()
     for seed in (0, 1, 2, 6, 8, 21, *range(100, 140)):  # the first will do, unless the workload has changed
         called = (event.items for event in simulate(everything, seed).events if isinstance(event, Called))
-        swaps = [item for item in chain.from_iterable(called) if isinstance(item, Swap)]
+        swaps = [item for item in chain.from_iterable(called) if isinstance(item, SwapEntry)]
         ticked |= {swap.id for swap in swaps if swap.slot is not None and swap.job is not None}
         if ticked >= set(KINDS) and any(name.startswith("made") for name in ticked):
             return

@@ -14,9 +14,9 @@ from taskharbor import Harbor, current
 from taskharbor.core.wiring import filled
 from taskharbor.errors import ConfigError, DriverUnavailable
 from taskharbor.testing import simulation
-from taskharbor.testing.history import Began, Called, Final, Job
+from taskharbor.testing.history import Began, Called, Final, JobEntry
 from taskharbor.testing.simulation import Cluster, Faults, SimulationFailed, assert_holds, crash, simulate
-from taskharbor.testing.simulation.flows import Flows, WrongResult
+from taskharbor.testing.simulation.flows import RandomFlows, WrongResult
 from taskharbor.testing.simulation.workload import everything
 from taskharbor.worker import executor as executors
 
@@ -197,13 +197,13 @@ def test_flows_of_every_kind_are_part_of_the_standard_scenario() -> None:
     """K1-K5: steps that take one result, lists and nested lists, and failures among them; flows under keys too."""
     given: list[Any] = []
     keys: set[str | None] = set()
-    check = Flows._check
+    check = RandomFlows._check
 
-    async def noted(flows: Flows, value: Any, expected: Any) -> None:
+    async def noted(flows: RandomFlows, value: Any, expected: Any) -> None:
         given.append(value)
         await check(flows, value, expected)
 
-    with mock.patch.object(Flows, "_check", noted):
+    with mock.patch.object(RandomFlows, "_check", noted):
         for seed in range(12):
             events = simulate(everything, seed).events
             keys |= {item.flow_key for event in events if isinstance(event, Called) for item in jobs_of(event)}
@@ -214,6 +214,6 @@ def test_flows_of_every_kind_are_part_of_the_standard_scenario() -> None:
     assert len(keys) > 1
 
 
-def jobs_of(event: Called) -> list[Job]:
+def jobs_of(event: Called) -> list[JobEntry]:
     """The jobs that were to be stored."""
-    return [item for item in event.items if isinstance(item, Job)]
+    return [item for item in event.items if isinstance(item, JobEntry)]

@@ -28,11 +28,11 @@ from taskharbor.testing.check import Counts, Report, check
 from taskharbor.testing.history import (
     Began,
     Called,
-    Claim,
+    ClaimEntry,
     Ended,
     Event,
     HistoryFile,
-    Kept,
+    KeptEntry,
     Made,
     Renew,
     Returned,
@@ -367,10 +367,10 @@ class Crew:
         """Wait until a job has begun to run for the n-th time."""
         return until(lambda: self.began(id)[number - 1 :], f"run {number} of job {id}")[0]
 
-    def claims(self, *ids: str) -> list[Claim]:
+    def claims(self, *ids: str) -> list[ClaimEntry]:
         """The claims that reserve has answered with, of these jobs or of all, in order."""
         returned = sorted((event for event in self.events() if isinstance(event, Returned)), key=lambda it: it.at)
-        claims = [answer for event in returned for answer in event.answers if isinstance(answer, Claim)]
+        claims = [answer for event in returned for answer in event.answers if isinstance(answer, ClaimEntry)]
         return [claim for claim in claims if not ids or claim.id in ids]
 
     def last_expiry(self, id: str, version: int) -> int:
@@ -380,9 +380,9 @@ class Crew:
         token, latest = "", 0
         for event in sorted((event for event in events if isinstance(event, Returned)), key=lambda it: it.at):
             for item, answer in zip_longest(asked[event.who, event.number], event.answers):
-                if isinstance(answer, Claim) and (answer.id, answer.version) == (id, version):
+                if isinstance(answer, ClaimEntry) and (answer.id, answer.version) == (id, version):
                     token, latest = answer.token, answer.expires_at
-                elif isinstance(answer, Kept) and isinstance(item, Renew) and item.token == token:
+                elif isinstance(answer, KeptEntry) and isinstance(item, Renew) and item.token == token:
                     latest = max(latest, answer.expires_at)
         return latest
 

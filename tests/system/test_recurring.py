@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from taskharbor.core.job import JobRecord
-from taskharbor.testing.history import Called, Swap
+from taskharbor.testing.history import Called, SwapEntry
 
 from .crew import Crew, Member, off_by, until
 
@@ -82,7 +82,9 @@ def test_eight_processes_with_wrong_clocks_make_one_job_per_slot(crew: Crew) -> 
 def ticks(event: Any) -> list[int]:
     """The slots that a process asked for at once."""
     items = event.items if isinstance(event, Called) else ()
-    return [item.slot for item in items if isinstance(item, Swap) and item.slot is not None and item.job is not None]
+    return [
+        item.slot for item in items if isinstance(item, SwapEntry) and item.slot is not None and item.job is not None
+    ]
 
 
 def test_a_deploy_changes_a_definition_once(crew: Crew) -> None:

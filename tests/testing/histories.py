@@ -26,12 +26,12 @@ from taskharbor.testing.history import (
     Asked,
     Began,
     Called,
-    Claim,
+    ClaimEntry,
     Ended,
     Event,
     Final,
-    Job,
-    Kept,
+    JobEntry,
+    KeptEntry,
     Last,
     Made,
     Named,
@@ -39,7 +39,7 @@ from taskharbor.testing.history import (
     Renew,
     Returned,
     Said,
-    Settle,
+    SettleEntry,
     Want,
 )
 from taskharbor.testing.recorder import Recorder, take_stock
@@ -89,43 +89,45 @@ class Tale:
         """A call that was refused as a whole."""
         self.events.append(Raised("a", self.begin(verb, *items), self.tick(), "InvalidJob", False))
 
-    def enqueue(self, *jobs: Job, now: int | None = None, who: str = "a") -> None:
+    def enqueue(self, *jobs: JobEntry, now: int | None = None, who: str = "a") -> None:
         """Groups that were stored."""
         self.call("enqueue", jobs, *(Made(job.id, True) for job in jobs), now=now, who=who)
 
     def claim(
         self, id: str = "j", *, version: int | None = None, now: int | None = None, who: str = "a", **more: Any
-    ) -> Claim:
+    ) -> ClaimEntry:
         """A reserve that got one job, in the next version by default."""
         self._versions[id] = self._versions.get(id, 0) + 1 if version is None else version
         made = claim(id, self._versions[id], now=self.time + 1 if now is None else now, **more)
         self.call("reserve", [Want(("q",), LEASE, 1)], made, now=now, who=who)
         return made
 
-    def settle(self, claim: Claim, to: str = "ack", word: str = "ok", now: int | None = None, **more: Any) -> Settle:
+    def settle(
+        self, claim: ClaimEntry, to: str = "ack", word: str = "ok", now: int | None = None, **more: Any
+    ) -> SettleEntry:
         """A settle under the token of a claim."""
         item = settle(claim, to, **more)
         self.call("settle", [item], Said(word), now=now)
         return item
 
-    def extend(self, claim: Claim, until: int, now: int | None = None) -> None:
+    def extend(self, claim: ClaimEntry, until: int, now: int | None = None) -> None:
         """A lease renewed."""
-        self.call("extend_lease", [Renew(claim.id, claim.token)], Kept(until, False), now=now)
+        self.call("extend_lease", [Renew(claim.id, claim.token)], KeptEntry(until, False), now=now)
 
     def by_hand(self, verb: str, id: str, word: str, **more: Any) -> None:
         """A cancel, delete, replay or reschedule."""
         self.call(verb, [Named(id, **more)], Said(word))
 
-    def run(self, claim: Claim, who: str = "a") -> None:
+    def run(self, claim: ClaimEntry, who: str = "a") -> None:
         """A handler, from beginning to end."""
         self.began(claim, who)
         self.ended(claim, who)
 
-    def began(self, claim: Claim, who: str = "a") -> None:
+    def began(self, claim: ClaimEntry, who: str = "a") -> None:
         """A handler has begun."""
         self.events.append(Began(who, self.tick(), claim.id, claim.version))
 
-    def ended(self, claim: Claim, who: str = "a") -> None:
+    def ended(self, claim: ClaimEntry, who: str = "a") -> None:
         """A handler has ended."""
         self.events.append(Ended(who, self.tick(), claim.id, claim.version))
 
@@ -135,27 +137,27 @@ class Tale:
         return self.events
 
 
-def job(id: str = "j", group: int = 0, **more: Any) -> Job:
+def job(id: str = "j", group: int = 0, **more: Any) -> JobEntry:
     """A job to be stored."""
     more.setdefault("max_attempts", 3)
     more.setdefault("max_crashes", 2)
-    return Job(id, group, more.pop("queue", "q"), more.pop("priority", 0), **more)
+    return JobEntry(id, group, more.pop("queue", "q"), more.pop("priority", 0), **more)
 
 
-def claim(id: str, version: int, *, now: int = 0, lease: int = LEASE, **more: Any) -> Claim:
+def claim(id: str, version: int, *, now: int = 0, lease: int = LEASE, **more: Any) -> ClaimEntry:
     """A job as it was handed out."""
     token = more.pop("token", f"{id}/{version}")
     due, attempts, crashes = more.pop("due_at", 0), more.pop("attempts", 0), more.pop("crashes", 0)
-    return Claim(id, token, version, now + lease, "q", more.pop("priority", 0), due, attempts, crashes, **more)
+    return ClaimEntry(id, token, version, now + lease, "q", more.pop("priority", 0), due, attempts, crashes, **more)
 
 
-def settle(claim: Claim, to: str = "ack", **more: Any) -> Settle:
+def settle(claim: ClaimEntry, to: str = "ack", **more: Any) -> SettleEntry:
     """A transition for a claimed job: failures add an attempt, nothing else does."""
     failed = more.pop("failed", to == "fail")
     attempts = more.pop("attempts", claim.attempts + failed)
     if to == "put_back":
         more.setdefault("run_at", 0)
-    return Settle(
+    return SettleEntry(
         claim.id, claim.token, to, attempts, more.pop("crashes", 0), 0, more.pop("failures", attempts), **more
     )
 

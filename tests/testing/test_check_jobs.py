@@ -6,7 +6,7 @@ import pytest
 from histories import Tale, job, last, settle
 
 from taskharbor.testing.check import BrokenHistory, Report, check
-from taskharbor.testing.history import Claim, Last, Made, Named, Raised, Said, Settle, Swap
+from taskharbor.testing.history import ClaimEntry, Last, Made, Named, Raised, Said, SettleEntry, SwapEntry
 
 # H1
 
@@ -524,11 +524,15 @@ def test_a_slot_is_taken_once() -> None:
     """N3: one swap makes the job of a slot, as far as is known."""
     tale = Tale()
     for word in ("True", "False", "JobExists"):
-        tale.call("swap_schedules", [Swap("s", 7, job(f"j{tale.time}"))], Said(word))
-    tale.lose("swap_schedules", Swap("s", 7, job("perhaps")))
-    tale.call("swap_schedules", [Swap("s", 8, job("next")), Swap("other", 7, job("o"))], Said("True"), Said("True"))
+        tale.call("swap_schedules", [SwapEntry("s", 7, job(f"j{tale.time}"))], Said(word))
+    tale.lose("swap_schedules", SwapEntry("s", 7, job("perhaps")))
+    tale.call(
+        "swap_schedules", [SwapEntry("s", 8, job("next")), SwapEntry("other", 7, job("o"))], Said("True"), Said("True")
+    )
     assert check(tale.events).fine
-    tale.call("swap_schedules", [Swap("t", 7, job("t")), Swap("s", 7, job("again"))], Said("True"), Said("True"))
+    tale.call(
+        "swap_schedules", [SwapEntry("t", 7, job("t")), SwapEntry("s", 7, job("again"))], Said("True"), Said("True")
+    )
     (violation,) = check(tale.events).violations
     assert (violation.name, [it.item for it in violation.operations]) == ("H10", ["j0", "again"])
 
@@ -536,9 +540,9 @@ def test_a_slot_is_taken_once() -> None:
 def test_what_is_run_beside_the_slots_takes_none() -> None:
     """N5: an operator runs a schedule now, again and again; its definition and its pause change in between."""
     tale = Tale()
-    tale.call("swap_schedules", [Swap("s", 7, job("tick"))], Said("True"))
+    tale.call("swap_schedules", [SwapEntry("s", 7, job("tick"))], Said("True"))
     for id in ("x", "y"):
-        tale.call("swap_schedules", [Swap("s", None, job(id)), Swap("s")], Said("True"), Said("True"))
+        tale.call("swap_schedules", [SwapEntry("s", None, job(id)), SwapEntry("s")], Said("True"), Said("True"))
     assert check(tale.events).fine
     assert check(tale.final(last("tick", "ready", 0), last("x", "ready", 0)), drained=False).names == {"H1"}
 
@@ -553,7 +557,7 @@ def test_the_job_of_a_slot_is_stored_with_it() -> None:
     ):
         for final, names in (((), lost), ((stored,), found)):
             tale = Tale()
-            tale.call("swap_schedules", [Swap("s", 7, job("j"))], Said(word))
+            tale.call("swap_schedules", [SwapEntry("s", 7, job("j"))], Said(word))
             assert check(tale.final(*final), drained=False).names == names
 
 
@@ -566,10 +570,10 @@ def test_events_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BrokenHistory, match="call #7 by a has ended"):
         check(tale.events)
     tale = Tale()
-    tale.ended(Claim("j", "t", 1, 0, "q", 0, 0, 0, 0))
+    tale.ended(ClaimEntry("j", "t", 1, 0, "q", 0, 0, 0, 0))
     with pytest.raises(BrokenHistory, match="a handler of j by a has ended"):
         check(tale.events)
-    for verb, items in (("settle", [Settle("j", "t", "ack", 0, 0, 0, 0)]), ("enqueue", [job("a"), job("b")])):
+    for verb, items in (("settle", [SettleEntry("j", "t", "ack", 0, 0, 0, 0)]), ("enqueue", [job("a"), job("b")])):
         tale = Tale()
         tale.call(verb, items)
         with pytest.raises(BrokenHistory, match="more or fewer answers"):

@@ -6,7 +6,7 @@ import pytest
 from histories import LEASE, Tale, apart, claim, job, settle
 
 from taskharbor.testing.check import check
-from taskharbor.testing.history import Claim, Kept, Named, Renew, Said, Want
+from taskharbor.testing.history import ClaimEntry, KeptEntry, Named, Renew, Said, Want
 
 FAR = 10_000
 
@@ -154,7 +154,7 @@ def test_after_a_replay_expiries_of_the_life_before_mean_nothing() -> None:
 # H4
 
 
-def taken_over() -> tuple[Tale, Claim, Claim]:
+def taken_over() -> tuple[Tale, ClaimEntry, ClaimEntry]:
     tale = told()
     return tale, tale.claim(now=0), tale.claim(now=LEASE, crashes=1)
 
@@ -186,7 +186,7 @@ def test_what_overlaps_the_later_claim_may_have_come_first() -> None:
     first = tale.claim(now=0)
     extend = tale.begin("extend_lease", Renew("j", first.token), now=50, who="b")
     tale.claim(now=FAR, crashes=1)
-    tale.end(extend, Kept(150, False), who="b")
+    tale.end(extend, KeptEntry(150, False), who="b")
     assert names(tale) == set()
 
 
@@ -223,7 +223,7 @@ def test_renewals_in_any_order_keep_a_lease() -> None:
     tale.extend(first, 190, now=90)
     slow = tale.begin("extend_lease", Renew("j", first.token), now=195, who="b")
     tale.extend(first, 280, now=180)
-    tale.end(slow, Kept(295, False), who="b")
+    tale.end(slow, KeptEntry(295, False), who="b")
     tale.settle(first, now=294)
     assert names(tale) == set()
 

@@ -18,7 +18,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 from taskharbor.driver import Enqueued
 from taskharbor.testing.check import BrokenHistory, check
-from taskharbor.testing.history import Called, Claim, Event, Final, Last, Made, Raised, Returned, Said, Want
+from taskharbor.testing.history import Called, ClaimEntry, Event, Final, Last, Made, Raised, Returned, Said, Want
 
 SEEDS = st.integers(0, 2**32)
 FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -114,7 +114,7 @@ def _uncalled(events: list[Event], chance: Random) -> list[Event] | None:
 
 def _doubled(events: list[Event], chance: Random) -> list[Event] | None:
     """A claim is handed to a second caller."""
-    place = _pick(events, chance, _answering(Claim))
+    place = _pick(events, chance, _answering(ClaimEntry))
     if place is None:
         return None
     event = events[place]
@@ -142,7 +142,7 @@ def _call_of(event: Event) -> object:
 
 def _early(events: list[Event], chance: Random) -> list[Event] | None:
     """A reserve that got something was given a time long ago."""
-    got = {_call_of(event) for event in events if _answering(Claim)(event)}
+    got = {_call_of(event) for event in events if _answering(ClaimEntry)(event)}
     place = _pick(events, chance, lambda event: isinstance(event, Called) and (event.who, event.number) in got)
     if place is None:
         return None
@@ -169,8 +169,8 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "a call without a beginning": (_uncalled, set()),
     "a claim given twice": (_doubled, {"H2"}),
     "a claim in the past": (_early, {"H7", "H3"}),
-    "another version": (_altered(Claim, lambda claim: replace(claim, version=claim.version + 7)), {"H2"}),
-    "another job": (_altered(Claim, lambda claim: replace(claim, id="ghost")), {"H1"}),
+    "another version": (_altered(ClaimEntry, lambda claim: replace(claim, version=claim.version + 7)), {"H2"}),
+    "another job": (_altered(ClaimEntry, lambda claim: replace(claim, id="ghost")), {"H1"}),
     "a refusal taken back": (_forgiven, {"H4", "H5", "H6"}),
     "settled by nobody": (_altered(Said, lambda _: Said("replayed"), lambda said: said.word == "ok"), {"H5"}),
     "a key made twice": (

@@ -12,7 +12,7 @@ from taskharbor import driver
 from taskharbor.core.job import NewJob
 from taskharbor.core.schedule import Schedule
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.history import Called, Event, Swap, micros
+from taskharbor.testing.history import Called, Event, SwapEntry, micros
 from taskharbor.testing.kit.jobs import at
 from taskharbor.testing.recorder import Recorder
 
@@ -49,6 +49,6 @@ def test_a_witness_notes_the_slot_of_a_tick(
     event = asyncio.run(swap())
     assert isinstance(event, Called)
     [item] = event.items
-    assert isinstance(item, Swap)
+    assert isinstance(item, SwapEntry)
     assert item.slot == (None if noted is None else micros(at(noted)))
     assert (item.job is not None) == with_job

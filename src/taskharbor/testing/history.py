@@ -25,7 +25,7 @@ MICROSECOND = timedelta(microseconds=1)
 # Requests, item by item
 
 
-class Job(Struct, array_like=True, frozen=True, gc=False, tag="job"):
+class JobEntry(Struct, array_like=True, frozen=True, gc=False, tag="job"):
     """A job to be stored. `group` counts the groups of its call; `after` are the jobs it waits for, each with a policy.
 
     `flow_key` is the key of the whole group, whose name is `flow`, and `key_until` its end if there is one.
@@ -63,7 +63,7 @@ class Renew(Struct, array_like=True, frozen=True, gc=False, tag="renew"):
     token: str
 
 
-class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
+class SettleEntry(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
     """One transition: `to` is ack, put_back, fail or cancel; `failures` counts the entries it carries."""
 
     id: str
@@ -74,7 +74,7 @@ class Settle(Struct, array_like=True, frozen=True, gc=False, tag="settle"):
     unknown_put_backs: int
     failures: int
     run_at: int | None = None
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobEntry, ...] = ()
 
 
 class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
@@ -85,15 +85,15 @@ class Named(Struct, array_like=True, frozen=True, gc=False, tag="id"):
     priority: int | None = None
 
 
-class Swap(Struct, array_like=True, frozen=True, gc=False, tag="swap"):
+class SwapEntry(Struct, array_like=True, frozen=True, gc=False, tag="swap"):
     """One swap of a schedule: the slot that it ticks for, if it does, and the job that it makes."""
 
     id: str
     slot: int | None = None
-    job: Job | None = None
+    job: JobEntry | None = None
 
 
-Asked = Job | Want | Renew | Settle | Named | Swap
+Asked = JobEntry | Want | Renew | SettleEntry | Named | SwapEntry
 
 # Answers, item by item
 
@@ -105,7 +105,7 @@ class Made(Struct, array_like=True, frozen=True, gc=False, tag="made"):
     created: bool
 
 
-class Claim(Struct, array_like=True, frozen=True, gc=False, tag="claim"):
+class ClaimEntry(Struct, array_like=True, frozen=True, gc=False, tag="claim"):
     """A job returned by reserve."""
 
     id: str
@@ -120,7 +120,7 @@ class Claim(Struct, array_like=True, frozen=True, gc=False, tag="claim"):
     run_at: int | None = None
 
 
-class Kept(Struct, array_like=True, frozen=True, gc=False, tag="kept"):
+class KeptEntry(Struct, array_like=True, frozen=True, gc=False, tag="kept"):
     """A lease renewed."""
 
     expires_at: int
@@ -133,7 +133,7 @@ class Said(Struct, array_like=True, frozen=True, gc=False, tag="said"):
     word: str
 
 
-Answer = Made | Claim | Kept | Said
+Answer = Made | ClaimEntry | KeptEntry | Said
 
 # Events
 

@@ -81,7 +81,7 @@ ROLES: dict[str, Callable[[Driver, dict[str, Any]], Awaitable[list[Any]]]] = {
 }
 
 
-class Client(NamedTuple):
+class ForkedProcess(NamedTuple):
     """A forked process, and the pipe on which it reports."""
 
     pid: int
@@ -99,12 +99,12 @@ async def play(url: str, role: str, asked: dict[str, Any], report: TextIO) -> No
         await driver.close()
 
 
-def fork(url: str, role: str, arguments: str) -> Client:
+def fork(url: str, role: str, arguments: str) -> ForkedProcess:
     """Start one client. It opens the store by itself: a connection does not survive a fork."""
     reading, writing = os.pipe()
     if pid := os.fork():
         os.close(writing)
-        return Client(pid, os.fdopen(reading))
+        return ForkedProcess(pid, os.fdopen(reading))
     with os.fdopen(writing, "w") as report:
         asyncio.run(play(url, role, json.loads(arguments), report))
     os._exit(0)

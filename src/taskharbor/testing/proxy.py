@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from taskharbor.testing.proxy_link import Controls, Link, Signal
+from taskharbor.testing.proxy_link import ChangeSignal, Controls, Link
 
 LOCALHOST = "127.0.0.1"
 PATIENCE = 30.0
@@ -31,7 +31,7 @@ class Proxy(Controls):
     host = LOCALHOST
 
     def __init__(self, host: str, port: int | None = None) -> None:
-        super().__init__(Signal())
+        super().__init__(ChangeSignal())
         self._server = (host, port)
         self._addresses: list[tuple[socket.AddressFamily, Any]] = []
         self._place: socket.socket | None = None

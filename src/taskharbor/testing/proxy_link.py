@@ -15,7 +15,7 @@ DIRECTIONS: tuple[Direction, Direction] = ("to_server", "to_client")
 Dial = Callable[[], Awaitable[socket.socket]]
 
 
-class Signal:
+class ChangeSignal:
     """Wakes every waiter when anything changes."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Controls:
     `received` counts bytes when they reach the proxy, `forwarded` when they leave it, by direction.
     """
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: ChangeSignal) -> None:
         self._signal = signal
         self._stalled: set[Direction] = set()
         self._delay = 0.0

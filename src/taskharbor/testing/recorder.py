@@ -19,11 +19,11 @@ from taskharbor.testing.history import (
     Asked,
     Began,
     Called,
-    Claim,
+    ClaimEntry,
     Ended,
     Final,
-    Job,
-    Kept,
+    JobEntry,
+    KeptEntry,
     Last,
     Made,
     Named,
@@ -31,9 +31,9 @@ from taskharbor.testing.history import (
     Renew,
     Returned,
     Said,
-    Settle,
+    SettleEntry,
     Sink,
-    Swap,
+    SwapEntry,
     Want,
     micros,
     monotonic,
@@ -111,10 +111,10 @@ def _last(job: JobRecord) -> Last:
     )
 
 
-def _jobs(groups: Iterable[Group]) -> Iterable[Job]:
+def _jobs(groups: Iterable[Group]) -> Iterable[JobEntry]:
     for number, group in enumerate(groups):
         for job in group.jobs:
-            yield Job(
+            yield JobEntry(
                 job.id,
                 number,
                 job.queue,
@@ -150,8 +150,8 @@ def _settle(given: dict[str, Any]) -> Iterable[Asked]:
     return [_settlement(to) for to in given["transitions"]]
 
 
-def _settlement(to: Transition) -> Settle:
-    return Settle(
+def _settlement(to: Transition) -> SettleEntry:
+    return SettleEntry(
         to.id,
         to.token,
         str(to.__struct_config__.tag),
@@ -187,7 +187,7 @@ def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
 def _swap(given: dict[str, Any]) -> Iterable[Asked]:
     for swap in cast("Sequence[driver.Swap]", given["swaps"]):
         jobs = _jobs([Group(jobs=(swap.job,))] if swap.job else [])
-        yield Swap(swap.name, micros(_slot(swap)), next(iter(jobs), None))
+        yield SwapEntry(swap.name, micros(_slot(swap)), next(iter(jobs), None))
 
 
 def _slot(swap: driver.Swap) -> datetime | None:
@@ -230,7 +230,7 @@ def _answers(result: Any) -> Iterable[Answer]:
         elif isinstance(item, JobRecord):
             yield _claim(item)
         elif isinstance(item, Extended):
-            yield Kept(micros(item.expires_at), item.cancel_requested)
+            yield KeptEntry(micros(item.expires_at), item.cancel_requested)
         else:
             yield Said(type(item).__name__ if isinstance(item, Exception) else str(item))
 
@@ -239,9 +239,9 @@ def _listed(result: Any) -> list[Any]:
     return result if isinstance(result, list) else [result]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _claim(job: JobRecord) -> Claim:
+def _claim(job: JobRecord) -> ClaimEntry:
     assert job.lease is not None
-    return Claim(
+    return ClaimEntry(
         job.id,
         job.lease.token,
         job.lease.version,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # most applications have no cron to read
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
-class Application:
+class AppRegistry:
     """Tasks and recurring tasks by name, and what surrounds their runs. The harbor adds, workers read."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class HarborParts(Struct, frozen=True, eq=False):
 
     harbor: object
     client: Client
-    app: Application
+    app: AppRegistry
     drain: Callable[[list[FailedRun] | None, Sequence[str]], Coroutine[Any, Any, int]]
 
 

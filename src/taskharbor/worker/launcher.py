@@ -13,7 +13,7 @@ from taskharbor.client.session import Session
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
-from taskharbor.worker.application import Application
+from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.drain_failures import FailedRun, as_exception
 from taskharbor.worker.idle import until_open
 from taskharbor.worker.signals import stop_signals
@@ -31,7 +31,7 @@ Queues = Sequence[str] | Mapping[str, int] | None
 class Launcher:
     """Starts and stops workers. Without `queues`, a worker serves those that the code names."""
 
-    def __init__(self, client: Client, application: Application) -> None:
+    def __init__(self, client: Client, application: AppRegistry) -> None:
         self._client = client
         self._application = application
 

@@ -26,7 +26,7 @@ from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
 from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
-from taskharbor.worker.application import Application
+from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
@@ -44,7 +44,7 @@ _UNDECLARED = (
 class Scheduler:
     """Stores what the code declares, then ticks until it is cancelled."""
 
-    def __init__(self, client: Client, app: Application) -> None:
+    def __init__(self, client: Client, app: AppRegistry) -> None:
         self._client = client
         self._session = client.session
         self._tasks = app.tasks

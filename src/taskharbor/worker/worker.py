@@ -14,7 +14,7 @@ from datetime import timedelta
 from taskharbor.client.client import Client
 from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
-from taskharbor.worker.application import Application
+from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.background import Hosted, InTask, InThread
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.decider import Decider
@@ -43,7 +43,7 @@ FLUSH_PATIENCE = 10.0
 class Worker:
     """One worker on one event loop. `start`, then `stop`; or `drain` for what is due now."""
 
-    def __init__(self, client: Client, app: Application, options: WorkerOptions) -> None:
+    def __init__(self, client: Client, app: AppRegistry, options: WorkerOptions) -> None:
         session = client.session
         now, rng = session.now, session.rng
         self._session = session

@@ -114,7 +114,7 @@ class Single(Flow[R]):
         return collected(self.returns)
 
 
-class Parallel(Flow[list[M]]):
+class FlowGroup(Flow[list[M]]):
     """Flows that run in parallel; the result is the list of their results, in their order."""
 
     def __init__(self, members: Iterable[Flow[M]]) -> None:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Need, Owned, Payloads, Recurring, Step, StoredEdge
+from taskharbor.core.steps.needs import (
+    Kept,
+    Keys,
+    Look,
+    Members,
+    Need,
+    Owned,
+    Payloads,
+    RecurringJobs,
+    Step,
+    StoredEdge,
+)
 
 from .bucket import Bucket, Conflict
 from .reader import Reader, Requests
@@ -63,7 +74,7 @@ def _answer(reader: Reader, draft: Draft, need: Need) -> Requests[None]:
             draft.members[workflow] = [job.id for job in jobs]
         case Payloads(ids):
             draft.payloads |= {id: draft.existing(id).payload for id in ids}
-        case Recurring(names):
+        case RecurringJobs(names):
             for name in names:
                 draft.schedules.learn(name, (yield from reader.get(f"schedule/{name}")))
 

@@ -15,22 +15,22 @@ from taskharbor import Harbor
 from taskharbor.driver import WaitForWork
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
-from taskharbor.testing.kit.beside import Hints, Workers
-from taskharbor.testing.kit.flows import Flows
-from taskharbor.testing.kit.groups import Groups
-from taskharbor.testing.kit.keys import Keys
-from taskharbor.testing.kit.leases import Leases
-from taskharbor.testing.kit.looking import Looking
-from taskharbor.testing.kit.order import Order
-from taskharbor.testing.kit.parallel import Parallel
-from taskharbor.testing.kit.records import Records
-from taskharbor.testing.kit.recurring import Recurring
-from taskharbor.testing.kit.replay import Replays
-from taskharbor.testing.kit.reserve import Reserve
-from taskharbor.testing.kit.results import Results
-from taskharbor.testing.kit.settle import Settle
-from taskharbor.testing.kit.totals import Totals
-from taskharbor.testing.kit.upkeep import Upkeep
+from taskharbor.testing.kit.beside import HintCases, WorkerCases
+from taskharbor.testing.kit.flows import FlowCases
+from taskharbor.testing.kit.groups import GroupCases
+from taskharbor.testing.kit.keys import KeyCases
+from taskharbor.testing.kit.leases import LeaseCases
+from taskharbor.testing.kit.looking import ReadingCases
+from taskharbor.testing.kit.order import OrderCases
+from taskharbor.testing.kit.parallel import ThreadCases
+from taskharbor.testing.kit.records import RecordCases
+from taskharbor.testing.kit.recurring import RecurringCases
+from taskharbor.testing.kit.replay import ReplayCases
+from taskharbor.testing.kit.reserve import ReserveCases
+from taskharbor.testing.kit.results import ResultCases
+from taskharbor.testing.kit.settle import SettleCases
+from taskharbor.testing.kit.totals import TotalCases
+from taskharbor.testing.kit.upkeep import UpkeepCases
 
 from .test_kit import Schemas
 
@@ -80,15 +80,26 @@ class Pooled:
         schemas.give_back()
 
 
-class TestThroughAPooler(Pooled, Keys, Replays, Upkeep, Looking, Workers, Totals, Hints, Parallel, OwnTransactionKit):
+class TestThroughAPooler(
+    Pooled,
+    KeyCases,
+    ReplayCases,
+    UpkeepCases,
+    ReadingCases,
+    WorkerCases,
+    TotalCases,
+    HintCases,
+    ThreadCases,
+    OwnTransactionKit,
+):
     """Every verb, every kind of statement, all transactions."""
 
     # Alone in asking for the death of a running job, in reading and writing schedules, in storing many that wait.
     test_D8_a_put_back_that_landed_elsewhere = (  # noqa: N815
-        Settle.test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back
+        SettleCases.test_D8_a_put_back_that_landed_elsewhere_is_repeated_as_a_put_back
     )
-    test_N5_a_schedule_comes_back = Recurring.test_N5_a_schedule_is_read_back_as_stored  # noqa: N815
-    test_K2_a_group_of_1000 = Results.test_K2_a_group_of_1000_a_join_and_a_second_stage  # noqa: N815
+    test_N5_a_schedule_comes_back = RecurringCases.test_N5_a_schedule_is_read_back_as_stored  # noqa: N815
+    test_K2_a_group_of_1000 = ResultCases.test_K2_a_group_of_1000_a_join_and_a_second_stage  # noqa: N815
 
     # Drivers do not listen behind a pooler: there is only the poll, and `test_it_does_not_listen_but_tells`.
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
@@ -97,7 +108,9 @@ class TestThroughAPooler(Pooled, Keys, Replays, Upkeep, Looking, Workers, Totals
 
 
 @pytest.mark.thorough
-class TestMoreThroughAPooler(Pooled, Records, Groups, Reserve, Order, Leases, Settle, Flows, Recurring):
+class TestMoreThroughAPooler(
+    Pooled, RecordCases, GroupCases, ReserveCases, OrderCases, LeaseCases, SettleCases, FlowCases, RecurringCases
+):
     """The rest, without what shows nothing new here: forbidden moves, closed drivers, processes, random histories."""
 
 

@@ -17,20 +17,20 @@ from taskharbor import Harbor
 from taskharbor.drivers import from_url, migrate
 from taskharbor.errors import ConfigError
 from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
-from taskharbor.testing.kit.beside import Hints, Workers
-from taskharbor.testing.kit.flows import Flows
-from taskharbor.testing.kit.groups import Groups
-from taskharbor.testing.kit.keys import Keys
-from taskharbor.testing.kit.leases import Leases
-from taskharbor.testing.kit.looking import Looking
-from taskharbor.testing.kit.order import Order
-from taskharbor.testing.kit.parallel import Parallel
-from taskharbor.testing.kit.recurring import Recurring
-from taskharbor.testing.kit.replay import Replays
-from taskharbor.testing.kit.reserve import Reserve
-from taskharbor.testing.kit.settle import Settle
-from taskharbor.testing.kit.totals import Totals
-from taskharbor.testing.kit.upkeep import Upkeep
+from taskharbor.testing.kit.beside import HintCases, WorkerCases
+from taskharbor.testing.kit.flows import FlowCases
+from taskharbor.testing.kit.groups import GroupCases
+from taskharbor.testing.kit.keys import KeyCases
+from taskharbor.testing.kit.leases import LeaseCases
+from taskharbor.testing.kit.looking import ReadingCases
+from taskharbor.testing.kit.order import OrderCases
+from taskharbor.testing.kit.parallel import ThreadCases
+from taskharbor.testing.kit.recurring import RecurringCases
+from taskharbor.testing.kit.replay import ReplayCases
+from taskharbor.testing.kit.reserve import ReserveCases
+from taskharbor.testing.kit.settle import SettleCases
+from taskharbor.testing.kit.totals import TotalCases
+from taskharbor.testing.kit.upkeep import UpkeepCases
 
 from .test_kit import Schemas
 
@@ -96,21 +96,21 @@ def schemas(postgres16: PostgresServer) -> Generator[OwnedSchemas]:
 
 
 class TestAsTheWorker(
-    Groups,
-    Keys,
-    Reserve,
-    Order,
-    Leases,
-    Settle,
-    Flows,
-    Replays,
-    Upkeep,
-    Looking,
-    Recurring,
-    Workers,
-    Totals,
-    Hints,
-    Parallel,
+    GroupCases,
+    KeyCases,
+    ReserveCases,
+    OrderCases,
+    LeaseCases,
+    SettleCases,
+    FlowCases,
+    ReplayCases,
+    UpkeepCases,
+    ReadingCases,
+    RecurringCases,
+    WorkerCases,
+    TotalCases,
+    HintCases,
+    ThreadCases,
     OwnTransactionKit,
 ):
     """Every statement with the rights of a worker, on the older server, where `make torture` runs the whole kit."""

@@ -63,11 +63,11 @@ class Payloads(Struct, frozen=True, gc=False):
     ids: Sequence[str]
 
 
-class Recurring(Struct, frozen=True, gc=False):
+class RecurringJobs(Struct, frozen=True, gc=False):
     """Schedules by name."""
 
     names: Sequence[str]
 
 
-Need = Look | Keys | Owned | Kept | Members | Payloads | Recurring
+Need = Look | Keys | Owned | Kept | Members | Payloads | RecurringJobs
 Step = Generator[Need, None, R]

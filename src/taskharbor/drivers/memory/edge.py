@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Edge:
+class MemoryEdge:
     """A child's dependency on a parent; satisfied at most once."""
 
     __slots__ = ("child", "parent", "policy", "satisfied")

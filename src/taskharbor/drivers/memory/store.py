@@ -36,7 +36,7 @@ from taskharbor.driver import (
     Report,
     Reschedule,
 )
-from taskharbor.drivers.memory.edge import Edge
+from taskharbor.drivers.memory.edge import MemoryEdge
 from taskharbor.drivers.memory.line import Line
 from taskharbor.drivers.memory.ordered import Ordered
 from taskharbor.errors import JobExists, LeaseError, UnknownDependency
@@ -51,8 +51,8 @@ class Store:
         self.jobs: dict[str, JobRecord] = {}
         self.keys: dict[str, KeyRecord] = {}
         self.paused: set[str] = set()
-        self.parents: dict[str, list[Edge]] = {}
-        self.children: dict[str, list[Edge]] = {}
+        self.parents: dict[str, list[MemoryEdge]] = {}
+        self.children: dict[str, list[MemoryEdge]] = {}
         self._seq: dict[str, int] = {}
         self._numbers = count()
         self._line = Line()
@@ -87,7 +87,7 @@ class Store:
     def _store(self, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
         for job in jobs:
             for edge in job.depends_on:
-                self._connect(Edge(edge.parent, job.id, edge.policy))
+                self._connect(MemoryEdge(edge.parent, job.id, edge.policy))
         return tuple(self._store_one(job, now) for job in jobs)
 
     def _store_one(self, job: NewJob, now: datetime) -> Enqueued:
@@ -106,7 +106,7 @@ class Store:
         self._write(evolve.enqueued(job, now, unmet))
         return Enqueued(job.id, True)
 
-    def _connect(self, edge: Edge) -> None:
+    def _connect(self, edge: MemoryEdge) -> None:
         parent = self.jobs.get(edge.parent)
         edge.satisfied = parent is not None and effect(edge.policy, parent.state) is Effect.SATISFY
         self.parents.setdefault(edge.child, []).append(edge)

@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     seq: int
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """What is known about a queue."""
 
     look_at: float
@@ -35,14 +35,14 @@ class Progress(NamedTuple):
     mark: Mark | None
 
 
-UNKNOWN = Progress(0.0, 0, None)
+UNKNOWN = QueueProgress(0.0, 0, None)
 
 
 class Bookmarks:
     """Of the queues that one driver claims from."""
 
     def __init__(self) -> None:
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, QueueProgress] = {}
 
     def going_on(self, queues: Sequence[str]) -> dict[str, Mark]:
         """The queues in which a claim can go on now, and where; none if it has to look at everything."""
@@ -67,4 +67,4 @@ class Bookmarks:
                 look_at, mark = looked_at + LOOK_EVERY, None
             if in_a_row + len(rows) >= BUSY:
                 mark = fresh.get(queue, mark)
-            self._progress[queue] = Progress(look_at, in_a_row + len(rows), mark)
+            self._progress[queue] = QueueProgress(look_at, in_a_row + len(rows), mark)

@@ -24,12 +24,12 @@ class Watch:
     """Cuts lines whose answer is overdue. Its thread is there while there may be some."""
 
     def __init__(self) -> None:
-        self._due: dict[Line, float] = {}
+        self._due: dict[Watched, float] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._looks_at = 0.0
 
-    def begin(self, line: Line, within: float) -> None:
+    def begin(self, line: Watched, within: float) -> None:
         """From now on an answer is awaited."""
         with self._changed:
             due = self._due[line] = time.monotonic() + within
@@ -40,7 +40,7 @@ class Watch:
             elif due < self._looks_at:
                 self._changed.notify()
 
-    def end(self, line: Line) -> None:
+    def end(self, line: Watched) -> None:
         """It has come, or nobody waits for it any more."""
         with self._changed:
             self._due.pop(line, None)
@@ -57,7 +57,7 @@ class Watch:
             self._thread = None
 
 
-class Line:
+class Watched:
     """A connection, with its socket under a number of our own: theirs may be closed and given to another meanwhile."""
 
     def __init__(self, connection: psycopg.Connection[Any], watch: Watch) -> None:

@@ -34,20 +34,20 @@ Known = tuple[str, bytes]
 
 async def enqueue(db: Db, groups: Sequence[Group], now: datetime, tell: str | None) -> list[GroupResult]:
     """Store each group all or none; `tell` is the channel to notify."""
-    if len(groups) == 1 and _kind(groups[0]) is Kind.PLAIN:
+    if len(groups) == 1 and _kind(groups[0]) is GroupKind.PLAIN:
         return [await _one(db, groups[0].jobs[0], now, tell)]
     results: dict[int, GroupResult] = {}
     for kind, run in groupby(enumerate(groups), key=lambda place_and_group: _kind(place_and_group[1])):
-        if kind is Kind.GROUP:
+        if kind is GroupKind.GROUP:
             for place, group in run:
                 results[place] = await _group_told(db, group, now, tell)
         else:
             jobs = {place: group.jobs[0] for place, group in run}
-            results |= await (_plain if kind is Kind.PLAIN else _keyed)(db, jobs, now, tell)
+            results |= await (_plain if kind is GroupKind.PLAIN else _keyed)(db, jobs, now, tell)
     return [results[place] for place in range(len(groups))]
 
 
-class Kind(Enum):
+class GroupKind(Enum):
     """How a group is stored: a job on its own, one that has a key, or anything else."""
 
     PLAIN = 1
@@ -55,16 +55,16 @@ class Kind(Enum):
     GROUP = 3
 
 
-def _kind(group: Group) -> Kind:
+def _kind(group: Group) -> GroupKind:
     if group.key is not None or len(group.jobs) != 1 or group.jobs[0].depends_on:
-        return Kind.GROUP
-    return Kind.PLAIN if group.jobs[0].idempotency_key is None else Kind.KEYED
+        return GroupKind.GROUP
+    return GroupKind.PLAIN if group.jobs[0].idempotency_key is None else GroupKind.KEYED
 
 
 def is_one_step(groups: Sequence[Group]) -> bool:
     """Whether nothing is stored before the last statement: only then may all be repeated after a clash with others."""
     kinds = {_kind(group) for group in groups}
-    return len(groups) == 1 or (len(kinds) == 1 and Kind.GROUP not in kinds)
+    return len(groups) == 1 or (len(kinds) == 1 and GroupKind.GROUP not in kinds)
 
 
 async def _one(db: Db, job: NewJob, now: datetime, tell: str | None) -> GroupResult:

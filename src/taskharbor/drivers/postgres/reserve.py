@@ -20,7 +20,7 @@ from taskharbor.drivers.shared.columns import json_or_none
 from taskharbor.errors import LeaseError, StoreCorrupt
 
 
-class Claim(NamedTuple):
+class ClaimTerms(NamedTuple):
     """What the claims of one call have in common: the first parameters of each statement."""
 
     now: datetime
@@ -29,12 +29,12 @@ class Claim(NamedTuple):
     tokens: str
 
 
-def claim(now: datetime, lease_for: timedelta, worker: str) -> Claim:
+def claim(now: datetime, lease_for: timedelta, worker: str) -> ClaimTerms:
     """A new one."""
-    return Claim(now, now + lease_for, worker, f"{token_urlsafe(12)}.")
+    return ClaimTerms(now, now + lease_for, worker, f"{token_urlsafe(12)}.")
 
 
-async def reserve(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
+async def reserve(db: Db, to: ClaimTerms, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
     """Claim due jobs of the queues, best first."""
     share = shares(queues, limit)
     asked = asyncio.get_running_loop().time()
@@ -44,7 +44,7 @@ async def reserve(db: Db, to: Claim, queues: Sequence[str], limit: int, bookmark
 
 
 async def reserve_on(
-    db: Db, to: Claim, queues: Sequence[str], limit: int, bookmarks: Bookmarks, marks: Mapping[str, Mark]
+    db: Db, to: ClaimTerms, queues: Sequence[str], limit: int, bookmarks: Bookmarks, marks: Mapping[str, Mark]
 ) -> list[JobRecord]:
     """Claim what comes next behind these marks; there may be more elsewhere."""
     share = shares([queue for queue in queues if queue in marks], limit)
@@ -54,7 +54,7 @@ async def reserve_on(
     return _claimed(rows, to)
 
 
-async def reserve_ids(db: Db, to: Claim, ids: Sequence[str], limit: int) -> list[JobRecord]:
+async def reserve_ids(db: Db, to: ClaimTerms, ids: Sequence[str], limit: int) -> list[JobRecord]:
     """Claim exactly these, as far as they can be."""
     return _claimed(await _rows(db, "reserve_by_id", *to, limit, list(dict.fromkeys(ids))), to)
 
@@ -68,7 +68,7 @@ def _place(row: Row) -> int:
     return place
 
 
-def _claimed(rows: Sequence[Row], to: Claim) -> list[JobRecord]:
+def _claimed(rows: Sequence[Row], to: ClaimTerms) -> list[JobRecord]:
     return [claimed(row, to.tokens, to.now, to.expires_at, to.worker) for row in rows]
 
 

@@ -17,7 +17,7 @@ from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres.db import Db, OwnDb
-from taskharbor.drivers.postgres.deadline import Line, Watch, connected
+from taskharbor.drivers.postgres.deadline import Watch, Watched, connected
 from taskharbor.drivers.postgres.failure import away, failure
 from taskharbor.drivers.postgres.login import CONNECT_WITHIN, Login
 from taskharbor.drivers.postgres.pool import ANSWER_WITHIN, Pool
@@ -135,7 +135,7 @@ class Blocking:
 
     blocks = True
 
-    def __init__(self, line: Line, location: Location, login: Login, committed: Callable[[], object]) -> None:
+    def __init__(self, line: Watched, location: Location, login: Login, committed: Callable[[], object]) -> None:
         self.handle = line.connection
         self._committed = committed
         self.location = location
@@ -192,7 +192,7 @@ class BlockingPool:
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        self._idle: list[Line] = []
+        self._idle: list[Watched] = []
         self._watch = Watch()
         self._lock = threading.Lock()
         self._closed = False
@@ -211,7 +211,7 @@ class BlockingPool:
                 tx.end()
 
     @contextmanager
-    def _line(self) -> Generator[Line]:
+    def _line(self) -> Generator[Watched]:
         """A connection for a block; kept for the next one if it is certain to be as new."""
         line = self._take()
         try:
@@ -220,7 +220,7 @@ class BlockingPool:
             if line.connection.closed or is_in_transaction(line.connection) or not self._give_back(line):
                 line.close()
 
-    def _take(self) -> Line:
+    def _take(self) -> Watched:
         if self._pid != os.getpid():  # a fork: these are the parent's
             self._inherited.append(self._idle)
             self._idle, self._lock, self._watch, self._pid = [], threading.Lock(), Watch(), os.getpid()
@@ -238,9 +238,9 @@ class BlockingPool:
                 "`async def`"
             )
         with in_our_words(self._login):
-            return Line(connected(self._login.connect_blocking, CONNECT_WITHIN), self._watch)
+            return Watched(connected(self._login.connect_blocking, CONNECT_WITHIN), self._watch)
 
-    def _give_back(self, line: Line) -> bool:
+    def _give_back(self, line: Watched) -> bool:
         """Keep a connection, if it can be tidied up and there is room for it."""
         from psycopg import Cursor
         from psycopg.rows import tuple_row

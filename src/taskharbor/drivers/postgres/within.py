@@ -46,7 +46,7 @@ class Location(Struct, frozen=True):
         return statements(self.schema)
 
 
-class Joined(Protocol):
+class OpenTransaction(Protocol):
     """A transaction that verbs run in; `db` gives the connection, in a state to be used."""
 
     @property
@@ -54,14 +54,14 @@ class Joined(Protocol):
     async def db(self) -> Db: ...
 
 
-async def enqueue_in(tx: Joined, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+async def enqueue_in(tx: OpenTransaction, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
     """Store groups if the transaction commits, which then tells the workers."""
     db = await tx.db()
     async with db.transaction():
         return await enqueue.enqueue(db, groups, now, tx.location.channel)
 
 
-async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
+async def settle_in(tx: OpenTransaction, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes if the transaction commits."""
     db = await tx.db()
     stirred: list[bool] = []
@@ -75,7 +75,7 @@ async def settle_in(tx: Joined, transitions: Sequence[Transition], now: datetime
 class JoinedTransaction:
     """The caller's transaction."""
 
-    def __init__(self, handle: object, location: Location, kind: Kind) -> None:
+    def __init__(self, handle: object, location: Location, kind: HandleKind) -> None:
         self.handle = handle
         self.location = location
         self.blocks = kind.blocks
@@ -104,7 +104,7 @@ class JoinedTransaction:
         return await settle_in(self, transitions, now)
 
 
-class Kind(Struct, frozen=True):
+class HandleKind(Struct, frozen=True):
     """How statements run through handles of one kind."""
 
     blocks: bool
@@ -114,9 +114,9 @@ class Kind(Struct, frozen=True):
 def joined(handle: object, location: Location) -> JoinedTransaction:
     """The transaction of a handle, or why it cannot be had."""
     origins = {base.__module__.partition(".")[0] for base in type(handle).__mro__}
-    kind: Kind | None = None
+    kind: HandleKind | None = None
     if "asyncpg" in origins:
-        kind = Kind(False, _asyncpg) if hasattr(handle, "is_in_transaction") else None
+        kind = HandleKind(False, _asyncpg) if hasattr(handle, "is_in_transaction") else None
     elif "psycopg" in origins:
         kind = _psycopg_kind(handle)
     elif "sqlalchemy" in origins:
@@ -156,14 +156,14 @@ async def _asyncpg(handle: Connection, location: Location) -> Db:
 # psycopg 3
 
 
-def _psycopg_kind(handle: object) -> Kind | None:
+def _psycopg_kind(handle: object) -> HandleKind | None:
     import psycopg
 
     if not has_psycopg():
         raise MissingExtra(f"tx= is of psycopg {psycopg.__version__}, 3.2 or newer is needed: {INSTALL}")
     if isinstance(handle, psycopg.AsyncConnection):
-        return Kind(False, _async_psycopg)
-    return Kind(True, _blocking_psycopg) if isinstance(handle, psycopg.Connection) else None
+        return HandleKind(False, _async_psycopg)
+    return HandleKind(True, _blocking_psycopg) if isinstance(handle, psycopg.Connection) else None
 
 
 async def _async_psycopg(handle: psycopg.AsyncConnection[Any], location: Location) -> Db:
@@ -191,21 +191,21 @@ def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
 # SQLAlchemy 2: what it has below is one of the above
 
 
-def _sqlalchemy_kind(handle: object) -> Kind | None:
+def _sqlalchemy_kind(handle: object) -> HandleKind | None:
     from sqlalchemy import Connection as SyncConnection
     from sqlalchemy.orm import Session, scoped_session
 
     if isinstance(handle, Session | scoped_session):
-        return Kind(True, _session)
+        return HandleKind(True, _session)
     if isinstance(handle, SyncConnection):
-        return Kind(True, _connection)
+        return HandleKind(True, _connection)
     try:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     except ImportError:  # without greenlet there are none
         return None
     if isinstance(handle, AsyncSession | async_scoped_session):
-        return Kind(False, _async_session)
-    return Kind(False, _async_connection) if isinstance(handle, AsyncConnection) else None
+        return HandleKind(False, _async_session)
+    return HandleKind(False, _async_connection) if isinstance(handle, AsyncConnection) else None
 
 
 async def _session(handle: Any, location: Location) -> Db:

@@ -29,7 +29,7 @@ from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, Sto
 Reply = tuple["asyncio.Future[Any]", Answer]
 
 
-class Call(Enum):
+class ThreadMessage(Enum):
     """What else the thread hears: somebody began to wait for news, there may be some, or it shall stop."""
 
     LISTEN = 1
@@ -48,7 +48,7 @@ class BatchThread:
         self.work = Wakeup()
         self.ends = Wakeup()
         self._synchronous = synchronous
-        self._queue: SimpleQueue[Request | Call] = SimpleQueue()
+        self._queue: SimpleQueue[Request | ThreadMessage] = SimpleQueue()
         self._entry = threading.Lock()
         self._in_sqlite = threading.Lock()
         self._closed = False
@@ -101,7 +101,7 @@ class BatchThread:
         self.check()
         with self._entry:
             self._listeners += 1
-            self._queue.put(Call.LISTEN)
+            self._queue.put(ThreadMessage.LISTEN)
         try:
             await wakeup.wait(timeout)
         finally:
@@ -126,7 +126,7 @@ class BatchThread:
         with self._entry:
             if not self._closed:
                 self._closed = True
-                self._queue.put(Call.STOP)
+                self._queue.put(ThreadMessage.STOP)
 
     def hold_still(self, timeout: float) -> bool:
         """Keep out of SQLite while the process forks."""
@@ -146,7 +146,7 @@ class BatchThread:
                 looks = db.cursor()
                 self._seen = _data_version(looks)
                 self._files = files = Files(self.path, self.file, db)
-            watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(Call.NEWS))
+            watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(ThreadMessage.NEWS))
             _post([(self._opened, (None, None))])
             try:
                 while self._turn(db, looks, files, watcher):
@@ -205,9 +205,9 @@ class BatchThread:
             while True:
                 if isinstance(item, Request):
                     requests.append(item)
-                elif item is Call.NEWS:
+                elif item is ThreadMessage.NEWS:
                     watcher.told()
-                stop = stop or item is Call.STOP
+                stop = stop or item is ThreadMessage.STOP
                 if self._queue.empty():
                     break
                 item = self._queue.get()

@@ -21,7 +21,7 @@ from taskharbor.testing.check.operations import BrokenHistory, pair
 from taskharbor.testing.check.overtaking import check_overtaking
 from taskharbor.testing.check.report import INVARIANTS, Counts, Duplicate, Reference, Report, Violation
 from taskharbor.testing.check.runs import check_runs
-from taskharbor.testing.check.steps import Story
+from taskharbor.testing.check.steps import JobStory
 from taskharbor.testing.check.stories import Stories
 from taskharbor.testing.check.times import check_times
 from taskharbor.testing.check.versions import check_lost_claims, check_tokens, check_versions
@@ -77,7 +77,7 @@ def _findings(stories: Stories, overtaking: int | None, drained: bool) -> Iterat
         yield from check_liveness(stories)
 
 
-def _about(story: Story, stories: Stories) -> Iterator[Violation | Duplicate]:
+def _about(story: JobStory, stories: Stories) -> Iterator[Violation | Duplicate]:
     yield from check_versions(story, stories.lost)
     yield from check_fencing(story, stories.lost)
     yield from check_endings(story)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from taskharbor.testing.check.operations import NEVER, Run
+from taskharbor.testing.check.operations import NEVER, SeenRun
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Lease, Settling, Step, Story, reference
+from taskharbor.testing.check.steps import JobStep, JobStory, LeaseSpan, Settling, reference
 from taskharbor.testing.check.stories import Lost
-from taskharbor.testing.history import Job, Last
+from taskharbor.testing.history import JobEntry, Last
 
 Count = tuple[int, int]  # attempts and crashes
 NEW: Count = (0, 0)
 
 
-def check_counts(story: Story, lost: Lost) -> Iterator[Violation]:
+def check_counts(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """All of H6 for one job."""
     yield from _claims(story)
     spec = story.spec
@@ -28,7 +28,7 @@ def check_counts(story: Story, lost: Lost) -> Iterator[Violation]:
         yield from _runs(story, spec, lost)
 
 
-def _claims(story: Story) -> Iterator[Violation]:
+def _claims(story: JobStory) -> Iterator[Violation]:
     """Each claim has the counts of the last outcome, plus a crash if there was no outcome."""
     leases = story.leases
     if leases and not _fits({NEW}, leases[0].version - 1, _count(leases[0]), story):
@@ -40,7 +40,7 @@ def _claims(story: Story) -> Iterator[Violation]:
             yield _violation(story, message, before.claim, *before.settles[:1], lease.claim)
 
 
-def _after(story: Story, lease: Lease, by: int) -> set[Count]:
+def _after(story: JobStory, lease: LeaseSpan, by: int) -> set[Count]:
     """The counts that the next claim may find."""
     counts = {(step.settle.attempts, step.settle.crashes) for step in lease.settles}
     if not lease.surely_settled:
@@ -50,14 +50,14 @@ def _after(story: Story, lease: Lease, by: int) -> set[Count]:
     return counts
 
 
-def _fits(counts: set[Count], missing: int, found: Count, story: Story) -> bool:
+def _fits(counts: set[Count], missing: int, found: Count, story: JobStory) -> bool:
     """Whether one of the counts leads to the one found; each claim whose reply was lost adds a crash."""
     if missing < 0 or (missing and (story.strays or story.replays)):
         return True
     return (found[0], found[1] - missing) in counts
 
 
-def _outcome(story: Story, lease: Lease, step: Settling, spec: Job | None) -> Iterator[Violation]:
+def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry | None) -> Iterator[Violation]:
     """An outcome adds at most one failure, recorded and within the limit, and resets or keeps the crashes."""
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
@@ -70,7 +70,7 @@ def _outcome(story: Story, lease: Lease, step: Settling, spec: Job | None) -> It
         yield _violation(story, f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
 
 
-def _last(story: Story, last: Last) -> Iterator[Violation]:
+def _last(story: JobStory, last: Last) -> Iterator[Violation]:
     lease = story.leases[-1] if story.leases else None
     if not _fits_last(story, last, lease):
         found = _said((last.attempts, last.crashes))
@@ -81,7 +81,7 @@ def _last(story: Story, last: Last) -> Iterator[Violation]:
         yield _violation(story, message, settled)
 
 
-def _fits_last(story: Story, last: Last, lease: Lease | None) -> bool:
+def _fits_last(story: JobStory, last: Last, lease: LeaseSpan | None) -> bool:
     missing = last.version - (lease.version if lease else 0)
     found = (last.attempts, last.crashes)
     if missing > 0 and (story.strays or story.replays):
@@ -97,10 +97,10 @@ def _fits_last(story: Story, last: Last, lease: Lease | None) -> bool:
     return missing < 0 or found in counts
 
 
-def _runs(story: Story, spec: Job | None, lost: Lost) -> Iterator[Violation]:
+def _runs(story: JobStory, spec: JobEntry | None, lost: Lost) -> Iterator[Violation]:
     """Every run has a claim of its own, after neither too many failures nor too many crashes."""
     leases = {lease.version: lease for lease in story.leases}
-    seen: dict[int, Run] = {}
+    seen: dict[int, SeenRun] = {}
     for run in story.runs:
         version = run.event.version
         first = seen.setdefault(version, run)
@@ -121,7 +121,7 @@ def _reached(count: int, bound: int | None) -> bool:
     return bound is not None and count >= bound
 
 
-def _count(lease: Lease) -> Count:
+def _count(lease: LeaseSpan) -> Count:
     return lease.claim.claim.attempts, lease.claim.claim.crashes
 
 
@@ -129,9 +129,9 @@ def _said(count: Count) -> str:
     return f"{count[0]} attempts and {count[1]} crashes"
 
 
-def _violation(story: Story, message: str, *steps: Step) -> Violation:
+def _violation(story: JobStory, message: str, *steps: JobStep) -> Violation:
     return Violation("H6", f"job {story.id} {message}", tuple(map(reference, steps)))
 
 
-def _ran(story: Story, message: str, *runs: Run) -> Violation:
+def _ran(story: JobStory, message: str, *runs: SeenRun) -> Violation:
     return Violation("H6", f"job {story.id} {message}", tuple(map(reference, runs)))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Story, Ticking, edges_of, is_met, reference
+from taskharbor.testing.check.steps import Claiming, JobStory, Ticking, edges_of, is_met, reference
 from taskharbor.testing.check.stories import Stories
-from taskharbor.testing.history import Job, Last
+from taskharbor.testing.history import JobEntry, Last
 
 
 def check_slots(stories: Stories) -> Iterator[Violation]:
@@ -38,7 +38,7 @@ def check_dependants(stories: Stories) -> Iterator[Violation]:
             yield from _counted(story, story.last, stories, ends)
 
 
-def _released(story: Story, spec: Job, ends: _Ends) -> Iterator[Violation]:
+def _released(story: JobStory, spec: JobEntry, ends: _Ends) -> Iterator[Violation]:
     if len(story.leases) > 1 and story.leases[1].version == 1:
         yield _violation(story, "was released twice", story.leases[0].claim, story.leases[1].claim)
     claim = min(story.claims, key=lambda step: step.end)
@@ -48,7 +48,7 @@ def _released(story: Story, spec: Job, ends: _Ends) -> Iterator[Violation]:
             yield _violation(story, f"was claimed before {parent} had ended", claim)
 
 
-def _counted(story: Story, last: Last, stories: Stories, ends: _Ends) -> Iterator[Violation]:
+def _counted(story: JobStory, last: Last, stories: Stories, ends: _Ends) -> Iterator[Violation]:
     """At the end, the number of unmet parents fits the parents' ends."""
     edges = [(stories.by_id.get(id), policy) for id, policy in edges_of(story.creations[0].job)]
     least = most = 0
@@ -79,7 +79,7 @@ class _Ends:
             return -1
         return self._anyhow(id) if policy == "collect" else self._well(story)
 
-    def _well(self, story: Story) -> int:
+    def _well(self, story: JobStory) -> int:
         """The earliest end as done."""
         found = self._done.get(story.id)
         if found is None:
@@ -103,16 +103,16 @@ class _Ends:
         return self._any[id]
 
 
-def _parents(story: Story) -> list[str]:
+def _parents(story: JobStory) -> list[str]:
     return [id for step in story.creations for id in step.job.after]
 
 
-def _own_end(story: Story) -> int:
+def _own_end(story: JobStory) -> int:
     if any(step.job.expires_at is not None for step in story.creations):
         return -1
     settles = [step.start for step in story.settles if step.settle.to != "put_back"]
     return min([*settles, *(step.start for step in (*story.cancels, *story.deaths))], default=NEVER)
 
 
-def _violation(story: Story, message: str, *claims: Claiming) -> Violation:
+def _violation(story: JobStory, message: str, *claims: Claiming) -> Violation:
     return Violation("H10", f"job {story.id} {message}", tuple(map(reference, claims)))

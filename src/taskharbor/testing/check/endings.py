@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Lease, Step, Story, reference
-from taskharbor.testing.history import Job, Last
+from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan, reference
+from taskharbor.testing.history import JobEntry, Last
 
 STATES = {"ack": "done", "fail": "dlq", "cancel": "cancelled"}
 TERMINAL = frozenset(STATES.values())
@@ -20,14 +20,14 @@ TERMINAL = frozenset(STATES.values())
 class End(Struct, gc=False):
     """A terminal move that is known to have happened between `start` and `end`."""
 
-    step: Step
+    step: JobStep
     start: int
     end: int
     state: str
-    following: Lease | None = None
+    following: LeaseSpan | None = None
 
 
-def check_endings(story: Story) -> Iterator[Violation]:
+def check_endings(story: JobStory) -> Iterator[Violation]:
     """All of H5 for one job."""
     ends = ends_of(story)
     if len(ends) > 1:
@@ -39,7 +39,7 @@ def check_endings(story: Story) -> Iterator[Violation]:
         yield from _last(story, story.last, ends)
 
 
-def ends_of(story: Story) -> list[End]:
+def ends_of(story: JobStory) -> list[End]:
     """The terminal moves that are known to have happened, in order."""
     ends: list[End] = []
     for place, lease in enumerate(story.leases):
@@ -56,7 +56,7 @@ def ends_of(story: Story) -> list[End]:
     return ends
 
 
-def _end_of(lease: Lease) -> End | None:
+def _end_of(lease: LeaseSpan) -> End | None:
     """The known end of a job under a lease: by a settle that was accepted, or that later proved to have been."""
     if lease.settled is not None:
         state = STATES.get(lease.settled.settle.to)
@@ -69,13 +69,13 @@ def _end_of(lease: Lease) -> End | None:
     return End(first, first.start, min(step.end for step in lease.repeats), STATES[kind])
 
 
-def _once(story: Story, ends: list[End]) -> Iterator[Violation]:
+def _once(story: JobStory, ends: list[End]) -> Iterator[Violation]:
     for before, end in pairwise(ends):
         if not story.replayed_between(before.start, max(before.end, end.end)):
             yield _violation(story, f"ended twice, as {before.state} and as {end.state}", before.step, end.step)
 
 
-def _nothing_after(story: Story, ends: list[End]) -> Iterator[Violation]:
+def _nothing_after(story: JobStory, ends: list[End]) -> Iterator[Violation]:
     for end in ends:
         claim = end.following.claim if end.following is not None else None
         if claim is not None and not story.replayed_between(end.start, claim.end):
@@ -108,7 +108,7 @@ class _Claims:
         return self._earliest[place] if place < len(self._claims) else None
 
 
-def _done_stays_done(story: Story, ends: list[End]) -> Iterator[Violation]:
+def _done_stays_done(story: JobStory, ends: list[End]) -> Iterator[Violation]:
     if story.replays:
         done = min((end for end in ends if end.state == "done"), key=lambda end: end.end, default=None)
         for replay in story.replays if done is not None else ():
@@ -116,7 +116,7 @@ def _done_stays_done(story: Story, ends: list[End]) -> Iterator[Violation]:
                 yield _violation(story, "was replayed although it was done", done.step, replay)
 
 
-def _repeats(story: Story) -> Iterator[Violation]:
+def _repeats(story: JobStory) -> Iterator[Violation]:
     """A settle is only `replayed` if one of its kind under the same token came before (D8)."""
     repeats = [step for step in story.settles if step.repeat]
     if not repeats:
@@ -131,7 +131,7 @@ def _repeats(story: Story) -> Iterator[Violation]:
             yield _violation(story, "was answered as a repeat, but no settle had happened before", step)
 
 
-def _last(story: Story, last: Last, ends: list[End]) -> Iterator[Violation]:
+def _last(story: JobStory, last: Last, ends: list[End]) -> Iterator[Violation]:
     unexplained = _unexplained(story, last)
     if unexplained is not None:
         yield _violation(story, unexplained, *story.settles[-1:])
@@ -143,7 +143,7 @@ def _last(story: Story, last: Last, ends: list[End]) -> Iterator[Violation]:
     yield from _last_token(story, last)
 
 
-def _unexplained(story: Story, last: Last) -> str | None:
+def _unexplained(story: JobStory, last: Last) -> str | None:
     asked = {step.settle.to for step in story.settles}
     if last.state == "done":
         return None if "ack" in asked else "is done, but no operation finished it"
@@ -155,12 +155,12 @@ def _unexplained(story: Story, last: Last) -> str | None:
     return _unexplained_life(story, last)
 
 
-def _may_fade(job: Job) -> bool:
+def _may_fade(job: JobEntry) -> bool:
     """Whether a job may be cancelled without a cancel of its own: it expired, or a parent failed."""
     return job.expires_at is not None or bool(job.after)
 
 
-def _unexplained_life(story: Story, last: Last) -> str | None:
+def _unexplained_life(story: JobStory, last: Last) -> str | None:
     lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
     if last.state == "inflight":
         over = last.version == 0 or (lease is not None and lease.surely_settled)
@@ -169,7 +169,7 @@ def _unexplained_life(story: Story, last: Last) -> str | None:
     return f"is {last.state}, but its last claim was not put back" if held else None
 
 
-def _last_token(story: Story, last: Last) -> Iterator[Violation]:
+def _last_token(story: JobStory, last: Last) -> Iterator[Violation]:
     token = last.settled_token
     lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
     if lease is not None and lease.settled is not None and token != lease.claim.claim.token:
@@ -178,5 +178,5 @@ def _last_token(story: Story, last: Last) -> Iterator[Violation]:
         yield _violation(story, f"was settled under the token {token}, which was never used")
 
 
-def _violation(story: Story, message: str, *steps: Step) -> Violation:
+def _violation(story: JobStory, message: str, *steps: JobStep) -> Violation:
     return Violation("H5", f"job {story.id} {message}", tuple(map(reference, steps)))

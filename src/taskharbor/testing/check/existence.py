@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Creation, Step, Story, reference
+from taskharbor.testing.check.steps import Creation, JobStep, JobStory, reference
 from taskharbor.testing.check.stories import Stories
-from taskharbor.testing.history import Job
+from taskharbor.testing.history import JobEntry
 
 SHOWN = 10
 
 
 def check_existence(stories: Stories) -> Iterator[Violation]:
     """Acknowledged jobs exist at the end unless they were removed; others only if they were requested."""
-    pruned: list[Story] = []
+    pruned: list[JobStory] = []
     for story in stories.by_id.values():
         yield from _from_nowhere(story)
         if stories.final_now is not None and story.last is None and exists(story):
@@ -32,12 +32,12 @@ def check_existence(stories: Stories) -> Iterator[Violation]:
         yield from _proven(stories)
 
 
-def exists(story: Story) -> bool:
+def exists(story: JobStory) -> bool:
     """Whether the job is known to have been in the store."""
     return bool(story.claims) or story.last is not None or bool(evidence(story))
 
 
-def evidence(story: Story) -> Sequence[Step]:
+def evidence(story: JobStory) -> Sequence[JobStep]:
     """The first step, if any, that could not have happened without the job."""
     sure = [*story.claims[:1], *(step for step in story.creations if step.sure)]
     if sure:
@@ -46,12 +46,12 @@ def evidence(story: Story) -> Sequence[Step]:
     return [step for step in by_hand if step.sure][:1]
 
 
-def may_have_ended(story: Story) -> bool:
+def may_have_ended(story: JobStory) -> bool:
     """Whether the job may have ended."""
     return may_have_ended_from(story) < NEVER
 
 
-def may_have_ended_from(story: Story) -> int:
+def may_have_ended_from(story: JobStory) -> int:
     """The earliest moment at which the job may have ended."""
     if any(step.job.expires_at is not None or step.job.after for step in story.creations):
         return -1
@@ -59,18 +59,18 @@ def may_have_ended_from(story: Story) -> int:
     return min((step.start for step in (*settles, *story.cancels, *story.deaths)), default=NEVER)
 
 
-def may_be_gone(story: Story, stories: Stories) -> bool:
+def may_be_gone(story: JobStory, stories: Stories) -> bool:
     """Whether the job may have been removed."""
     return bool(story.deletes) or _may_be_pruned(story, stories)
 
 
-def _may_be_pruned(story: Story, stories: Stories) -> bool:
+def _may_be_pruned(story: JobStory, stories: Stories) -> bool:
     if story.deletes or not may_have_ended(story):
         return False
     return any(stories.prunes.latest >= creation.start for creation in story.creations)
 
 
-def _from_nowhere(story: Story) -> Iterator[Violation]:
+def _from_nowhere(story: JobStory) -> Iterator[Violation]:
     if not story.creations:
         if story.claims or story.last is not None:
             yield _violation("exists, but was never requested", story, list(story.claims[:1]))
@@ -79,7 +79,7 @@ def _from_nowhere(story: Story) -> Iterator[Violation]:
         claim = min(story.claims, key=lambda step: step.end)
         if claim.end < min(step.start for step in story.creations):
             yield _violation("was claimed before it was requested", story, [claim, story.creations[0]])
-    made: list[Step] = [step for step in story.creations if step.created]
+    made: list[JobStep] = [step for step in story.creations if step.created]
     if len(made) > 1 and not story.reborn:
         name = "H10" if story.creations[0].job.after else "H1"
         yield Violation(name, f"job {story.id} was stored twice", tuple(map(reference, made)))
@@ -123,17 +123,17 @@ class _Labels:
         self._by_place: dict[int, int] = {}
         self._by_ids: dict[tuple[str, ...], int] = {}
 
-    def of(self, mates: tuple[Job, ...]) -> int:
+    def of(self, mates: tuple[JobEntry, ...]) -> int:
         known = self._by_place.get(id(mates))
         if known is None:
             ids = tuple(job.id for job in mates)
             known = self._by_place[id(mates)] = self._by_ids.setdefault(ids, len(self._by_ids))
         return known
 
-    def only(self, story: Story, label: int) -> bool:
+    def only(self, story: JobStory, label: int) -> bool:
         """Whether the job was requested only in groups like this."""
         return all(self.of(creation.mates) == label for creation in story.creations)
 
 
-def _violation(message: str, story: Story, steps: Sequence[Step]) -> Violation:
+def _violation(message: str, story: JobStory, steps: Sequence[JobStep]) -> Violation:
     return Violation("H1", f"job {story.id} {message}", tuple(map(reference, steps)))

@@ -7,14 +7,14 @@ from itertools import islice
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Extending, Lease, Settling, Step, Story, reference
+from taskharbor.testing.check.steps import Claiming, Extending, JobStep, JobStory, LeaseSpan, Settling, reference
 from taskharbor.testing.check.stories import Lost
 
 
-def check_fencing(story: Story, lost: Lost) -> Iterator[Violation]:
+def check_fencing(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """Check the leases from the latest back, knowing when a later one existed."""
     later: Claiming | None = None
-    following: Lease | None = None
+    following: LeaseSpan | None = None
     for lease in reversed(story.leases):
         yield from _late(lease, later)
         yield from _lapsed(lease)
@@ -27,13 +27,13 @@ def check_fencing(story: Story, lost: Lost) -> Iterator[Violation]:
         yield from _strays(story, lost)
 
 
-def granted(lease: Lease, before: int = NEVER) -> int:
+def granted(lease: LeaseSpan, before: int = NEVER) -> int:
     """The last expiry known to be granted, by steps that began before that time."""
     times = [step.expires_at for step in lease.extended if step.expires_at is not None and step.start <= before]
     return max(lease.expires_at, *times) if times else lease.expires_at
 
 
-def _overlap(story: Story, lease: Lease, following: Lease) -> Iterator[Violation]:
+def _overlap(story: JobStory, lease: LeaseSpan, following: LeaseSpan) -> Iterator[Violation]:
     """H3: the next claim comes after the last expiry granted, by the times given to the driver."""
     claim = following.claim
     if lease.settled is not None or lease.attempted or lease.repeats:
@@ -47,7 +47,7 @@ def _overlap(story: Story, lease: Lease, following: Lease) -> Iterator[Violation
         yield Violation("H3", message, (reference(lease.claim), reference(claim)))
 
 
-def _late(lease: Lease, later: Claiming | None) -> Iterator[Violation]:
+def _late(lease: LeaseSpan, later: Claiming | None) -> Iterator[Violation]:
     """H4: nothing is accepted that began after a later claim had returned, or after the lease had been settled."""
     for step in _accepted(lease):
         if later is not None and later.end < step.start and later.claim.version > lease.version:
@@ -62,7 +62,7 @@ def _late(lease: Lease, later: Claiming | None) -> Iterator[Violation]:
             yield _stale(lease, f"version {lease.version} after it had been settled", step, lease.settled)
 
 
-def _lapsed(lease: Lease) -> Iterator[Violation]:
+def _lapsed(lease: LeaseSpan) -> Iterator[Violation]:
     """H4: nothing is accepted after every expiry granted so far."""
     doubt = min(map(_start, lease.may_be_extended)) if lease.may_be_extended else NEVER
     renewals = sorted(lease.extended, key=_start) if len(lease.extended) > 1 else lease.extended
@@ -86,15 +86,15 @@ def _beside(step: Extending, renewals: list[Extending], place: int) -> int:
     return until
 
 
-def _start(step: Step) -> int:
+def _start(step: JobStep) -> int:
     return step.start
 
 
-def _accepted(lease: Lease) -> list[Settling | Extending]:
+def _accepted(lease: LeaseSpan) -> list[Settling | Extending]:
     return [*lease.extended, *([lease.settled] if lease.settled else []), *lease.again]
 
 
-def _strays(story: Story, lost: Lost) -> Iterator[Violation]:
+def _strays(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """H4: a token that no claim returned is not accepted, unless it comes from a reserve whose reply was lost."""
     for step in story.strays:
         if step.sure and not step.repeat and not lost.before(story, step.end):
@@ -102,6 +102,6 @@ def _strays(story: Story, lost: Lost) -> Iterator[Violation]:
             yield Violation("H4", message, (reference(step),))
 
 
-def _stale(lease: Lease, message: str, *steps: Step) -> Violation:
+def _stale(lease: LeaseSpan, message: str, *steps: JobStep) -> Violation:
     what = f"the store accepted {steps[0].op.call.verb} of {lease.claim.claim.id}, {message}"
     return Violation("H4", what, tuple(map(reference, steps)))

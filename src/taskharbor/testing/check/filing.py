@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from taskharbor.testing.check.operations import BrokenHistory, Operation, Operations
-from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, Lease, Settling, Story, Ticking
+from taskharbor.testing.check.operations import BrokenHistory, Operations, SeenCall
+from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, JobStory, LeaseSpan, Settling, Ticking
 from taskharbor.testing.check.stories import Prunes, Stories
-from taskharbor.testing.history import Answer, Claim, Job, Kept, Made, Named, Renew, Said, Settle, Swap, Want
+from taskharbor.testing.history import (
+    Answer,
+    ClaimEntry,
+    JobEntry,
+    KeptEntry,
+    Made,
+    Named,
+    Renew,
+    Said,
+    SettleEntry,
+    SwapEntry,
+    Want,
+)
 
 
 def tell(operations: Operations) -> Stories:
@@ -22,7 +34,7 @@ class _Filing:
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
         self._stories = Stories(operations.done, operations.final_now, operations.counts)
-        self._verbs: dict[str, Callable[[Operation], None]] = {
+        self._verbs: dict[str, Callable[[SeenCall], None]] = {
             "enqueue": self._enqueue,
             "reserve": self._reserve,
             "extend_lease": self._extend,
@@ -38,13 +50,13 @@ class _Filing:
             "swap_schedules": self._swap,
         }
 
-    def file(self, op: Operation) -> None:
+    def file(self, op: SeenCall) -> None:
         self._verbs[op.call.verb](op)
 
-    def _story(self, id: str) -> Story:
+    def _story(self, id: str) -> JobStory:
         story = self._stories.by_id.get(id)
         if story is None:
-            story = self._stories.by_id[id] = Story(id)
+            story = self._stories.by_id[id] = JobStory(id)
         return story
 
     def _create(self, creation: Creation) -> None:
@@ -53,7 +65,7 @@ class _Filing:
         if creation.job.key is not None:
             self._stories.by_key.setdefault(creation.job.key, []).append(creation)
 
-    def _enqueue(self, op: Operation) -> None:
+    def _enqueue(self, op: SeenCall) -> None:
         answers = None if op.answers is None else iter(op.answers)
         for group in _groups(op):
             mates = tuple(group) if len(group) > 1 else ()
@@ -68,26 +80,26 @@ class _Filing:
                 stored = Creation(op, op.start, op.end, True, group[0], made[0].id, True, tuple(group))
                 self._stories.by_flow_key.setdefault(key, []).append(stored)
 
-    def _free(self, op: Operation) -> None:
+    def _free(self, op: SeenCall) -> None:
         for named in op.call.items:
             assert isinstance(named, Named)
             freed = self._stories.freed_flows
             freed[named.id] = min(op.start, freed.get(named.id, op.start))
 
-    def _reserve(self, op: Operation) -> None:
+    def _reserve(self, op: SeenCall) -> None:
         if op.answers is None:
             for want in op.call.items:
                 assert isinstance(want, Want)
                 self._stories.lost.add(want, op.start)
             return
         for claim in op.answers:
-            assert isinstance(claim, Claim)
+            assert isinstance(claim, ClaimEntry)
             self._story(claim.id).claims.append(Claiming(op, op.start, op.end, True, claim))
 
-    def _extend(self, op: Operation) -> None:
+    def _extend(self, op: SeenCall) -> None:
         for renew, answer in _answered(op):
             assert isinstance(renew, Renew)
-            if isinstance(answer, Kept):
+            if isinstance(answer, KeptEntry):
                 step = Extending(op, op.start, op.end, True, renew, answer.expires_at)
             elif answer is None:
                 step = Extending(op, op.start, op.end, False, renew)
@@ -95,9 +107,9 @@ class _Filing:
                 continue
             self._story(renew.id).extends.append(step)
 
-    def _settle(self, op: Operation) -> None:
+    def _settle(self, op: SeenCall) -> None:
         for settle, answer in _answered(op):
-            assert isinstance(settle, Settle)
+            assert isinstance(settle, SettleEntry)
             word = answer.word if isinstance(answer, Said) else None
             if word not in (None, "ok", "replayed"):
                 continue
@@ -108,8 +120,8 @@ class _Filing:
                     sure = word == "ok" and job.key is None
                     self._create(Creation(op, op.start, op.end, sure, job, mates=settle.jobs))
 
-    def _by_hand(self, pick: Callable[[Story], list[ByHand]], words: set[str]) -> Callable[[Operation], None]:
-        def file(op: Operation) -> None:
+    def _by_hand(self, pick: Callable[[JobStory], list[ByHand]], words: set[str]) -> Callable[[SeenCall], None]:
+        def file(op: SeenCall) -> None:
             for named, answer in _answered(op):
                 assert isinstance(named, Named)
                 word = answer.word if isinstance(answer, Said) else None
@@ -119,9 +131,9 @@ class _Filing:
 
         return file
 
-    def _swap(self, op: Operation) -> None:
+    def _swap(self, op: SeenCall) -> None:
         for swap, answer in _answered(op):
-            assert isinstance(swap, Swap)
+            assert isinstance(swap, SwapEntry)
             word = answer.word if isinstance(answer, Said) else None
             if word not in (None, "True"):
                 continue
@@ -146,10 +158,10 @@ class _Filing:
         return stories
 
 
-def _groups(op: Operation) -> Iterator[list[Job]]:
-    group: list[Job] = []
+def _groups(op: SeenCall) -> Iterator[list[JobEntry]]:
+    group: list[JobEntry] = []
     for job in op.call.items:
-        assert isinstance(job, Job)
+        assert isinstance(job, JobEntry)
         if group and group[-1].group != job.group:
             yield group
             group = []
@@ -158,7 +170,7 @@ def _groups(op: Operation) -> Iterator[list[Job]]:
         yield group
 
 
-def _made(op: Operation, answers: Iterator[Answer], count: int) -> list[Made] | None:
+def _made(op: SeenCall, answers: Iterator[Answer], count: int) -> list[Made] | None:
     """The answers for one group, or None if it was refused."""
     made: list[Made] = []
     for answer in answers:
@@ -170,7 +182,7 @@ def _made(op: Operation, answers: Iterator[Answer], count: int) -> list[Made] | 
     raise _mismatch(op)
 
 
-def _answered(op: Operation) -> Iterable[tuple[object, Answer | None]]:
+def _answered(op: SeenCall) -> Iterable[tuple[object, Answer | None]]:
     if op.answers is None:
         return [(item, None) for item in op.call.items]
     if len(op.answers) != len(op.call.items):
@@ -178,16 +190,16 @@ def _answered(op: Operation) -> Iterable[tuple[object, Answer | None]]:
     return zip(op.call.items, op.answers, strict=True)
 
 
-def _mismatch(op: Operation) -> BrokenHistory:
+def _mismatch(op: SeenCall) -> BrokenHistory:
     return BrokenHistory(f"{op.call.verb} #{op.call.number} by {op.call.who} has more or fewer answers than items")
 
 
-def _settle_up(story: Story) -> None:
+def _settle_up(story: JobStory) -> None:
     """Collect for each claim what was done under its token, in the order of versions."""
-    leases: dict[str, Lease] = {}
+    leases: dict[str, LeaseSpan] = {}
     for claiming in story.claims:
         claim = claiming.claim
-        leases.setdefault(claim.token, Lease(claiming, claim.version, claim.expires_at))
+        leases.setdefault(claim.token, LeaseSpan(claiming, claim.version, claim.expires_at))
     for extending in story.extends:
         lease = leases.get(extending.renew.token)
         if lease is not None and extending.expires_at is not None:
@@ -209,11 +221,11 @@ def _settle_up(story: Story) -> None:
     story.leases = sorted(leases.values(), key=_version) if len(leases) > 1 else list(leases.values())
 
 
-def _version(lease: Lease) -> int:
+def _version(lease: LeaseSpan) -> int:
     return lease.version
 
 
-def _may_be_reborn(story: Story, prunes: Prunes) -> bool:
+def _may_be_reborn(story: JobStory, prunes: Prunes) -> bool:
     """Whether the id may have been several jobs in turn: stored, removed and stored again."""
     first = min(creation.start for creation in story.creations)
     latest = max(creation.end for creation in story.creations)

@@ -11,7 +11,7 @@ from taskharbor.testing.check.endings import ends_of
 from taskharbor.testing.check.existence import may_have_ended, may_have_ended_from
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Creation, Story, reference
+from taskharbor.testing.check.steps import Creation, JobStory, reference
 from taskharbor.testing.check.stories import Stories
 
 
@@ -65,7 +65,7 @@ class _Lifetimes:
         """Whether some clock had passed its expiry, so that the store may have dropped it."""
         return maker.job.key_until is not None and self._latest_clock(by.end) >= maker.job.key_until
 
-    def _gone_from(self, story: Story) -> int:
+    def _gone_from(self, story: JobStory) -> int:
         return min([*(step.start for step in story.deletes), self._pruned(story)])
 
     def _latest_clock(self, time: int) -> int:
@@ -78,27 +78,27 @@ class _Lifetimes:
         clocks = sorted((op.start, op.call.now or 0) for op in self._stories.operations)
         return [start for start, _ in clocks], list(accumulate((now for _, now in clocks), max))
 
-    def _free_from(self, story: Story) -> int:
+    def _free_from(self, story: JobStory) -> int:
         """The earliest time at which a job may have lost its key: by a cancel, a delete, or a replay."""
         found = self._freed.get(story.id)
         if found is None:
             found = self._freed[story.id] = min([*_freeing(story), self._pruned(story)], default=NEVER)
         return found
 
-    def _pruned(self, story: Story) -> int:
+    def _pruned(self, story: JobStory) -> int:
         prunes = self._stories.prunes
         stored = min((step.start for step in story.creations), default=NEVER)
         return prunes.first if prunes.latest >= stored and may_have_ended(story) else NEVER
 
 
-def _freeing(story: Story) -> list[int]:
+def _freeing(story: JobStory) -> list[int]:
     if any(step.job.expires_at is not None or step.job.after for step in story.creations):
         return [-1]
     steps = (*story.cancels, *story.deletes, *story.replays)
     return [step.start for step in (*steps, *(each for each in story.settles if each.settle.to == "cancel"))]
 
 
-def _has_ended(story: Story, by: int) -> bool:
+def _has_ended(story: JobStory, by: int) -> bool:
     return any(end.end <= by for end in ends_of(story))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.endings import TERMINAL
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Story, is_met, reference
+from taskharbor.testing.check.steps import JobStory, is_met, reference
 from taskharbor.testing.check.stories import Stories
 
 
@@ -20,7 +20,7 @@ def check_liveness(stories: Stories) -> Iterator[Violation]:
             yield Violation("H12", message, tuple(map(reference, steps)))
 
 
-def _is_held(story: Story, stories: Stories) -> bool:
+def _is_held(story: JobStory, stories: Stories) -> bool:
     """Whether the job waits for a parent that failed (unless it collects failures) or is held itself."""
     if story.last is None or story.last.state != "waiting":
         return False

@@ -21,7 +21,7 @@ class BrokenHistory(ValueError):
     """The events do not fit together, so they cannot be checked."""
 
 
-class Operation(Struct, gc=False):
+class SeenCall(Struct, gc=False):
     """A call; `answers` is None if its outcome is unknown."""
 
     call: Called
@@ -30,7 +30,7 @@ class Operation(Struct, gc=False):
     answers: tuple[Answer, ...] | None = None
 
 
-class Run(Struct, gc=False):
+class SeenRun(Struct, gc=False):
     """A run of a handler. Without an end it was killed, at its process's last event or later."""
 
     event: Began
@@ -43,8 +43,8 @@ class Run(Struct, gc=False):
 class Operations(Struct):
     """A whole history with calls and ends paired."""
 
-    done: list[Operation]
-    runs: list[Run]
+    done: list[SeenCall]
+    runs: list[SeenRun]
     last: dict[str, Last]
     final_now: int | None
     counts: Counts
@@ -87,12 +87,12 @@ def is_in_order(events: Sequence[Event]) -> bool:
 
 class _Pairing:
     def __init__(self) -> None:
-        self._open: dict[tuple[str, int], Operation] = {}
-        self._running: dict[tuple[str, str, int], list[Run]] = {}
+        self._open: dict[tuple[str, int], SeenCall] = {}
+        self._running: dict[tuple[str, str, int], list[SeenRun]] = {}
         self._seen: dict[str, int] = {}
         self._refused: set[int] = set()
-        self._done: list[Operation] = []
-        self._runs: list[Run] = []
+        self._done: list[SeenCall] = []
+        self._runs: list[SeenRun] = []
         self._last: dict[str, Last] = {}
         self._final_now: int | None = None
 
@@ -102,7 +102,7 @@ class _Pairing:
     def called(self, event: Called, time: int) -> None:
         if event.number == 1:
             self._restarted(event.who)
-        operation = Operation(event, time)
+        operation = SeenCall(event, time)
         self._open[event.who, event.number] = operation
         self._done.append(operation)
         self._seen[event.who] = time
@@ -124,7 +124,7 @@ class _Pairing:
         if not event.unknown:
             self._refused.add(id(operation))
 
-    def _close(self, event: Returned | Raised, time: int) -> Operation:
+    def _close(self, event: Returned | Raised, time: int) -> SeenCall:
         self._seen[event.who] = time
         operation = self._open.pop((event.who, event.number), None)
         if operation is None:
@@ -132,7 +132,7 @@ class _Pairing:
         return operation
 
     def began(self, event: Began, time: int) -> None:
-        run = Run(event, time)
+        run = SeenRun(event, time)
         self._running.setdefault((event.who, event.id, event.version), []).append(run)
         self._runs.append(run)
         self._seen[event.who] = time

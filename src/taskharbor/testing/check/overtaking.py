@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Step, Story, reference
+from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, reference
 from taskharbor.testing.check.stories import Stories
 from taskharbor.testing.history import Want
 
@@ -28,10 +28,10 @@ class Wait(Struct, gc=False):
     start: int
     end: int
     due: int
-    step: Step
+    step: JobStep
 
 
-class Line(Struct):
+class QueueLine(Struct):
     """The waits and the claims of one queue and priority; a claim as its start, its end and its due time."""
 
     waits: list[Wait] = []
@@ -49,18 +49,18 @@ def check_overtaking(stories: Stories, bound: int) -> Iterator[Violation]:
                     yield Violation("H11", message, (reference(wait.step),))
 
 
-def _lines(stories: Stories) -> dict[tuple[str, int], Line]:
-    lines: dict[tuple[str, int], Line] = {}
+def _lines(stories: Stories) -> dict[tuple[str, int], QueueLine]:
+    lines: dict[tuple[str, int], QueueLine] = {}
     for story in stories.by_id.values():
         for claiming in story.claims:
             claim = claiming.claim
             if claim.crashes == 0 and not _by_name(claiming):
-                line = lines.setdefault((claim.queue, claim.priority), Line())
+                line = lines.setdefault((claim.queue, claim.priority), QueueLine())
                 line.claims.append((claiming.start, claiming.end, claim.due_at))
         by_hand = story.reschedules or story.replays or story.cancels or story.deaths
         if story.creations and not (story.reborn or by_hand):
             job = story.creations[0].job
-            lines.setdefault((job.queue, job.priority), Line()).waits += _waits(story)
+            lines.setdefault((job.queue, job.priority), QueueLine()).waits += _waits(story)
     return lines
 
 
@@ -69,7 +69,7 @@ def _by_name(claiming: Claiming) -> bool:
     return isinstance(want, Want) and want.ids is not None
 
 
-def _waits(story: Story) -> Iterator[Wait]:
+def _waits(story: JobStory) -> Iterator[Wait]:
     """The first wait, and those after a put-back, if their start and end are certain."""
     creation, leases = story.creations[0], story.leases
     job = creation.job
@@ -87,7 +87,7 @@ def _waits(story: Story) -> Iterator[Wait]:
             yield Wait(settled.end, lease.claim.start, settled.settle.run_at, settled)
 
 
-def _suspects(line: Line, bound: int) -> list[Wait]:
+def _suspects(line: QueueLine, bound: int) -> list[Wait]:
     """Waits with more than `bound` later claims before their end, whenever those began."""
     claims = sorted(line.claims, key=lambda claim: claim[1])
     latest: list[int] = []
@@ -106,7 +106,7 @@ def _suspects(line: Line, bound: int) -> list[Wait]:
     return found
 
 
-def _counted(line: Line, waits: list[Wait]) -> Iterator[tuple[Wait, int]]:
+def _counted(line: QueueLine, waits: list[Wait]) -> Iterator[tuple[Wait, int]]:
     """The number of later claims before the end of each wait, minus those that began before its start."""
     if not waits:
         return

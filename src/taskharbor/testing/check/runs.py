@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taskharbor.testing.check.fencing import granted
-from taskharbor.testing.check.operations import Run
+from taskharbor.testing.check.operations import SeenRun
 from taskharbor.testing.check.report import Duplicate, Violation
-from taskharbor.testing.check.steps import Lease, Step, Story, reference
+from taskharbor.testing.check.steps import JobStep, JobStory, LeaseSpan, reference
 
 COMPARED = 16  # the number of unfinished runs that a new one is compared with
 
 
-def check_runs(story: Story) -> Iterator[Violation | Duplicate]:
+def check_runs(story: JobStory) -> Iterator[Violation | Duplicate]:
     """Every overlap is a violation or an explained duplicate."""
     if len(story.runs) < 2:
         return
     leases = {lease.version: lease for lease in story.leases}
-    active: list[tuple[int, Run]] = []
+    active: list[tuple[int, SeenRun]] = []
     for run in sorted(story.runs, key=lambda run: run.start):
         until = _end(run, leases.get(run.event.version))
         active = [(end, other) for end, other in active if end > run.start][-COMPARED:]
@@ -28,14 +28,14 @@ def check_runs(story: Story) -> Iterator[Violation | Duplicate]:
         active.append((until, run))
 
 
-def _end(run: Run, lease: Lease | None) -> int:
+def _end(run: SeenRun, lease: LeaseSpan | None) -> int:
     """The end of a run. A killed one ended at its process's last event, or when that began to put the job back."""
     if run.ended or lease is None:
         return run.end
     return min([run.end, *(step.start for step in lease.settles)])
 
 
-def _judge(story: Story, early: Run, late: Run, leases: dict[int, Lease]) -> Violation | Duplicate:
+def _judge(story: JobStory, early: SeenRun, late: SeenRun, leases: dict[int, LeaseSpan]) -> Violation | Duplicate:
     versions = f"versions {early.event.version} and {late.event.version}"
     lease = leases.get(early.event.version)
     following = leases.get(early.event.version + 1)
@@ -50,6 +50,6 @@ def _judge(story: Story, early: Run, late: Run, leases: dict[int, Lease]) -> Vio
     if not lease.surely_settled and story.replayed_between(lease.claim.start, claim.end):
         why = f"{versions} overlap: the lease of the first ran out, the job was cancelled for that and then replayed"
         return Duplicate(story.id, why, (*runs, reference(claim)))
-    steps: list[Step] = [*lease.settles[:1], claim]
+    steps: list[JobStep] = [*lease.settles[:1], claim]
     message = f"{versions} of job {story.id} ran at the same time, and no lease had run out"
     return Violation("H9", message, (*runs, *map(reference, steps)))

@@ -7,15 +7,15 @@ from bisect import bisect_right
 import msgspec
 from msgspec import Struct
 
-from taskharbor.testing.check.operations import Operation, Run
+from taskharbor.testing.check.operations import SeenCall, SeenRun
 from taskharbor.testing.check.report import Reference
-from taskharbor.testing.history import Claim, Job, Last, Named, Renew, Settle, Swap
+from taskharbor.testing.history import ClaimEntry, JobEntry, Last, Named, Renew, SettleEntry, SwapEntry
 
 
-class Step(Struct, gc=False):
+class JobStep(Struct, gc=False):
     """`sure` steps took effect between `start` and `end`; others may have, at any time after their start."""
 
-    op: Operation
+    op: SeenCall
     start: int
     end: int
     sure: bool
@@ -26,52 +26,52 @@ class Step(Struct, gc=False):
         return self.op.call.now or 0
 
 
-class Creation(Step, gc=False):
+class Creation(JobStep, gc=False):
     """A request to store a job. `made` is the id in the answer; `created` is None if the answer does not say.
 
     `mates` are the jobs of its group, itself included, if there are several: one tuple for all of them.
     """
 
-    job: Job
+    job: JobEntry
     made: str | None = None
     created: bool | None = None
-    mates: tuple[Job, ...] = ()
+    mates: tuple[JobEntry, ...] = ()
 
 
-class Claiming(Step, gc=False):
+class Claiming(JobStep, gc=False):
     """A job claimed."""
 
-    claim: Claim
+    claim: ClaimEntry
 
 
-class Extending(Step, gc=False):
+class Extending(JobStep, gc=False):
     """A lease renewed until `expires_at`."""
 
     renew: Renew
     expires_at: int | None = None
 
 
-class Settling(Step, gc=False):
+class Settling(JobStep, gc=False):
     """A settle that was accepted; `repeat` if the answer was that it had happened before."""
 
-    settle: Settle
+    settle: SettleEntry
     repeat: bool = False
 
 
-class ByHand(Step, gc=False):
+class ByHand(JobStep, gc=False):
     """A cancel, dead letter, delete, replay or reschedule; `word` is the answer."""
 
     named: Named
     word: str | None = None
 
 
-class Ticking(Step, gc=False):
+class Ticking(JobStep, gc=False):
     """A swap of a schedule that makes the job of a slot."""
 
-    swap: Swap
+    swap: SwapEntry
 
 
-class Lease(Struct, gc=False):
+class LeaseSpan(Struct, gc=False):
     """One claim with everything done under its token. `expires_at` is the last expiry known to be granted."""
 
     claim: Claiming
@@ -95,7 +95,7 @@ class Lease(Struct, gc=False):
         return self.attempted if self.settled is None else [self.settled]
 
 
-class Story(Struct, gc=False):
+class JobStory(Struct, gc=False):
     """All that happened to one job."""
 
     id: str
@@ -108,9 +108,9 @@ class Story(Struct, gc=False):
     deletes: list[ByHand] = []
     replays: list[ByHand] = []
     reschedules: list[ByHand] = []
-    runs: list[Run] = []
+    runs: list[SeenRun] = []
     last: Last | None = None
-    leases: list[Lease] = []
+    leases: list[LeaseSpan] = []
     strays: list[Settling] = []
     reborn: bool = False
     replay_spans: Spans | None = None
@@ -129,7 +129,7 @@ class Story(Struct, gc=False):
         return {edge for creation in self.creations for edge in edges_of(creation.job)}
 
     @property
-    def spec(self) -> Job | None:
+    def spec(self) -> JobEntry | None:
         """The job as requested, if all requests were the same."""
         creations = self.creations
         if len(creations) == 1:
@@ -138,7 +138,7 @@ class Story(Struct, gc=False):
         return asked.pop() if len(asked) == 1 else None
 
 
-def edges_of(job: Job) -> list[tuple[str, str]]:
+def edges_of(job: JobEntry) -> list[tuple[str, str]]:
     """The parents in a request, with policies."""
     return list(zip(job.after, job.policies or ("hold",) * len(job.after), strict=True))
 
@@ -176,16 +176,16 @@ class Spans:
         return place > 0 and self._latest[place - 1] >= after
 
 
-def reference(what: Step | Run, item: str = "") -> Reference:
+def reference(what: JobStep | SeenRun, item: str = "") -> Reference:
     """A step or run as shown in findings."""
-    if isinstance(what, Run):
+    if isinstance(what, SeenRun):
         event = what.event
         return Reference(event.who, event.version, "run", event.at, event.id)
     call = what.op.call
     return Reference(call.who, call.number, call.verb, call.at, item or _subject(what))
 
 
-def _subject(step: Step) -> str:
+def _subject(step: JobStep) -> str:
     if isinstance(step, Creation):
         return step.job.id
     if isinstance(step, Claiming):

@@ -6,9 +6,9 @@ from bisect import bisect_right
 
 from msgspec import Struct, field
 
-from taskharbor.testing.check.operations import NEVER, Operation
+from taskharbor.testing.check.operations import NEVER, SeenCall
 from taskharbor.testing.check.report import Counts
-from taskharbor.testing.check.steps import Creation, Story, Ticking
+from taskharbor.testing.check.steps import Creation, JobStory, Ticking
 from taskharbor.testing.history import Said, Want
 
 
@@ -19,7 +19,7 @@ class Lost(Struct):
     by_id: dict[str, list[int]] = {}
     limits: int = 0
 
-    def before(self, story: Story, time: int = NEVER) -> int:
+    def before(self, story: JobStory, time: int = NEVER) -> int:
         """The number that began before that time and may have claimed the job; each claims a job at most once."""
         starts = [self.by_queue.get(queue, []) for queue in {step.job.queue for step in story.creations}]
         return sum(bisect_right(each, time) for each in (*starts, self.by_id.get(story.id, [])))
@@ -45,7 +45,7 @@ class Prunes(Struct):
     latest: int = 0
     total: int | None = 0
 
-    def add(self, op: Operation) -> None:
+    def add(self, op: SeenCall) -> None:
         """Add one."""
         word = op.answers[0].word if op.answers and isinstance(op.answers[0], Said) else None
         if word != "0":
@@ -57,10 +57,10 @@ class Prunes(Struct):
 class Stories(Struct):
     """A whole history, job by job."""
 
-    operations: list[Operation]
+    operations: list[SeenCall]
     final_now: int | None
     counts: Counts
-    by_id: dict[str, Story] = {}
+    by_id: dict[str, JobStory] = {}
     by_key: dict[str, list[Creation]] = {}
     by_flow_key: dict[str, list[Creation]] = {}
     freed_flows: dict[str, int] = {}

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Lease, Spans, Step, Story, reference
+from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan, Spans, reference
 
 PATIENCE = 64  # a job with more changes by hand than this is not checked
 SINCE_EVER = -NEVER
 NOTHING = Spans([])
 
 
-def check_times(story: Story) -> Iterator[Violation]:
+def check_times(story: JobStory) -> Iterator[Violation]:
     """All of H7 for one job."""
     latest = _latest(story)
     changes = _changes(story)
     may_expire = bool(story.creations) and all(step.job.expires_at is not None for step in story.creations)
-    before: Lease | None = None
+    before: LeaseSpan | None = None
     for lease in story.leases:
         claiming, claim = lease.claim, lease.claim.claim
         now = claiming.now
@@ -34,7 +34,7 @@ def check_times(story: Story) -> Iterator[Violation]:
         before = lease
 
 
-def _latest(story: Story) -> int:
+def _latest(story: JobStory) -> int:
     """The latest of all due times that the job ever had: from then on, no claim is too early."""
     times = [step.job.run_at for step in story.creations]
     times += [step.settle.run_at for step in story.settles]
@@ -42,17 +42,17 @@ def _latest(story: Story) -> int:
     return max((time for time in times if time is not None), default=SINCE_EVER)
 
 
-def _changes(story: Story) -> Spans | None:
+def _changes(story: JobStory) -> Spans | None:
     if not story.replays and not story.reschedules:
         return NOTHING
     steps = [*story.replays, *(step for step in story.reschedules if step.named.run_at is not None)]
     return Spans(steps) if len(steps) <= PATIENCE else None
 
 
-def _due(story: Story, before: Lease | None, claiming: Claiming, changes: Spans) -> tuple[int, Step | None]:
+def _due(story: JobStory, before: LeaseSpan | None, claiming: Claiming, changes: Spans) -> tuple[int, JobStep | None]:
     """The earliest due time that the job may have had, and the step that set it: the last one, if that is certain."""
     if before is None:
-        given: list[tuple[Step, int | None]] = [
+        given: list[tuple[JobStep, int | None]] = [
             (step, step.job.run_at) for step in story.creations if step.start <= claiming.end
         ]
     elif before.surely_settled:
@@ -66,7 +66,7 @@ def _due(story: Story, before: Lease | None, claiming: Claiming, changes: Spans)
     return min(times, key=lambda each: each[0], default=(SINCE_EVER, None))
 
 
-def _expired(story: Story, claiming: Claiming) -> Iterator[Violation]:
+def _expired(story: JobStory, claiming: Claiming) -> Iterator[Violation]:
     ends = [step.job.expires_at for step in story.creations]
     until = max((end for end in ends if end is not None), default=0)
     if claiming.now >= until and not story.replayed_between(-1, claiming.end):
@@ -74,6 +74,6 @@ def _expired(story: Story, claiming: Claiming) -> Iterator[Violation]:
         yield Violation("H7", message, (reference(story.creations[0]), reference(claiming)))
 
 
-def _early(story: Story, due: int, *steps: Step) -> Violation:
+def _early(story: JobStory, due: int, *steps: JobStep) -> Violation:
     message = f"job {story.id} was claimed at {steps[-1].now}, but was not due before {due}"
     return Violation("H7", message, tuple(map(reference, steps)))

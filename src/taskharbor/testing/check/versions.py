@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Lease, Story, reference
+from taskharbor.testing.check.steps import Claiming, JobStory, LeaseSpan, reference
 from taskharbor.testing.check.stories import Lost, Stories
 
 
@@ -20,7 +20,7 @@ def check_tokens(stories: Stories) -> Iterator[Violation]:
                 yield _violation(f"token {claiming.claim.token} was given twice", first, claiming)
 
 
-def check_versions(story: Story, lost: Lost) -> Iterator[Violation]:
+def check_versions(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """Versions are unique, in the order of real time, and without gaps that no lost reserve explains."""
     if len(story.leases) > 1:
         yield from _same_version(story.leases)
@@ -37,20 +37,20 @@ def check_lost_claims(stories: Stories) -> Iterator[Violation]:
         )
 
 
-def _missing(story: Story) -> int:
+def _missing(story: JobStory) -> int:
     top = story.leases[-1].version if story.leases else 0
     version = max(top, 0 if story.last is None else story.last.version)
     return version - len({lease.version for lease in story.leases})
 
 
-def _same_version(leases: list[Lease]) -> Iterator[Violation]:
+def _same_version(leases: list[LeaseSpan]) -> Iterator[Violation]:
     for before, lease in pairwise(leases):
         if before.version == lease.version:
             message = f"version {lease.version} of job {lease.claim.claim.id} was claimed twice"
             yield _violation(message, before.claim, lease.claim)
 
 
-def _order(leases: list[Lease]) -> Iterator[Violation]:
+def _order(leases: list[LeaseSpan]) -> Iterator[Violation]:
     earliest = None
     for lease in reversed(leases):
         if earliest is not None and earliest.claim.end < lease.claim.start and earliest.version > lease.version:
@@ -60,7 +60,7 @@ def _order(leases: list[Lease]) -> Iterator[Violation]:
             earliest = lease
 
 
-def _gaps(story: Story, lost: Lost) -> Iterator[Violation]:
+def _gaps(story: JobStory, lost: Lost) -> Iterator[Violation]:
     known = 0
     before = 0
     for lease in story.leases:
@@ -78,7 +78,7 @@ def _gaps(story: Story, lost: Lost) -> Iterator[Violation]:
         yield from _at_last(story, story.last.version, known, lost)
 
 
-def _at_last(story: Story, version: int, known: int, lost: Lost) -> Iterator[Violation]:
+def _at_last(story: JobStory, version: int, known: int, lost: Lost) -> Iterator[Violation]:
     top = story.leases[-1].version if story.leases else 0
     if version < top:
         message = f"the store holds version {version} of job {story.id}, but {top} was claimed"

@@ -30,27 +30,27 @@ _MODULES = (
 # Failing asserts of the kit show their values, as those in a test module do.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
 
-from taskharbor.testing.kit.beside import Closing, Hints, Workers  # noqa: E402
-from taskharbor.testing.kit.deaths import Deaths  # noqa: E402
-from taskharbor.testing.kit.flows import Flows  # noqa: E402
-from taskharbor.testing.kit.groups import Groups  # noqa: E402
-from taskharbor.testing.kit.keys import Keys  # noqa: E402
-from taskharbor.testing.kit.leases import Leases  # noqa: E402
-from taskharbor.testing.kit.looking import Looking  # noqa: E402
-from taskharbor.testing.kit.order import Order  # noqa: E402
-from taskharbor.testing.kit.overview import Overview  # noqa: E402
-from taskharbor.testing.kit.parallel import Apart, Parallel  # noqa: E402
-from taskharbor.testing.kit.records import Records  # noqa: E402
-from taskharbor.testing.kit.recurring import Recurring  # noqa: E402
-from taskharbor.testing.kit.replay import Replays  # noqa: E402
-from taskharbor.testing.kit.reserve import Reserve  # noqa: E402
-from taskharbor.testing.kit.results import Results  # noqa: E402
+from taskharbor.testing.kit.beside import ClosingCases, HintCases, WorkerCases  # noqa: E402
+from taskharbor.testing.kit.deaths import DeadLetterCases  # noqa: E402
+from taskharbor.testing.kit.flows import FlowCases  # noqa: E402
+from taskharbor.testing.kit.groups import GroupCases  # noqa: E402
+from taskharbor.testing.kit.keys import KeyCases  # noqa: E402
+from taskharbor.testing.kit.leases import LeaseCases  # noqa: E402
+from taskharbor.testing.kit.looking import ReadingCases  # noqa: E402
+from taskharbor.testing.kit.order import OrderCases  # noqa: E402
+from taskharbor.testing.kit.overview import OverviewCases  # noqa: E402
+from taskharbor.testing.kit.parallel import ProcessCases, ThreadCases  # noqa: E402
+from taskharbor.testing.kit.records import RecordCases  # noqa: E402
+from taskharbor.testing.kit.recurring import RecurringCases  # noqa: E402
+from taskharbor.testing.kit.replay import ReplayCases  # noqa: E402
+from taskharbor.testing.kit.reserve import ReserveCases  # noqa: E402
+from taskharbor.testing.kit.results import ResultCases  # noqa: E402
 from taskharbor.testing.kit.scene import Application, Hand, Harness, NewStore, Probe, Scene  # noqa: E402
-from taskharbor.testing.kit.settle import Settle  # noqa: E402
-from taskharbor.testing.kit.states import States  # noqa: E402
-from taskharbor.testing.kit.totals import Totals  # noqa: E402
-from taskharbor.testing.kit.traces import Traces  # noqa: E402
-from taskharbor.testing.kit.upkeep import Upkeep  # noqa: E402
+from taskharbor.testing.kit.settle import SettleCases  # noqa: E402
+from taskharbor.testing.kit.states import StateCases  # noqa: E402
+from taskharbor.testing.kit.totals import TotalCases  # noqa: E402
+from taskharbor.testing.kit.traces import TraceCases  # noqa: E402
+from taskharbor.testing.kit.upkeep import UpkeepCases  # noqa: E402
 from taskharbor.testing.kit.within import OwnTransactionKit, WithinKit  # noqa: E402
 
 __all__ = [
@@ -67,28 +67,28 @@ __all__ = [
 
 
 class EphemeralKit(
-    Records,
-    States,
-    Groups,
-    Keys,
-    Reserve,
-    Order,
-    Leases,
-    Settle,
-    Traces,
-    Deaths,
-    Flows,
-    Results,
-    Replays,
-    Upkeep,
-    Looking,
-    Overview,
-    Recurring,
-    Workers,
-    Totals,
-    Hints,
-    Closing,
-    Parallel,
+    RecordCases,
+    StateCases,
+    GroupCases,
+    KeyCases,
+    ReserveCases,
+    OrderCases,
+    LeaseCases,
+    SettleCases,
+    TraceCases,
+    DeadLetterCases,
+    FlowCases,
+    ResultCases,
+    ReplayCases,
+    UpkeepCases,
+    ReadingCases,
+    OverviewCases,
+    RecurringCases,
+    WorkerCases,
+    TotalCases,
+    HintCases,
+    ClosingCases,
+    ThreadCases,
 ):
     """The cases for a store that lives as long as its process. `histories` is how many the state machine runs."""
 
@@ -106,7 +106,7 @@ class EphemeralKit(
         run_lockstep(new_store, bounded(self.histories))
 
 
-class DriverKit(EphemeralKit, Apart):
+class DriverKit(EphemeralKit, ProcessCases):
     """Every case of the kit. The subclass gives the fixture `new_store`."""
 
     async def test_D14_transactions_are_proven_where_there_are_any(self, s: Scene) -> None:  # noqa: N802

@@ -54,7 +54,7 @@ CLOSED: dict[str, Callable[[Scene], Awaitable[object]]] = {
 }
 
 
-class Closing(Cases):
+class ClosingCases(Cases):
     """D10 and the declaration of D13."""
 
     @pytest.mark.parametrize("verb", list(CLOSED))
@@ -81,7 +81,7 @@ class Closing(Cases):
         assert s.driver.max_payload is None or s.driver.max_payload >= 512 * 1024
 
 
-class Workers(Cases):
+class WorkerCases(Cases):
     """D13: Registry."""
 
     async def test_D13_workers_are_listed_as_they_last_reported(self, s: Scene) -> None:
@@ -108,7 +108,7 @@ class Workers(Cases):
             assert await s.registry.workers(at(0)) == []
 
 
-class Hints(Cases):
+class HintCases(Cases):
     """D13: WaitForWork. Hints may be late or missing; these are the ones that workers rely on."""
 
     async def test_D13_a_waiter_is_woken_by_an_enqueue(self, s: Scene) -> None:

@@ -16,7 +16,7 @@ LATER = at(9 * 86400)
 REQUEST = ("stop_requested_at", "stop_reason", "stop_fingerprint", "stop_keep_until")
 
 
-class Deaths(Cases):
+class DeadLetterCases(Cases):
     """Q4."""
 
     @pytest.mark.parametrize("state", ["ready", "scheduled", "put back"])

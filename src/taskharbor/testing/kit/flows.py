@@ -27,7 +27,7 @@ async def bring_down(s: Scene, id: str, how: str) -> None:
         assert await s.sweep(1) == 1
 
 
-class Flows(Cases):
+class FlowCases(Cases):
     """K1-K5."""
 
     async def test_K1_a_chain_runs_one_after_the_other(self, s: Scene) -> None:

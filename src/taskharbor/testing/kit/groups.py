@@ -11,7 +11,7 @@ from taskharbor.testing.kit.jobs import ack, at, child, group, job
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
-class Groups(Cases):
+class GroupCases(Cases):
     """D1."""
 
     async def test_D1_nothing_to_enqueue_is_fine(self, s: Scene) -> None:

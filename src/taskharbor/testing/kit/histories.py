@@ -52,7 +52,7 @@ PICKS = st.lists(PICK, min_size=1, max_size=3)
 AGES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
 
-class Hand(NamedTuple):
+class OperatorCall(NamedTuple):
     """The arguments of an operator's action."""
 
     key: str | None
@@ -62,7 +62,7 @@ class Hand(NamedTuple):
     keep: float
 
 
-HANDS = st.builds(Hand, key=MAYBE_KEY, payload=MAYBE_PAYLOAD, delay=DELAYS, priority=MAYBE_PRIORITY, keep=KEEPS)
+HANDS = st.builds(OperatorCall, key=MAYBE_KEY, payload=MAYBE_PAYLOAD, delay=DELAYS, priority=MAYBE_PRIORITY, keep=KEEPS)
 MAYBE_AGE = st.sampled_from([None, None, None, 0])
 
 

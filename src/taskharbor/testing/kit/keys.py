@@ -11,7 +11,7 @@ from taskharbor.testing.kit.jobs import SETTLES, Settling, ack, at, child, fail,
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
-class Keys(Cases):
+class KeyCases(Cases):
     """I1-I3."""
 
     async def test_I1_a_known_key_returns_the_existing_id_and_stores_nothing(self, s: Scene) -> None:

@@ -51,7 +51,7 @@ async def arrange(s: Scene, situation: str) -> tuple[str, str]:
     return "a", token
 
 
-class Leases(Cases):
+class LeaseCases(Cases):
     """D6, D8, L5, L7."""
 
     async def test_D6_an_extension_is_stored_and_keeps_the_token(self, s: Scene) -> None:

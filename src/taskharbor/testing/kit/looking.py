@@ -46,7 +46,7 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-class Looking(Cases):
+class ReadingCases(Cases):
     """D13: Inspect and Manage."""
 
     async def test_D13_get_answers_each_id_in_its_place(self, s: Scene) -> None:

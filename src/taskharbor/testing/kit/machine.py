@@ -69,7 +69,7 @@ def bounded(histories: int) -> settings:
     )
 
 
-class Claim(NamedTuple):
+class GrantedLease(NamedTuple):
     """One lease granted, with the tokens of both sides."""
 
     id: str
@@ -94,7 +94,7 @@ class Lockstep(RuleBasedStateMachine):
         self.driver: Whole = driver
         self.model: Whole = MemoryDriver()
         self.now = T0
-        self.claims = [Claim("nobody", "bogus", "bogus"), Claim("j1", "bogus", "bogus")]
+        self.claims = [GrantedLease("nobody", "bogus", "bogus"), GrantedLease("j1", "bogus", "bogus")]
         self.numbers = 0
         self.names: dict[str, str] = {}
         self.paused: set[str] = set()
@@ -133,14 +133,14 @@ class Lockstep(RuleBasedStateMachine):
         ids = [*(record.id for record in self.records()), "nobody"]
         return [ids[age % len(ids)] for age in ages]
 
-    def chosen(self, picks: Sequence[draw.Pick]) -> list[Claim]:
+    def chosen(self, picks: Sequence[draw.Pick]) -> list[GrantedLease]:
         """Claims by their age, latest first: mostly current ones, else old claims of a held job, or ended ones."""
         leases = [(record.id, record.lease) for record in self.records() if record.lease is not None]
         held = {lease.token: id for id, lease in leases if lease.expires_at > self.now}
         holding = [claim for claim in self.claims if claim.model_token in held] or self.claims
         over = [claim for claim in self.claims if claim.model_token not in held]
         stale = [claim for claim in over if claim.id in [id for id, _ in leases]] or over
-        found: list[Claim] = []
+        found: list[GrantedLease] = []
         for pick in picks:
             pool = stale if pick.any and pick.age % 2 else holding
             claim = pool[-1 - pick.age % len(pool)]
@@ -234,7 +234,7 @@ class Lockstep(RuleBasedStateMachine):
             assert ours.lease.token not in self.names, "a token was used twice"
             name = f"claim {len(self.claims)} of {ours.id}"
             self.names[ours.lease.token] = self.names[theirs.lease.token] = name
-            self.claims.append(Claim(ours.id, ours.lease.token, theirs.lease.token))
+            self.claims.append(GrantedLease(ours.id, ours.lease.token, theirs.lease.token))
             assert self.plain(ours) == self.plain(theirs)
 
     @precondition(lambda self: len(self.claims) > 2)
@@ -267,7 +267,7 @@ class Lockstep(RuleBasedStateMachine):
         self.agree(self.do(self.driver.settle(ours, self.now)), self.do(self.model.settle(theirs, self.now)))
 
     @rule(action=draw.ACTIONS, ages=draw.AGES, hand=draw.HANDS)
-    def by_hand(self, action: str, ages: list[int], hand: draw.Hand) -> None:
+    def by_hand(self, action: str, ages: list[int], hand: draw.OperatorCall) -> None:
         """T1, T3, K3, K4, Q2, Q3, I2, D11."""
         ids = self.aged(ages)
         run_at = None if hand.delay is None else self.now + timedelta(seconds=hand.delay)

@@ -13,7 +13,7 @@ from taskharbor.testing.kit.jobs import ack, at, job, put_back
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
-class Order(Cases):
+class OrderCases(Cases):
     """D11."""
 
     async def test_D11_equal_jobs_are_first_in_first_out(self, s: Scene) -> None:

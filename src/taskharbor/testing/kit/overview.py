@@ -52,7 +52,7 @@ async def dead_letter(s: Scene, id: str, fingerprint: str | None, **options: Any
     return await s.get(id)
 
 
-class Overview(Cases):
+class OverviewCases(Cases):
     """K5, Q1."""
 
     async def test_K5_a_workflow_is_counted_by_stored_states(self, s: Scene) -> None:

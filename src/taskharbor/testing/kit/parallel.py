@@ -95,7 +95,7 @@ def check_claims(claims: list[Any]) -> None:
             assert after[3] >= before[4], f"overlapping leases: {before} and {after}"
 
 
-class Parallel(Cases):
+class ThreadCases(Cases):
     """Threads and processes at once."""
 
     def test_D12_threads_never_obtain_the_same_job(self, harness: Harness) -> None:
@@ -212,7 +212,7 @@ class Parallel(Cases):
         assert [sum(each) for each in zip(*stored, strict=True)] == [1] * 20
 
 
-class Apart(Cases):
+class ProcessCases(Cases):
     """D12, I1, K2, D1 over several processes, for stores that another process can open."""
 
     async def test_G2_a_shared_store_is_not_ephemeral(self, s: Scene) -> None:

@@ -72,7 +72,7 @@ def expected(new: NewJob, now: datetime) -> JobRecord:
     return JobRecord(**given, state=State.READY, created_at=now, due_at=new.run_at or now)
 
 
-class Records(Cases):
+class RecordCases(Cases):
     """R1-R5."""
 
     async def test_R1_every_field_of_a_new_job_comes_back_exactly(self, s: Scene) -> None:

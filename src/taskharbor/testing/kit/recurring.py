@@ -74,7 +74,7 @@ async def ids(s: Scene) -> list[str]:
     return sorted(it.id for it in await s.all())
 
 
-class Recurring(Cases):
+class RecurringCases(Cases):
     """D13: Schedules (N3, N5)."""
 
     async def test_N5_a_schedule_is_read_back_as_stored(self, s: Scene) -> None:

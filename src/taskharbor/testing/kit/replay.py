@@ -25,7 +25,7 @@ async def end_without_success(s: Scene, kind: str = "fail", **options: Any) -> N
     await s.end(SETTLES[kind](held, failed_at=at(1), **facts))
 
 
-class Replays(Cases):
+class ReplayCases(Cases):
     """Q2, Q3."""
 
     @dead

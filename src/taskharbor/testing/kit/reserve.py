@@ -14,7 +14,7 @@ from taskharbor.testing.kit.jobs import SETTLES, ack, at, child, each_kind, expi
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
-class Reserve(Cases):
+class ReserveCases(Cases):
     """D2-D5."""
 
     async def test_D2_an_empty_store_gives_an_empty_list(self, s: Scene) -> None:

@@ -38,7 +38,7 @@ def told(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
     return [(parent.id, parent.result, parent.size) for parent in parents]
 
 
-class Results(Cases):
+class ResultCases(Cases):
     """K3, and D9 with K1."""
 
     async def test_K3_parents_of_many_jobs_come_in_the_order_requested(self, s: Scene) -> None:

@@ -51,7 +51,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-class Settle(Cases):
+class SettleCases(Cases):
     """D7-D9."""
 
     @each_kind

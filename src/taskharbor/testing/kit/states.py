@@ -90,7 +90,7 @@ TABLE: dict[str, tuple[Any, Answers]] = {
 }
 
 
-class States(Cases):
+class StateCases(Cases):
     """T1-T3."""
 
     @pytest.mark.parametrize("state", STATES)

@@ -38,7 +38,7 @@ async def counted(s: Scene, since: datetime = AGO) -> list[tuple[str, str, str, 
     ]
 
 
-class Totals(Cases):
+class TotalCases(Cases):
     """D9, D13: Counters."""
 
     @each_kind

@@ -14,7 +14,7 @@ from taskharbor.testing.kit.scene import Cases, Scene
 TRACE = ("worker", "claimed_at", "started_at", "settled_token", "settled_kind", "settled_at")
 
 
-class Traces(Cases):
+class TraceCases(Cases):
     """R1, T2."""
 
     @each_kind

@@ -10,7 +10,7 @@ from taskharbor.testing.kit.jobs import AFTER, SETTLES, ack, at, child, job
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
-class Upkeep(Cases):
+class UpkeepCases(Cases):
     """N1, X8."""
 
     async def test_N1_an_expired_job_ends_cancelled(self, s: Scene) -> None:

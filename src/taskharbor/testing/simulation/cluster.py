@@ -18,7 +18,7 @@ from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
 from taskharbor.testing.recorder import Recorder, take_stock
 from taskharbor.testing.simulation.faults import Faults
-from taskharbor.testing.simulation.network import EngineTime, Hints, Lines, Wire
+from taskharbor.testing.simulation.network import ClientWire, EngineTime, Lines, LossyHints
 from taskharbor.testing.simulation.processes import Process, current_process
 from taskharbor.worker.context import JobContext
 
@@ -46,7 +46,7 @@ class Cluster:
         self.clock: Clock = LoopClock(self._loop)
         self._hosts = SkewedClock(self.clock, 0)
         self._engine = EngineTime(store, self.clock) if faults.clocks == "engine" else store
-        hints = Hints(Random(f"{seed} hints"), faults.lost_hints)
+        hints = LossyHints(Random(f"{seed} hints"), faults.lost_hints)
         self._lines = Lines(Random(f"{seed} lines"), hints, faults)
         self._posts: list[_Post] = []
         self._trouble = [self._loop.create_task(each) for each in (self._outages(), self._jumps())]
@@ -112,7 +112,7 @@ class Cluster:
     # internals
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
-        recorder = Recorder(Wire(self._engine, self._lines), process.name, _Pen(process, self.events), self._at)
+        recorder = Recorder(ClientWire(self._engine, self._lines), process.name, _Pen(process, self.events), self._at)
         _witness.set(recorder)
         if harbor not in _witnessed:
             harbor.middleware(_noted)

@@ -27,7 +27,7 @@ class WrongResult(AssertionError):
     """A step or a caller received something else than the parents' results."""
 
 
-class Flows:
+class RandomFlows:
     """The tasks of flows, and random flows. A wrong value is added to the cluster's errors."""
 
     def __init__(self, harbor: Harbor, cluster: Cluster, chance: Random) -> None:

@@ -21,7 +21,7 @@ RINGING = frozenset(
 )
 
 
-class Hints:
+class LossyHints:
     """Wake-up hints in the order of requests, some of them lost: the same for every store with the same seed."""
 
     def __init__(self, chance: Random, lost: float) -> None:
@@ -62,7 +62,7 @@ class EngineTime(Wrapper):
 class Lines:
     """The connections between processes and the store, with delays, stalls, losses and outages. One for a whole run."""
 
-    def __init__(self, chance: Random, hints: Hints, faults: Faults) -> None:
+    def __init__(self, chance: Random, hints: LossyHints, faults: Faults) -> None:
         self._chance = chance
         self.hints = hints
         self.faults = faults
@@ -110,7 +110,7 @@ class Lines:
         raise DriverUnavailable(f"{verb}: the {what} was lost")
 
 
-class Wire(Wrapper):
+class ClientWire(Wrapper):
     """The client side in one process: a call continues in the network when the process dies or stops waiting."""
 
     def __init__(self, store: Driver, lines: Lines) -> None:

@@ -9,12 +9,12 @@ from taskharbor.testing.history import (
     Asked,
     Began,
     Called,
-    Claim,
+    ClaimEntry,
     Ended,
     Event,
     Final,
-    Job,
-    Kept,
+    JobEntry,
+    KeptEntry,
     Made,
     Named,
     Noted,
@@ -22,8 +22,8 @@ from taskharbor.testing.history import (
     Renew,
     Returned,
     Said,
-    Settle,
-    Swap,
+    SettleEntry,
+    SwapEntry,
     Want,
 )
 
@@ -92,26 +92,26 @@ def _told(
 
 
 def _concerns(item: Asked | Answer, jobs: Collection[str] | None) -> bool:
-    if isinstance(item, Swap):
+    if isinstance(item, SwapEntry):
         return jobs is None or (item.job is not None and item.job.id in jobs)
     return jobs is None or isinstance(item, Want) or getattr(item, "id", None) in jobs
 
 
 def _asked(item: Asked, names: _Names) -> str:
     match item:
-        case Job():
+        case JobEntry():
             due = "" if item.run_at is None else f" at {_clock(item.run_at)}"
             return f"{names('job', item.id)}{due}{f' key {item.key}' if item.key else ''}"
         case Want():
             return f"up to {item.limit} of {'/'.join(sorted(set(item.queues)))}"
         case Renew():
             return f"{names('job', item.id)} by {names('token', item.token)}"
-        case Settle():
+        case SettleEntry():
             more = f" + {len(item.jobs)} jobs" if item.jobs else ""
             return f"{item.to} {names('job', item.id)} by {names('token', item.token)}, attempts {item.attempts}{more}"
         case Named():
             return names("job", item.id)
-        case Swap():
+        case SwapEntry():
             slot = "" if item.slot is None else f" at {_clock(item.slot)}"
             made = "" if item.job is None else f" makes {names('job', item.job.id)}"
             return f"schedule {item.id}{slot}{made}"
@@ -121,7 +121,7 @@ def _answered(called: Called, answers: Iterable[Answer], names: _Names, jobs: Co
     texts: list[str] = []
     for number, answer in enumerate(answers):
         item = called.items[number] if number < len(called.items) else None
-        about = answer if isinstance(answer, Claim | Made) or item is None else item
+        about = answer if isinstance(answer, ClaimEntry | Made) or item is None else item
         if _concerns(about, jobs):
             texts.append(_answer(answer, names))
     return texts
@@ -131,10 +131,10 @@ def _answer(answer: Answer, names: _Names) -> str:
     match answer:
         case Made():
             return f"{names('job', answer.id)}{'' if answer.created else ' (known)'}"
-        case Claim():
+        case ClaimEntry():
             until = _clock(answer.expires_at)
             return f"{names('job', answer.id)} v{answer.version} under {names('token', answer.token)} until {until}"
-        case Kept():
+        case KeptEntry():
             return f"until {_clock(answer.expires_at)}{', cancel asked for' if answer.cancel_requested else ''}"
         case Said():
             return answer.word

@@ -12,7 +12,7 @@ from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
 from taskharbor.client.handle import Job
 from taskharbor.errors import DriverError, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing.simulation.cluster import Cluster, crash
-from taskharbor.testing.simulation.flows import Flows
+from taskharbor.testing.simulation.flows import RandomFlows
 from taskharbor.testing.simulation.recurring_workload import KINDS, Operator, RecurringWorkload, silence, slots
 from taskharbor.workflows.step import Step
 
@@ -25,7 +25,7 @@ async def everything(cluster: Cluster) -> None:
     chance = cluster.chance
     keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
     kinds = chance.sample(list(KINDS), chance.choice([0, 1, 1, 2]))
-    old, new = Application(cluster, keep, kinds), Application(cluster, keep, kinds, latest=True)
+    old, new = SimulatedApp(cluster, keep, kinds), SimulatedApp(cluster, keep, kinds, latest=True)
     cluster.workers(
         old.harbor,
         new.harbor,
@@ -53,13 +53,13 @@ async def _resume(driver: Any) -> None:
         await driver.pause(queue, False)
 
 
-class Application:
+class SimulatedApp:
     """A harbor with handlers of every behaviour. `latest` has a task that the older code does not."""
 
     def __init__(self, cluster: Cluster, keep: float, kinds: Sequence[str], *, latest: bool = False) -> None:
         self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
         self.chance = cluster.chance
-        self.flows = Flows(self.harbor, cluster, cluster.chance)
+        self.flows = RandomFlows(self.harbor, cluster, cluster.chance)
         self.steps: list[Callable[[], Step[Any]]] = []
         self.poison: list[Callable[[], Step[Any]]] = []
         self._calm()
@@ -148,7 +148,7 @@ class Application:
 class Visit:
     """One client process: enqueues in every way, cancels, replays, reschedules, pauses, and tries again on errors."""
 
-    def __init__(self, cluster: Cluster, app: Application, kinds: Sequence[str], actions: int) -> None:
+    def __init__(self, cluster: Cluster, app: SimulatedApp, kinds: Sequence[str], actions: int) -> None:
         self._cluster = cluster
         self._chance = cluster.chance
         self._app = app

@@ -14,7 +14,7 @@ from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
 from taskharbor.admin.bulk import WOULD, Look, Progress, look_and_act, matching, would
 from taskharbor.client.client import Client
 from taskharbor.client.job_builder import key_expiry
-from taskharbor.client.options import Duration, JobOptions, checked, seconds
+from taskharbor.client.options import Duration, checked, seconds
 from taskharbor.client.portal import blocking
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.codec import Undecodable, checked_size, encode_named
@@ -78,7 +78,11 @@ class DeadLetters(AdminPart):
         async with self._client.store() as driver:
             groups = await capability(driver, Inspect).dead_groups(where, self._now(), limit)
         last = await self._client.records([group.last_id for group in groups])
-        return [_with_reason(group, job) for group, job in zip(groups, last, strict=True)]
+        reasons = [None if job is None else by_hand(job) for job in last]
+        return [
+            group if reason is None else replace(group, error=f"by hand: {reason}")
+            for group, reason in zip(groups, reasons, strict=True)
+        ]
 
     async def areplay(
         self,
@@ -94,7 +98,10 @@ class DeadLetters(AdminPart):
         `replayed_without_key` if another job has the key by now, or `missing`. `IllegalMove` if the job is neither dead
         nor cancelled, or a TaskManager's task.
         """
-        key = _key(idempotency_key, idempotency_ttl)
+        given: dict[str, Any] = {} if idempotency_key is None else {"idempotency_key": idempotency_key}
+        if not isinstance(idempotency_ttl, EllipsisType):
+            given["idempotency_ttl"] = idempotency_ttl
+        key = checked(given)
         if (job := await self._client.record(id)) is None:
             return "missing"
         if job.queue == TASKS:
@@ -102,10 +109,12 @@ class DeadLetters(AdminPart):
                 f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
                 "TaskManager.retry while attempts remain, or delete it and submit it again"
             )
+        if key and job.workflow_id is not None:
+            raise InvalidJob(f"job {id} is a step of a workflow and has no key of its own: leave idempotency_key out")
         replay = Replay(
             id=id,
             payload=None if arguments is None else self.edited(job, arguments),
-            idempotency_key=_own_key(key, job),
+            idempotency_key=idempotency_key,
             key_expires_at=key_expiry(key, self._client.session.settings, self._now()) if key else None,
         )
         async with self._client.store() as driver:
@@ -246,12 +255,6 @@ class DeadLetters(AdminPart):
     purge_ids = blocking(apurge_ids)
 
 
-def _with_reason(group: DeadGroup, last: JobRecord | None) -> DeadGroup:
-    """The group; of jobs dead-lettered by hand, the error is the reason given for the last one."""
-    reason = None if last is None else by_hand(last)
-    return group if reason is None else replace(group, error=f"by hand: {reason}")
-
-
 def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:
     """Take dead jobs that match and died by `last`; those of a TaskManager only with `tasks`."""
 
@@ -278,20 +281,6 @@ def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, lim
             raise WrongArguments(f"task {task.name}: {error}") from None
         return payload
     return signature.encode_rest(Any, (), arguments, limit)
-
-
-def _key(key: str | None, ttl: Duration | EllipsisType | None) -> JobOptions:
-    """A new key and its life as options; empty if there is none."""
-    given = {} if key is None else {"idempotency_key": key}
-    return checked(given if isinstance(ttl, EllipsisType) else {**given, "idempotency_ttl": ttl})
-
-
-def _own_key(key: JobOptions, job: JobRecord) -> str | None:
-    if key and job.workflow_id is not None:
-        raise InvalidJob(
-            f"job {job.id} is a step of a workflow, which has no key of its own: leave idempotency_key out"
-        )
-    return key.get("idempotency_key")
 
 
 def _before(now: datetime, age: Duration) -> datetime:

@@ -1,4 +1,4 @@
-"""Whole ids for the endings that lists show: found among the newest records, page by page, up to a bound."""
+"""Short ids: finds the whole id for an ending, among the newest records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ NAMED = 5
 
 
 async def resolve(texts: Sequence[str], pages: AsyncIterator[Sequence[str]], what: str) -> dict[str, str]:
-    """The one UUID that each text is the ending of, among the newest; a text without one is left out.
-
-    `ConfigError` if there are several.
-    """
+    """The one UUID that each text is the ending of; texts without one are left out. `ConfigError` if several match."""
     wanted = {text: found for text in texts if (found := ending(text)) is not None}
     hits: dict[str, dict[str, None]] = {text: {} for text in wanted}
     searched = 0
@@ -26,11 +23,8 @@ async def resolve(texts: Sequence[str], pages: AsyncIterator[Sequence[str]], wha
                 hits[text] |= dict.fromkeys(matching(end, ids))
             if searched >= SEARCHED:
                 break
-    return {text: _only(text, [*ids], what) for text, ids in hits.items() if ids}
-
-
-def _only(text: str, ids: Sequence[str], what: str) -> str:
-    if len(ids) > 1:
-        named = ", ".join(ids[:NAMED]) + (" …" if len(ids) > NAMED else "")
-        raise ConfigError(f"{text!r} is the ending of {len(ids):,} {what} ids: {named}: write more of it")
-    return ids[0]
+    for text, uuids in hits.items():
+        if len(uuids) > 1:
+            named = ", ".join([*uuids][:NAMED]) + (" …" if len(uuids) > NAMED else "")
+            raise ConfigError(f"{text!r} is the ending of {len(uuids):,} {what} ids: {named}: write more of it")
+    return {text: next(iter(uuids)) for text, uuids in hits.items() if uuids}

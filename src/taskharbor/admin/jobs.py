@@ -7,23 +7,9 @@ from datetime import datetime
 from functools import partial
 from typing import Literal, TypedDict, Unpack, cast
 
+from taskharbor.admin import bulk
 from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
-from taskharbor.admin.bulk import (
-    MOST,
-    WOULD,
-    Act,
-    Bulk,
-    Progress,
-    applicable,
-    by_answer,
-    in_bites,
-    includes,
-    look_and_act,
-    matching,
-    preview,
-    still,
-    would,
-)
+from taskharbor.admin.bulk import Act, Bulk, Progress
 from taskharbor.admin.endings import resolve
 from taskharbor.admin.why import Facts, Why, why
 from taskharbor.client.liveness import ALIVE
@@ -108,7 +94,7 @@ class Jobs(AdminPart):
 
         `progress` is called with the number of jobs done so far.
         """
-        return await in_bites(each(ids), self._client.cancel, progress)
+        return await bulk.in_bites(each(ids), self._client.cancel, progress)
 
     async def adead_letter(self, ids: Ids, *, reason: str, progress: Progress | None = None) -> list[DeadLettering]:
         """Dead-letter jobs by hand (Q4): `dead`, `requested` (running), `finished` or `missing` for each.
@@ -125,14 +111,14 @@ class Jobs(AdminPart):
                 answers = iter(await capability(driver, Manage).dead_letter(deaths, now))
             return [next(answers) if id in jobs else "missing" for id in bite]
 
-        return await in_bites(each(ids), act, progress)
+        return await bulk.in_bites(each(ids), act, progress)
 
     async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
         """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
 
         One that is `live` has to be cancelled first.
         """
-        return await in_bites(each(ids), self._delete, progress)
+        return await bulk.in_bites(each(ids), self._delete, progress)
 
     async def areplay(self, ids: Ids, *, progress: Progress | None = None) -> list[Replaying | Literal["task"]]:
         """Run dead or cancelled jobs again: `replayed`, `missing`, `not_dead` or `task` (a TaskManager's) for each.
@@ -141,14 +127,14 @@ class Jobs(AdminPart):
         """
 
         def look(job: JobRecord | None, _: datetime) -> str:
-            return "task" if job is not None and job.queue == TASKS else WOULD
+            return "task" if job is not None and job.queue == TASKS else bulk.WOULD
 
-        answers = await look_and_act(self._client, each(ids), look, self._replay, progress)
+        answers = await bulk.look_and_act(self._client, each(ids), look, self._replay, progress)
         return cast('list[Replaying | Literal["task"]]', answers)
 
     async def apreview(self, act: Act, ids: Ids) -> list[str]:
         """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
-        return await look_and_act(self._client, each(ids), partial(preview, act))
+        return await bulk.look_and_act(self._client, each(ids), partial(bulk.preview, act))
 
     async def acancel_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Cancel matching jobs that have not ended, at most `limit` (10,000 unless told). `dry_run` only looks.
@@ -157,42 +143,37 @@ class Jobs(AdminPart):
         that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out
         unless the words name their queue.
         """
-        return await self._all("cancel", words, self.acancel, **options)
+        return await self._all("cancel", words, self.acancel, options)
 
     async def adelete_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Delete matching jobs that have ended, likewise."""
-        return await self._all("delete", words, self.adelete, **options)
+        return await self._all("delete", words, self.adelete, options)
 
     async def areplay_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Run matching dead and cancelled jobs again, likewise."""
-        return await self._all("replay", words, self.areplay, **options)
+        return await self._all("replay", words, self.areplay, options)
 
     async def adead_letter_all(self, words: Words, *, reason: str, **options: Unpack[BulkOptions]) -> Bulk:
         """Dead-letter matching jobs that have not ended, likewise."""
-        return await self._all("dead_letter", words, partial(self.adead_letter, reason=_reason(reason)), **options)
+        return await self._all("dead_letter", words, partial(self.adead_letter, reason=_reason(reason)), options)
 
     async def _all(
-        self,
-        act: Act,
-        words: Words,
-        do: Callable[[Ids], Awaitable[Sequence[str]]],
-        *,
-        limit: int = BULK_LIMIT,
-        dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
+        self, act: Act, words: Words, do: Callable[[Ids], Awaitable[Sequence[str]]], options: BulkOptions
     ) -> Bulk:
-        where = applicable(act, await self._filter(words))
-        look = partial(still, act, where)
+        among, dry_run = options.get("among"), options.get("dry_run", False)
+        where = bulk.applicable(act, await self._filter(words))
+        look = partial(bulk.still, act, where)
         if among is None:
-            ids = await matching(partial(includes, act, where), self._client.pages(where), limit, MOST)
+            limit, pages = options.get("limit", BULK_LIMIT), self._client.pages(where)
+            ids = await bulk.matching(partial(bulk.includes, act, where), pages, limit, bulk.MOST)
         else:
             ids = [*dict.fromkeys(each(among))]
         if dry_run:
-            return Bulk(ids if among is None else await would(self._client, ids, look), {})
+            return Bulk(ids if among is None else await bulk.would(self._client, ids, look), {})
         # Dependants go first, except in a replay: there they have to wait for the jobs before them.
         order = ids[::-1] if act == "replay" else ids
-        return Bulk(ids, by_answer(order, await look_and_act(self._client, order, look, do, progress)))
+        answers = await bulk.look_and_act(self._client, order, look, do, options.get("progress"))
+        return Bulk(ids, bulk.by_answer(order, answers))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:
         """Change when a job is due, or its priority; False if it is not in line."""

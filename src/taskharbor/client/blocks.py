@@ -24,8 +24,7 @@ CLOSE_PATIENCE = 1.0  # for tasks that still run on a loop of ours when its work
 abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()  # runs that a worker no longer waits for: not waited for here
 T = TypeVar("T")
 Y = TypeVar("Y", covariant=True)
-Kind = type[BaseException] | None
-Raised = tuple[Kind, BaseException | None, TracebackType | None]
+Raised = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 NOTHING: Raised = (None, None, None)
 
 
@@ -53,10 +52,8 @@ class Managed(Generic[Y]):
         self._awaited.append(manager)
         return value
 
-    async def __aexit__(
-        self, kind: Kind, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> bool | None:
-        return await self._awaited.pop().__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._awaited.pop().__aexit__(*raised)
 
     def __enter__(self) -> Y:
         refuse_on_a_loop(self._name, "async with")
@@ -65,8 +62,8 @@ class Managed(Generic[Y]):
         self._blocking.append(manager)
         return value
 
-    def __exit__(self, kind: Kind, error: BaseException | None, traceback: TracebackType | None, /) -> bool | None:
-        return self._blocking.pop().__exit__(kind, error, traceback)
+    def __exit__(self, *raised: Any) -> bool | None:
+        return self._blocking.pop().__exit__(*raised)
 
 
 def run_here(twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:

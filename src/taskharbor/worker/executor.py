@@ -53,7 +53,7 @@ class Executor:
         self._now = client.session.now
         self._threads = pool
         self.failures: FailedRuns | None = None
-        self._parents = ParentResults(client.session.driver, client.session.settings.store_timeout)
+        self._parents = ParentResults(client.session)
 
     async def run(self, run: JobRun, conclude: Callable[[JobRun, Outcome], None]) -> None:
         """Run a claimed job to its end and conclude it with the outcome. It never ends without one."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from taskharbor.driver import Driver, Extended, Report
+from taskharbor.client.session import Session
+from taskharbor.driver import Extended, Report
 from taskharbor.errors import LeaseError
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
@@ -32,11 +33,8 @@ class Keeper:
     `hold`, `drop`, `lose` and `hurry` may be called from any thread.
     """
 
-    def __init__(
-        self, driver: Callable[[], Awaitable[Driver]], now: Callable[[], datetime], lease_for: timedelta
-    ) -> None:
-        self._driver = driver
-        self._now = now
+    def __init__(self, session: Session, lease_for: timedelta) -> None:
+        self._session = session
         self._lease_for = lease_for
         self._period = lease_for.total_seconds() / 3
         self._held: dict[str, JobRun] = {}
@@ -152,8 +150,8 @@ class Keeper:
         sent = loop.time()
         try:
             async with asyncio.timeout(min(self._period, self._left(loop), within)):
-                driver = await self._driver()
-                answers = await driver.extend_lease(reports, self._now(), self._lease_for)
+                driver = await self._session.driver()
+                answers = await driver.extend_lease(reports, self._session.now(), self._lease_for)
             for run, report, answer in zip(runs, reports, answers, strict=True):
                 lease = run.lease
                 lease.reported_start, lease.reported_progress = report.started_at, report.progress

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
-from taskharbor.client.session import Session
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
 from taskharbor.errors import ConfigError
@@ -34,10 +33,6 @@ class Launcher:
     def __init__(self, client: Client, application: AppRegistry) -> None:
         self._client = client
         self._application = application
-
-    @property
-    def _session(self) -> Session:
-        return self._client.session
 
     def worker(self, queues: Queues, **given: Any) -> Managed[RunningWorker]:
         """A worker that runs while a block does (`with` or `async with`)."""
@@ -65,7 +60,7 @@ class Launcher:
         options = self._options(queues, **given)
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
-            if (await self._session.driver()).ephemeral:
+            if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
             with stop_signals(worker.tell_to_stop):
                 worker.start()
@@ -103,11 +98,11 @@ class Launcher:
         from taskharbor.worker.worker import Worker  # a large import, which producers do not need
 
         async with AsyncExitStack() as stack:
-            if self._session.attendance is not None:
-                stack.enter_context(self._session.attendance.working())
-            await (until_open(self._session) if waits else self._session.driver())
+            if self._client.session.attendance is not None:
+                stack.enter_context(self._client.session.attendance.working())
+            await (until_open(self._client.session) if waits else self._client.session.driver())
             if waits and self._application.recurring:
-                capability(await self._session.driver(), Schedules)
+                capability(await self._client.session.driver(), Schedules)
             for lifespan in self._application.lifespans:
                 manager: object = lifespan()
                 if not isinstance(manager, AbstractAsyncContextManager):
@@ -124,6 +119,6 @@ class Launcher:
         return WorkerOptions(queues=self._application.queues() if queues is None else queues, **given)
 
     async def _all_queues(self) -> list[str]:
-        jobs = offered(await self._session.driver(), Inspect)
-        stored = [] if jobs is None else await jobs.counts(self._session.now())
+        jobs = offered(await self._client.session.driver(), Inspect)
+        stored = [] if jobs is None else await jobs.counts(self._client.session.now())
         return sorted({*self._application.queues(), *in_line([counts.queue for counts in stored])})

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from random import Random
 
+from taskharbor.client.session import Session
 from taskharbor.core.backoff import SETTLE_BACKOFF
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
@@ -37,21 +37,12 @@ class Settler:
     `refused` is called with each outcome that the store did not accept, and with what is stored instead.
     """
 
-    def __init__(
-        self,
-        driver: Callable[[], Awaitable[Driver]],
-        now: Callable[[], datetime],
-        keeper: Keeper,
-        decider: Decider,
-        rng: Random,
-        refused: Refused,
-        timeout: float,
-    ) -> None:
-        self._driver = driver
-        self._now = now
+    def __init__(self, session: Session, keeper: Keeper, decider: Decider, refused: Refused, timeout: float) -> None:
+        self._driver = session.driver
+        self._now = session.now
+        self._rng = session.rng
         self._keeper = keeper
         self._decider = decider
-        self._rng = rng
         self._refused = refused
         self._timeout = timeout
         self._subscribers: list[Subscriber] = []

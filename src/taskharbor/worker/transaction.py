@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from taskharbor.client.blocks import Managed
 from taskharbor.core.states import DONE
-from taskharbor.core.transition import Ack
 from taskharbor.driver import Driver, Extended, Inspect, OwnTransaction, Report, Within, at_once, capability, offered
 from taskharbor.errors import CapabilityMissing, DriverUnavailable, LeaseError, LeaseLost
 from taskharbor.worker.running import JobRun
@@ -82,7 +81,12 @@ async def _finish(
     is_settled: Callable[[], Awaitable[bool]],
 ) -> None:
     """Settle and commit. If that fails or takes longer than the limit, ask the store whether it happened."""
-    ack = _begin_to_settle(run)
+    if run.stop == "lost":
+        raise LeaseLost(f"job {run.job.id} is no longer held by this worker: its transaction was rolled back")
+    if run.stop == "timeout":  # a thread cannot be interrupted: it learns of its timeout here
+        raise InterruptedError(f"job {run.job.id} should end: its timeout is over, its transaction was rolled back")
+    run.host.let_go(run)
+    ack = run.host.acknowledge(run)
     try:
         async with limit:
             (verdict,) = await tx.settle([ack], run.host.client.session.now())
@@ -101,15 +105,6 @@ async def _finish(
     run.own_effects().settled = ack
     if verdict == "replayed":
         raise LeaseLost(f"job {run.job.id} is done by an earlier transaction of this run: this one is rolled back")
-
-
-def _begin_to_settle(run: JobRun) -> Ack:
-    if run.stop == "lost":
-        raise LeaseLost(f"job {run.job.id} is no longer held by this worker: its transaction was rolled back")
-    if run.stop == "timeout":  # a thread cannot be interrupted: it learns of its timeout here
-        raise InterruptedError(f"job {run.job.id} should end: its timeout is over, its transaction was rolled back")
-    run.host.let_go(run)
-    return run.host.acknowledge(run)
 
 
 async def _is_settled(driver: Driver, run: JobRun) -> bool:

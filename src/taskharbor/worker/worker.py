@@ -59,10 +59,9 @@ class Worker:
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
         self._executor = Executor(tasks, app.middleware, client, self._threads)
-        self._keeper = keeper = Keeper(session.driver, now, timedelta(seconds=options.lease))
+        self._keeper = keeper = Keeper(session, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)
-        refused = self._outcome_log.refused
-        self._settler = settler = Settler(session.driver, now, keeper, decider, rng, refused, options.lease)
+        self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
         for subscriber in (self._outcome_log, self._dead_hooks, self._scheduler):
             settler.subscribe(subscriber.settled)
         quarantine = Quarantine(asyncio.get_running_loop().time, rng)

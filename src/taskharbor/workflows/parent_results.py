@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
+from taskharbor.client.session import Session
 from taskharbor.core.wiring import LIMIT
-from taskharbor.driver import Driver, Parent, WorkflowStore, capability
+from taskharbor.driver import Parent, WorkflowStore, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable
 
 MOST_AT_ONCE = 100
@@ -19,9 +19,8 @@ class ParentResults:
     A call carries LIMIT bytes in all: a share for each job. A job that needs more than its share is read alone.
     """
 
-    def __init__(self, driver: Callable[[], Awaitable[Driver]], timeout: float) -> None:
-        self._driver = driver
-        self._timeout = timeout
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._waiting: dict[str, asyncio.Future[list[Parent]]] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -45,7 +44,9 @@ class ParentResults:
     async def _read(self, asked: dict[str, asyncio.Future[list[Parent]]]) -> None:
         share = LIMIT // len(asked)
         try:
-            answers = await self._answers(list(asked), share)
+            async with asyncio.timeout(self._session.settings.store_timeout):
+                store = capability(await self._session.driver(), WorkflowStore)
+                answers = await store.parents(list(asked), share)
         except Exception as error:
             if len(asked) > 1 and not isinstance(error, AWAY):  # one of them cannot be read: read each alone
                 for id, future in asked.items():
@@ -63,7 +64,3 @@ class ParentResults:
                 future.set_result(answer)
         for id in large:
             await self._read({id: asked[id]})
-
-    async def _answers(self, ids: list[str], most: int) -> list[list[Parent]]:
-        async with asyncio.timeout(self._timeout):
-            return await capability(await self._driver(), WorkflowStore).parents(ids, most)

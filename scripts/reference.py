@@ -25,7 +25,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Applications", "taskharbor", []),
     ("Errors", "taskharbor.errors", []),
     ("Tasks of agents", "taskharbor.manager", ["TaskManager", "Task", "TaskStatus"]),
-    ("A running worker: `harbor.worker()`", "taskharbor.worker.running_worker", ["RunningWorker"]),
+    ("A running worker: `harbor.worker()`", "taskharbor.worker.launcher", ["RunningWorker"]),
     ("Operators: `harbor.admin`", "taskharbor.admin.admin", ["Admin"]),
     ("`harbor.admin.jobs`", "taskharbor.admin.jobs", ["Jobs", "BulkOptions", "Bulk", "Why"]),
     ("`harbor.admin.dlq`", "taskharbor.admin.dead_letters", ["DeadLetters", "Replayed", "Purged"]),

@@ -34,13 +34,12 @@ from taskharbor.task import AsyncTask, Task
 from taskharbor.worker.application import AppRegistry, HarborParts, add_harbor
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.executor import Middleware
-from taskharbor.worker.launcher import Launcher
+from taskharbor.worker.launcher import Launcher, RunningWorker
 from taskharbor.workflows.run import Run
 from taskharbor.workflows.step import Step, named_step
 
 if TYPE_CHECKING:
     from taskharbor.client.declaration import RecurringOptions
-    from taskharbor.worker.running_worker import RunningWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")

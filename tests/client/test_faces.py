@@ -29,7 +29,7 @@ from taskharbor.errors import (
 )
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
-from taskharbor.worker.running_worker import RunningWorker
+from taskharbor.worker.launcher import RunningWorker
 from taskharbor.workflows.flow import Ready
 
 FACES = [

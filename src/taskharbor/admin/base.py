@@ -27,7 +27,6 @@ class AdminPart:
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
         return self._client.portal
 
     def _now(self) -> datetime:
@@ -59,5 +58,4 @@ class AdminPart:
 
 
 def each(ids: Ids) -> Sequence[str]:
-    """The ids as a sequence."""
     return [ids] if isinstance(ids, str) else ids

@@ -111,7 +111,6 @@ async def in_bites(
 
 
 async def only_look(ids: Sequence[str]) -> Sequence[str]:
-    """The act of a dry run."""
     return [WOULD] * len(ids)
 
 
@@ -138,7 +137,6 @@ async def would(client: Client, ids: Sequence[str], look: Look) -> list[str]:
 
 
 def by_answer(ids: Sequence[str], answers: Sequence[str]) -> dict[str, list[str]]:
-    """The ids that got each answer."""
     found: dict[str, list[str]] = {}
     for id, answer in zip(ids, answers, strict=True):
         found.setdefault(answer, []).append(id)

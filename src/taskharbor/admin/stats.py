@@ -25,7 +25,6 @@ class Stats(Struct, frozen=True):
 
 
 async def stats(client: Client, queues: list[QueueCounts], since: Duration) -> Stats:
-    """These queues, the workers, and the totals since so many seconds ago."""
     async with client.store() as driver:
         now = client.session.now()
         start = (now - timedelta(seconds=seconds(since))).replace(second=0, microsecond=0)

@@ -119,7 +119,6 @@ class Client:
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
         return self.session.portal
 
     @asynccontextmanager
@@ -167,12 +166,10 @@ class Client:
             return driver
 
     async def records(self, ids: Sequence[str]) -> list[JobRecord | None]:
-        """The jobs as stored."""
         async with self.store() as driver:
             return await capability(driver, Inspect).get(ids)
 
     async def record(self, id: str) -> JobRecord | None:
-        """The job as stored."""
         return (await self.records([id]))[0]
 
     async def query(self, where: Filter, limit: int, after: str | None = None) -> list[JobRecord]:

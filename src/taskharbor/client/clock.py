@@ -56,7 +56,6 @@ class EngineClock:
         self._last = Measured(time, at, monotonic)
 
     def __call__(self) -> datetime:
-        """The engine's time by now."""
         last = self._last
         if last is None:
             raise RuntimeError("the engine's clock was not measured yet")

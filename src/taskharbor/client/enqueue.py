@@ -23,7 +23,6 @@ class _Calls:
         self.tx = _transaction_of(client, calls)
 
     def group(self, session: Session) -> Group:
-        """Their jobs."""
         builder = JobBuilder(session)
         return Group(jobs=builder.checked(builder.jobs(self.calls)))
 
@@ -37,7 +36,6 @@ class CallGroup(_Calls):
     batched = False
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> list[Job[Any]]:
-        """A handle for each job, in their order."""
         return [self._job(call, each) for call, each in zip(self.calls, stored, strict=True)]
 
 
@@ -47,7 +45,6 @@ class SingleCall(_Calls):
     batched = True
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> Job[Any]:
-        """A handle on the job."""
         return self._job(self.calls[0], stored[0])
 
 

@@ -105,12 +105,10 @@ def checked(given: Mapping[str, Any]) -> JobOptions:
 
 
 def seconds(value: Duration) -> float:
-    """A length of time in seconds."""
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
 def moment(value: datetime) -> datetime:
-    """An aware time as UTC."""
     return value.astimezone(UTC)
 
 

@@ -64,7 +64,6 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the driver is open."""
         return self._driver is not None
 
     @property
@@ -74,7 +73,6 @@ class Session:
         return self.settings.payload_limit if engines is None else min(engines, self.settings.payload_limit)
 
     async def driver(self) -> Driver:
-        """The open driver."""
         driver = self._driver or await self._open()
         if self._engine_clock is not None and self._engine_clock.stale():
             await self._engine_clock.measure()

@@ -46,7 +46,6 @@ class DeadHooks:
 
     @property
     def idle(self) -> bool:
-        """Whether no call is waiting or running."""
         return not self._callers
 
     def settled(self, batch: Sequence[tuple[JobRun, Transition]], now: datetime) -> None:

@@ -24,7 +24,6 @@ class FailedRun(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The job and its error."""
         return f"job {self.job.id} ({self.job.type}): {self.outcome.kind}: {self.outcome.message}"
 
 
@@ -40,7 +39,6 @@ class FailedRuns:
         self._raised[run.job.id] = error
 
     def add(self, run: JobRun, outcome: Failed) -> None:
-        """Note a failed run."""
         job = run.job if run.started_at is None else replace(run.job, started_at=run.started_at)
         self._found.append(FailedRun(job, outcome, self._raised.pop(job.id, None)))
 

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
 from taskharbor.core.reserved import in_line
@@ -19,12 +21,35 @@ from taskharbor.worker.signals import stop_signals
 from taskharbor.worker.startup_log import warn_of_memory
 
 if TYPE_CHECKING:
-    from taskharbor.worker.running_worker import RunningWorker
     from taskharbor.worker.worker import Worker
     from taskharbor.worker.worker_options import WorkerOptions
 
 THREAD = "taskharbor-worker"
 Queues = Sequence[str] | Mapping[str, int] | None
+
+
+class RunningWorker(Struct, frozen=True, eq=False):
+    """A worker that works until the end of its `harbor.worker()` block. Its properties may be read from any thread."""
+
+    _worker: Worker
+
+    def __repr__(self) -> str:
+        return f"<RunningWorker {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """Its name in the store: host, process and a random part."""
+        return self._worker.id
+
+    @property
+    def busy(self) -> int:
+        """The number of running handlers."""
+        return self._worker.busy
+
+    @property
+    def finished(self) -> int:
+        """The number of settled runs."""
+        return self._worker.finished
 
 
 class Launcher:
@@ -43,7 +68,6 @@ class Launcher:
 
     @asynccontextmanager
     async def _working(self, options: WorkerOptions) -> AsyncGenerator[RunningWorker]:
-        from taskharbor.worker.running_worker import RunningWorker
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)

@@ -56,7 +56,6 @@ class Reserver:
         self._has_reserved = False
 
     async def run(self) -> None:
-        """Reserve until told to stop."""
         more = False
         while not self._stopping.is_set():
             claim, ids = self._room()

@@ -61,7 +61,6 @@ class Settler:
             subscriber(batch, now)
 
     def submit(self, run: JobRun, outcome: Transition | Succeeded) -> None:
-        """Settle this soon."""
         run.settling = True
         self._pending.append((run, outcome))
         if len(self._pending) == 1:
@@ -69,7 +68,6 @@ class Settler:
             self._wake.set()
 
     async def flushed(self) -> None:
-        """Return when nothing is left to write."""
         await self._idle.wait()
 
     @property
@@ -78,7 +76,6 @@ class Settler:
         return self._idle.is_set()
 
     async def run(self) -> None:
-        """Flush for ever."""
         failures = 0
         while True:
             await self._wake.wait()

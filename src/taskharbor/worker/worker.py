@@ -74,12 +74,10 @@ class Worker:
 
     @property
     def busy(self) -> int:
-        """The number of running handlers."""
         return len(self._pipeline.running)
 
     @property
     def finished(self) -> int:
-        """The number of settled runs."""
         return self._outcome_log.finished
 
     def _describe(self) -> WorkerRecord:

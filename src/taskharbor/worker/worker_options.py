@@ -21,7 +21,6 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     threads: bool = True
 
     def __post_init__(self) -> None:
-        """Reject invalid options."""
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:
             raise ConfigError(f"concurrency must be a whole number from 1 up, not {self.concurrency!r}")
         if not _is_number(self.lease) or not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:

@@ -175,7 +175,6 @@ class Continued(Flow[R]):
 
     @property
     def following(self) -> Flow[Any] | None:
-        """The flow to lay out next, if any."""
         return None
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
@@ -301,7 +300,6 @@ def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: di
 
 
 def planned(flow: Flow[R2], options: FlowOptions) -> Plan[R2]:
-    """The plan of a flow."""
     layout: Steps = Layout()
     outs, _ = flow.lay(layout, ())
     return Plan(layout, outs, options)

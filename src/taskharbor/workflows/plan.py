@@ -59,7 +59,6 @@ class Plan(Generic[R]):
         return next(iter(clients.values()), None)
 
     def group(self, session: Session) -> Group:
-        """The group to store."""
         builder = JobBuilder(session)
         workflow_id = builder.new_id()
         jobs = builder.checked(self._jobs(builder, workflow_id))

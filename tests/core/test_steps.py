@@ -16,7 +16,7 @@ from taskharbor.core.group import Enqueued, Group
 from taskharbor.core.job import Dependency
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.states import CANCELLED, DLQ, DONE, READY, WAITING
-from taskharbor.core.steps.dependants import tell
+from taskharbor.core.steps.dependants import tell, tell_of
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
 from taskharbor.core.steps.forget import PRUNE_AGAIN, delete, prune
@@ -162,6 +162,16 @@ def test_K4_an_edge_to_a_missing_dependant_is_skipped() -> None:
         assert isinstance(need, Look | Keys)
     assert draft.existing("c").state is CANCELLED
     assert list(draft.jobs.before) == ["c"]
+
+
+def test_K4_an_end_that_is_stored_already_is_carried_on() -> None:
+    """K4: by a driver that writes the outcome itself."""
+    draft = Draft()
+    draft.learn(["p", "c"], [record(DLQ, id="p"), record(WAITING, id="c", unmet=1)])
+    draft.learn_edges([StoredEdge("c", 0, "p", "cancel", False)])
+    for need in tell_of(draft, ["p"], NOW):
+        assert isinstance(need, Look | Keys)
+    assert draft.existing("c").state is CANCELLED
 
 
 def test_Q3_an_edge_to_a_missing_parent_is_skipped() -> None:

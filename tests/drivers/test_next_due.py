@@ -46,3 +46,20 @@ def test_leases_of_others_wake_no_worker(url: str) -> None:
         await driver.close()
 
     asyncio.run(act())
+
+
+def test_a_lapsed_job_that_must_stop_wakes_no_worker(url: str) -> None:
+    """D13, T3: upkeep ends it, and no worker is to ask for it until then."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        await driver.enqueue([group(job("a"))], T0)
+        await driver.reserve(["q"], T0, timedelta(seconds=5), 1, "w")
+        assert await driver.reserve(["other"], at(5), timedelta(seconds=5), 1, "w") == []
+        assert await driver.next_due(["q"]) is not None
+        assert await driver.cancel(["a"], at(5), at(99)) == ["requested"]
+        assert await driver.next_due(["q"]) is None
+        assert await driver.reserve(["q"], at(5), timedelta(seconds=5), 1, "w") == []
+        await driver.close()
+
+    asyncio.run(act())

@@ -80,7 +80,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "enqueue_keyed": (*jobs, NOW, [b""] * 100, None),
         "enqueue_keyed over": (*over, NOW, [b""] * 100, None),
         "enqueue_waiting": (old, [1] * 100),
-        "settle_done": (*leases, [LATER] * 100, none, NOW, False, *counts),
+        "settle_done": (leases[0], ["token."], [LATER], none, NOW, False, *counts),
         "settle_done all": (*leases, [LATER] * 100, none, NOW, True, *counts),
         "settle_ended": (*leases, ["done"] * 100, *outcomes, [LATER] * 100, *[none] * 4, NOW, LATER),
         "settle_ended cancelled": (

@@ -10,7 +10,7 @@ mutant = REGISTRY.mutant
 @mutant((SQL, "settle_done"), by="test_D8_another_kind_is_refused_while_another_worker_holds_the_job")
 def pg_done_without_token(sql: str) -> str:
     """A success is accepted from any worker."""
-    return broken(sql, "AND live.token = given.token ")
+    return broken(sql, "AND live.token = coalesce(given.token, ($2::text[])[1]) ")
 
 
 @mutant((SQL, "settle_done"), by="test_D8_a_refused_token_never_becomes_the_settled_one")

@@ -8,8 +8,9 @@ is too, so it is not tried by one statement first.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import itemgetter
+from typing import TypeVar
 
 from msgspec.structs import astuple
 
@@ -28,6 +29,8 @@ from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.errors import StoreCorrupt
 
 Given = tuple[int, str, Transition]
+V = TypeVar("V")
+MICROSECOND = timedelta(microseconds=1)
 
 
 class SettleHint:
@@ -116,20 +119,25 @@ async def _finish(db: Db, acks: Sequence[Transition], now: datetime, *, whole: b
         return {}
     seqs, tokens, outcomes = zip(*given, strict=True)
     kept = [to.keep_until for to in outcomes]
-    started = [to.started_at for to in outcomes]
+    ran = [None if (began := to.started_at) is None else (now - began) // MICROSECOND for to in outcomes]
     rows = await db.rows(
-        "settle_done", list(seqs), list(tokens), kept, started, now, whole, *_increments(outcomes, now)
+        "settle_done", list(seqs), _short(tokens), _short(kept), ran, now, whole, *_increments(outcomes, now)
     )
     ended = {row[0] for row in rows}
     return {to.id: (DONE, to.keep_until) for seq, _, to in given if seq in ended}
 
 
+def _short(values: Sequence[V]) -> list[V]:
+    """One value if all are the same."""
+    return [values[0]] if values.count(values[0]) == len(values) else list(values)
+
+
 def _increments(acks: Sequence[Transition], now: datetime) -> tuple[object, ...]:
     """What these add to the totals, as `settle_done` takes it: which total each one, and what those are."""
-    totals: dict[Key | None, int | None] = {None: None}
+    totals: dict[Key | None, int] = {None: 0}
     which = [totals.setdefault(key_of(to), len(totals)) for to in acks]
     names = [key for key in totals if key is not None]
-    return which, minute_of(now), *([key[at] for key in names] for at in range(3))
+    return _short(which), minute_of(now), *([key[at] for key in names] for at in range(3))
 
 
 async def _count(db: Db, settled: Sequence[Transition], now: datetime) -> None:

@@ -1,15 +1,18 @@
 -- Writing the outcomes of runs, fenced by token and expiry.
 
 -- name: settle_done
--- Plain successes with what they add to the totals; those of awaited jobs only on request. $1 numbers $2 token prefixes
--- $3 keep_until $4 started_at $5 now $6 whether awaited jobs too $7 the total that each adds to, by its place in $9,
--- null for none $8 minute $9 queues $10 tasks $11 outcomes of the totals
+-- Plain successes with what they add to the totals; those of awaited jobs only on request. An array of one stands for as
+-- many of the same: times and texts cost the client more than the rest. $1 numbers $2 token prefixes $3 keep_until
+-- $4 for how many microseconds they ran $5 now $6 whether awaited jobs too $7 the total that each adds to, by its place
+-- in $9, 0 for none $8 minute $9 queues $10 tasks $11 outcomes of the totals
 WITH gone AS (
     DELETE FROM harbor.live
-    USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::timestamptz[], $7::integer[])
-        AS given (seq, token, keep_until, started_at, total)
-    WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5 AND ($6 OR NOT live.awaited)
-    RETURNING live.*, given.keep_until, given.started_at AS began_at, given.total
+    USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::bigint[], $7::integer[])
+        AS given (seq, token, keep_until, ran, total)
+    WHERE live.seq = given.seq AND live.token = coalesce(given.token, ($2::text[])[1]) AND live.lease_expires_at > $5
+        AND ($6 OR NOT live.awaited)
+    RETURNING live.*, coalesce(given.keep_until, ($3::timestamptz[])[1]) AS keep_until,
+        $5::timestamptz - given.ran * interval '1 microsecond' AS began_at, coalesce(given.total, ($7::integer[])[1]) AS total
 ), counted AS (
     INSERT INTO harbor.tally (minute, queue, task, outcome, backend, count, seconds, waited)
     SELECT

@@ -1,6 +1,13 @@
 """The options of jobs and tasks: checked here when they are given, resolved by the job builder (R5, P1).
 
-To add one: `JobOptions` and `_RULES`; `TASK_OPTIONS` if tasks take it too; then `job_builder.py` and `harbor.task`.
+To add one:
+- of a job: `JobOptions`, `_RULES`; `_pattern` in `job_builder.py`; `cli/enqueue.py`; the table in docs/guide.md;
+- stored with the job: `Asked` in `core/job.py`, and each driver's columns (SQL, `rows.py`, a migration);
+- also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` and
+  `definition_of` in `declaration.py`, `Definition` in `core/recurrence.py`, and `tick` in `job_builder.py`;
+- with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
+- of the task alone, as `retry`: `Harbor.task`, `Harbor.recurring` and `decorators.py`, `Registered`; not stored.
+`tests/client/test_options.py` fails if a place of a task's option was forgotten.
 """
 
 from __future__ import annotations

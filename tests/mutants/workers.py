@@ -325,11 +325,12 @@ def freed_slot_unnoticed(conclude: Any, pipeline: Pipeline, run: JobRun, outcome
     pipeline.freed = freed
 
 
-@mutant((Pipeline, "_start"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
-def two_runs_of_one_id_side_by_side(start: Any, pipeline: Pipeline, run: JobRun, stopping: bool) -> None:
+@mutant((Pipeline, "_admit"), by="a_clock_that_jumps_does_not_make_two_runs_meet")
+def two_runs_of_one_id_side_by_side(admit: Any, pipeline: Pipeline, run: JobRun, stopping: bool) -> bool:
     """A worker that takes its own job over has forgotten that it runs it."""
     pipeline.running.pop(run.job.id, None)
-    start(pipeline, run, stopping)
+    admitted: bool = admit(pipeline, run, stopping)
+    return admitted
 
 
 @mutant((Pipeline, "take"), by="a_claim_that_arrives_after_its_lease_is_not_run")

@@ -25,6 +25,7 @@ from taskharbor.worker.outcome_log import log_too_late
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
 from taskharbor.worker.settler import Settler
+from taskharbor.worker.task_starts import TaskStarts
 
 logger = logging.getLogger("taskharbor.worker")
 STOLEN_FOR = 1.0
@@ -64,6 +65,7 @@ class Pipeline:
         self._quarantine = quarantine
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
+        self._starts = TaskStarts(self._loop)
         self._concluded = self.conclude  # bound once, for all jobs
 
     @property
@@ -86,10 +88,12 @@ class Pipeline:
                 given_back = [run for run in runs if run.job.id in suspects]
                 runs = [run for run in runs if run.job.id not in suspects]
                 await self._give_back(given_back, suspects)
-        finally:  # also when a stop interrupts the wait: `_start` then gives them back
+        finally:  # also when a stop interrupts the wait: `_admit` then gives them back
             stopping = self._stopping.is_set()
-            for run in runs:
-                self._start(run, stopping)
+            admitted = [run for run in runs if self._admit(run, stopping)]
+            with self._starts:
+                for run in admitted:
+                    self._start(run)
 
     async def _give_back(self, runs: Sequence[JobRun], delays: Mapping[str, float]) -> None:
         for run in runs:
@@ -97,8 +101,8 @@ class Pipeline:
             self.submit(run, Deferred(delays[run.job.id]))
         await self._settler.flushed()
 
-    def _start(self, run: JobRun, stopping: bool) -> None:
-        """Run the handler in a task of its own, unless the job may not run here and now."""
+    def _admit(self, run: JobRun, stopping: bool) -> bool:
+        """Whether the job may run here and now; if not, its outcome is on the way."""
         job = run.job
         if job.id in self.running:
             self._end_older_run(job)
@@ -109,9 +113,14 @@ class Pipeline:
             self._settler.submit(run, refused)
         else:
             self.running[job.id] = run
-            task = new_task(self._executor.run(run, self._concluded), loop=self._loop, name=job.id)
-            if not run.ended:
-                run.task = task
+            return True
+        return False
+
+    def _start(self, run: JobRun) -> None:
+        """Run the handler in a task of its own."""
+        task = new_task(self._executor.run(run, self._concluded), loop=self._loop, name=run.job.id)
+        if not run.ended:
+            run.task = task
 
     # run
 

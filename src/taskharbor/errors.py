@@ -13,8 +13,8 @@ HarborError
 ├── ScheduleExists             a recurring task with that name already exists
 ├── ScheduleNotFound           there is no recurring task with that name
 ├── ScheduleBusy               its last run has not ended, and it must not overlap
-├── UnknownDependency          a dependency names a job that does not exist
-├── IllegalMove                a state change outside the transition table
+├── UnknownDependency          a job depends on one that is not before it in its group
+├── IllegalMove                a move that the job's state does not allow
 ├── LeaseError                 a settle or extend that was refused
 │   ├── JobNotInflight
 │   ├── LeaseExpired
@@ -113,11 +113,11 @@ class ScheduleBusy(HarborError):
 
 
 class UnknownDependency(HarborError):
-    """A dependency names a job that does not exist; nothing was stored."""
+    """A job depends on one that is not before it in its group; nothing was stored."""
 
 
 class IllegalMove(HarborError):
-    """A state change outside the transition table; nothing was changed."""
+    """A move that the job's state does not allow; nothing was changed."""
 
 
 class LeaseError(HarborError):

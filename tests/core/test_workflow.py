@@ -21,9 +21,9 @@ from taskharbor.core.workflow import (
     mapped,
     paths,
     policies,
-    said,
     shape,
     standing,
+    with_default_policy,
 )
 
 nests: st.SearchStrategy[Any] = st.recursive(st.just(0), lambda inner: st.lists(inner, max_size=4).map(tuple))
@@ -57,13 +57,13 @@ def test_a_layout_gives_steps_their_numbers() -> None:
     ]
 
 
-def test_a_policy_is_for_those_that_said_nothing() -> None:
+def test_a_policy_is_for_steps_that_have_none() -> None:
     """K4: the innermost wins."""
     outs = (Edge(0), (Edge(1, "collect"), Edge(2)))
     cancelling = (Edge(0, "cancel"), (Edge(1, "collect"), Edge(2, "cancel")))
-    assert said(outs, "cancel") == cancelling
-    assert said(cancelling, "collect") == cancelling
-    assert said(Edge(5), "collect") == Edge(5, "collect")
+    assert with_default_policy(outs, "cancel") == cancelling
+    assert with_default_policy(cancelling, "collect") == cancelling
+    assert with_default_policy(Edge(5), "collect") == Edge(5, "collect")
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ def unread_results_are_a_failure(raised: Any, error: BaseException, *rest: Any) 
     return Failed("NotNow", "") if isinstance(error, outcomes.StoreAway) else outcome
 
 
-@mutant((flows, "said"), by="a_failed_step_stands_in_for_its_result")
-def policy_of_a_flow_dropped(said: Any, outs: Outs, policy: str) -> Outs:
-    """Whatever was said about failures, they hold everything up."""
+@mutant((flows, "with_default_policy"), by="a_failed_step_stands_in_for_its_result")
+def policy_of_a_flow_dropped(with_default_policy: Any, outs: Outs, policy: str) -> Outs:
+    """The failure policy of a flow is dropped: failures hold everything up."""
     return outs
 
 

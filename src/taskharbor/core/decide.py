@@ -30,7 +30,7 @@ from taskharbor.core.tally import CANCELLED, DEAD, DONE, RELEASED, RETRIED
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Cancel, Fail, Increment, PutBack, Transition
 
-UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all, whatever the jitter
+UNKNOWN_TASK_RETRY = Retry(base=1, cap=60, jitter=False)  # 25 minutes in all
 MAX_UNKNOWN_PUT_BACKS = 30
 BY_HAND = "DeadLettered"  # the error kind of every job dead-lettered by hand
 SUSPICIOUS_CRASHES = 2  # a single crash may be the host's fault
@@ -53,12 +53,12 @@ def later(now: datetime, by: timedelta | float) -> datetime:
 
 def is_suspect(job: JobRecord) -> bool:
     """Whether the job must run alone, because it may be killing its workers (F6b)."""
-    return job.crashes >= SUSPICIOUS_CRASHES and not _is_done_for(job)
+    return job.crashes >= SUSPICIOUS_CRASHES and not _crashed_too_often(job)
 
 
 def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     """The transition that ends a job that keeps killing its workers; None if it may run (F6)."""
-    if not _is_done_for(job):
+    if not _crashed_too_often(job):
         return None
     number = "a worker" if job.crashes == 1 else f"{job.crashes} workers in a row"
     entry = _entry(job, Failed("CrashLoop", f"{number} died, or lost the lease, while running this job"), now)
@@ -66,7 +66,7 @@ def admit(job: JobRecord, retention: Retention, now: datetime) -> Fail | None:
     return _fail(job, replace(entry, worker=None), "crash_loop", retention, now)
 
 
-def _is_done_for(job: JobRecord) -> bool:
+def _crashed_too_often(job: JobRecord) -> bool:
     return job.max_crashes is not None and job.crashes >= job.max_crashes
 
 

@@ -54,8 +54,8 @@ _wiring = msgspec.json.Decoder(Wiring)
 
 def wired(payload: bytes, wiring: Wiring) -> bytes:
     """Add the wiring to a payload."""
-    said = _encode(wiring)[1:-1]
-    return payload[:-1] + b"," + said + b"}" if said else payload
+    fields = _encode(wiring)[1:-1]
+    return payload[:-1] + b"," + fields + b"}" if fields else payload
 
 
 def wiring_of(payload: bytes) -> Wiring:

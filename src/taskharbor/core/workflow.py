@@ -67,7 +67,7 @@ def flat(nested: Nested[T]) -> Iterator[T]:
         yield nested
 
 
-def said(outs: Outs, policy: str) -> Outs:
+def with_default_policy(outs: Outs, policy: str) -> Outs:
     """The same steps, with this policy where none was specified (K4)."""
     return mapped(outs, lambda edge: Edge(edge.parent, policy) if edge.policy is None else edge)
 

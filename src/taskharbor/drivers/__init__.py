@@ -1,9 +1,9 @@
-"""Stores. `from_url` is the one place that knows their names; others come by the entry points `taskharbor.drivers`.
+"""Stores. `from_url` is the one place that knows their names; other packages add theirs by entry points.
 
 An entry point is named after the scheme of its URLs and names a module with `async def connect(url, options) -> Driver`
-(or that function itself). `connect` takes the options it knows out of the dict; what is left over is refused here. A
-module whose stores have a schema to bring up to date has `migrate` too (`driver.Migrates`). Other
-modules here are internal.
+(or that function itself). `connect` takes the options it knows out of the dict; what is left over is refused here. If
+the schema of a store has to be migrated, its module has `migrate` too (`driver.Migrates`). Other modules here are
+internal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        # Of characters that cannot be in a host Python shows the whole login.
+        # Python's message about a wrong character in the host shows the whole login.
         reason = "write odd characters as %XX" if "netloc" in str(error) else error
         raise ConfigError(f"{redacted(url)!r} is not a URL: {reason}") from None
     if "://" not in url or not parts.scheme:

@@ -49,7 +49,7 @@ class Decider:
         return dead_by_hand(to) if run.stop == "dead_letter" else to
 
     def decide_successes(self, pending: Iterable[Pending]) -> list[Settlement]:
-        """Decide the successes among these, in one go. The others are decided: a repeated settle must be the same."""
+        """Decide the successes among these, at one time. The others are decided: a repeated settle must not change."""
         keep_until = later(self._now(), self._retention.done)
         return [
             (
@@ -60,7 +60,7 @@ class Decider:
         ]
 
     def acknowledge(self, run: JobRun) -> Ack:
-        """The same for a handler that ends in its own transaction: a success now, with its effects."""
+        """The Ack of a handler that ends in its own transaction: a success now, with its effects."""
         keep_until = later(self._now(), self._retention.done)
         success = Succeeded(run.effects.result, run.effects.new_jobs)
         return succeed(run.job, run.lease.token, success, keep_until, run.started_at)

@@ -21,7 +21,7 @@ from taskharbor.worker.running import JobRun
 from taskharbor.worker.stacks import stack_of
 
 logger = logging.getLogger("taskharbor.keeper")
-TICK = 0.45  # between two looks at the runs; news are reported when one to two ticks old
+TICK = 0.45  # between two looks at the runs; news is reported when one to two ticks old
 REPORT_EVERY = 1.0
 MOMENT = 1e-6  # a shorter wait may vanish in the rounding of the loop's time and be repeated for ever
 TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancelled it
@@ -57,7 +57,7 @@ class Keeper:
             self._held.pop(run.lease.token, None)
 
     def lose(self, run: JobRun) -> None:
-        """Mark a lease as lost; it is dropped when its run has ended."""
+        """Mark a lease as lost: the outcome of its run is not written. A held one is dropped when the run ends."""
         run.lease.lost = True
 
     def hurry(self) -> None:
@@ -110,7 +110,7 @@ class Keeper:
         return max(oldest + TICK, self._reported + REPORT_EVERY)
 
     async def _look(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> None:
-        """Report news that are due."""
+        """Report news that is due."""
         time = loop.time()
         news = self._notice(time)
         if news and self._next_report <= time:

@@ -1,7 +1,8 @@
-"""A running job as three objects, each with one writer.
+"""A running job as three objects, each with one owner that writes it.
 
-- `HeldLease`, the claim on the job: written by the keeper alone, from its own thread.
-- `JobRun`, one attempt to run the handler: written by the worker and its executor, on the worker's loop.
+- `HeldLease`, the claim on the job: written by the keeper in its own thread; `lost` by `Keeper.lose`, from any thread.
+- `JobRun`, one attempt to run the handler: written by the worker and its executor, on the worker's loop. Exceptions:
+  the thread of a `def` handler writes `thread` and `returned_at`, and the first effect replaces `effects`.
 - `Effects`, what the handler asks for: written through `current()`, from any thread of the handler.
 
 Everything else reads them. Times are on the loop's monotonic clock unless they are a `datetime`.

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpac
 from taskharbor.client.call import Call
 from taskharbor.client.options import checked
 from taskharbor.core.collecting import FailedStep, collected, one_of
-from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, said, shape
+from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, shape, with_default_policy
 from taskharbor.errors import InvalidJob
 from taskharbor.workflows.plan import Edges, FlowOptions, Plan, Steps
 from taskharbor.workflows.run import Run
@@ -262,7 +262,7 @@ class WithPolicy(Continued[R]):
         self._policy: OnFailure = known_policy(policy)
 
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
-        return said(outs, self._policy), left
+        return with_default_policy(outs, self._policy), left
 
     @property
     def opens(self) -> int:

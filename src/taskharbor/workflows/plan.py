@@ -69,16 +69,16 @@ class Plan(Generic[R]):
     def _jobs(self, builder: JobBuilder, workflow_id: str) -> list[NewJob]:
         """The jobs to store; most jobs of a large flow have no parents."""
         places = dict(paths(self.outs))
-        telling = places.keys() or {len(self.laid) - 1}
-        meanings = policies(self.laid)
+        has_outs = places.keys() or {len(self.laid) - 1}
+        failure_policies = policies(self.laid)
         jobs = builder.jobs((laid.step for laid in self.laid), workflow_id)
         for number, laid in enumerate(self.laid):
-            if laid.edges or number in telling:
+            if laid.edges or number in has_outs:
                 job = jobs[number]
-                parents = zip(laid.edges, meanings[number], strict=True)
+                parents = zip(laid.edges, failure_policies[number], strict=True)
                 edges = tuple(Dependency(jobs[edge.parent].id, policy) for edge, policy in parents)
                 taken = 0 if laid.takes is None else len(edges)
-                outs = len(places) if number in telling else None
+                outs = len(places) if number in has_outs else None
                 wiring = Wiring(laid.takes, taken, places.get(number), outs, number in self.collected)
                 payload = wired(job.payload, wiring)
                 jobs[number] = replace(job, depends_on=edges, payload=payload)

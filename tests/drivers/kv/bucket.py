@@ -35,7 +35,7 @@ class Bucket:
         return self._entries.get(name, MISSING)
 
     def scan(self, prefix: str) -> list[Entry]:
-        """All values whose names begin so."""
+        """All entries that have a value and whose names begin with the prefix."""
         with self._lock:
             entries = list(self._entries.items())
         return [entry for name, entry in entries if name.startswith(prefix) and entry.value is not None]

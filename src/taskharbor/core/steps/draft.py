@@ -64,11 +64,10 @@ class Draft:
         self.unfinished: Counter[str] = Counter()  # by the owner of a key, as stored
         self.kept: dict[str, datetime | None] = {}
         self.members: dict[str, list[str]] = {}
-        self.keep: dict[str, datetime] = {}  # to write: records of these workflows are kept at least so long
-        self.tallies: list[Tally] = []  # to write: what is to be added to the totals
-        self._moved: defaultdict[str, int] = defaultdict(
-            int
-        )  # unfinished jobs more or less than stored, by job and workflow
+        self.keep: dict[str, datetime] = {}  # to write: until when to keep a workflow's records at least
+        self.tallies: list[Tally] = []  # to write: increments of the totals
+        # By job and workflow: how the number of unfinished jobs differs from the stored one.
+        self._moved: defaultdict[str, int] = defaultdict(int)
         self._looked_above: set[str] = set()
         self._looked_below: set[str] = set()
         self._looked_owned: set[str] = set()

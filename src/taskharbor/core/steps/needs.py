@@ -51,7 +51,7 @@ class Kept(Struct, frozen=True, gc=False):
 
 
 class Members(Struct, frozen=True, gc=False):
-    """The records of a workflow that were stored last, the last one first, at most so many."""
+    """Up to `most` records of a workflow, the newest first."""
 
     workflow: str
     most: int

@@ -17,7 +17,7 @@ from taskharbor.core.transition import Transition
 
 
 def settle(draft: Draft, transitions: Sequence[Transition], now: datetime) -> Step[list[Verdict]]:
-    """Write outcomes one after the other, each if its token may."""
+    """Write outcomes in order, each only if its token still holds the job; return the verdicts."""
     ids = [to.id for to in transitions]
     yield from look_below(draft, ids)
     yield from look_up_keys(draft, ids)

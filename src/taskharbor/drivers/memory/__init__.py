@@ -2,7 +2,8 @@
 
 Not persistent: for tests, and as the model that every other driver is compared with.
 
-Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
+Internal: `taskharbor.drivers.from_url` opens it. It imports the core, the seam (`taskharbor.driver`),
+the errors and `drivers.wakeup` only.
 """
 
 from urllib.parse import SplitResult

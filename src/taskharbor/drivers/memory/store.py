@@ -125,7 +125,7 @@ class Store:
         return all(id not in self.jobs or self.jobs[id].state in TERMINAL for id in ids)
 
     def newest_first(self, after: str | None, *, unfinished: bool) -> list[str]:
-        """The ids of all jobs that depend on this one, or only of those that have not ended."""
+        """The ids of the jobs stored before `after`, or of all, newest first; `unfinished`: that have not ended."""
         seq = self._seq
         ids = [id for id in reversed(self.jobs) if not unfinished or self.jobs[id].completed_at is None]
         last = None if after is None else seq.get(after)

@@ -1,6 +1,7 @@
 """The PostgreSQL driver: for those who outgrow one machine.
 
-Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
+Internal: `taskharbor.drivers.from_url` opens it. It imports the core, the seam (`taskharbor.driver`),
+the errors, and of `drivers` only `shared` and `wakeup`.
 """
 
 from __future__ import annotations

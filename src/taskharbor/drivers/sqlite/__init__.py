@@ -3,7 +3,8 @@
 Built on apsw, never on the standard library's sqlite3: two copies of SQLite on one file in one process cancel each
 other's locks and lose committed data.
 
-Internal: `taskharbor.drivers.from_url` opens it. It imports the core and the seam (`taskharbor.driver`) only.
+Internal: `taskharbor.drivers.from_url` opens it. It imports the core, the seam (`taskharbor.driver`),
+the errors, and of `drivers` only `shared` and `wakeup`.
 """
 
 from __future__ import annotations

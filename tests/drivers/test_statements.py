@@ -26,7 +26,16 @@ POSTGRES_ONLY = {
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.
 SQLITE_ONLY = {
-    *("step_jobs", "step_above", "step_below", "step_keys", "step_owned", "step_unfinished", "step_payloads"),
+    *(
+        "step_jobs",
+        "step_damaged",
+        "step_above",
+        "step_below",
+        "step_keys",
+        "step_owned",
+        "step_unfinished",
+        "step_payloads",
+    ),
     *("step_kept", "step_members", "step_put", "step_edge", "step_remove", "step_remove_edges", "step_keep"),
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),

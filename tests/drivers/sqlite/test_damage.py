@@ -13,7 +13,7 @@ import pytest
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.states import Shown, State
-from taskharbor.core.transition import Fail
+from taskharbor.core.transition import Ack, Fail
 from taskharbor.driver import Group
 from taskharbor.drivers.sqlite import SqliteDriver, reserve
 from taskharbor.errors import StoreCorrupt
@@ -272,5 +272,78 @@ class TestLook:
             await add(driver, job("bad"))
             damage(tmp_path / "jobs.db", "bad", "place = 9223372036854775807, due_at = 9223372036854775807")
             assert await driver.next_due(["q"]) is None
+
+        on(tmp_path / "jobs.db", act)
+
+
+STEPPED = {
+    "type is no text": f"type = {NO_TEXT}",
+    "original_id is no text": f"original_id = {NO_TEXT}",
+    "idempotency_key is no text": f"idempotency_key = {NO_TEXT}",
+    "due_at too early": "due_at = -9223372036854775808",
+}
+CHANGES = pytest.mark.parametrize("change", STEPPED.values(), ids=STEPPED)
+
+
+class TestSteps:
+    """What operators and upkeep do to the others, and to the damaged job itself (X5)."""
+
+    @CHANGES
+    def test_a_cancel_and_a_delete(self, change: str, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, job("bad"), job("good"))
+            damage(tmp_path / "jobs.db", "bad", change)
+            assert await driver.cancel(["bad", "good"], T, LATER) == ["cancelled"] * 2
+            assert await driver.delete(["bad", "good"]) == ["deleted"] * 2
+
+        on(tmp_path / "jobs.db", act)
+
+    @CHANGES
+    def test_a_sweep_and_a_prune(self, change: str, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            for id in ("bad", "good"):
+                await add(driver, NewJob(id=id, type="t", queue="q", payload=b"{}", expires_at=LATER, workflow_id="w"))
+            damage(tmp_path / "jobs.db", "bad", change)
+            assert await driver.sweep(LATER, LATER, 9) == 2
+            damage(tmp_path / "jobs.db", "bad", f"{change.replace('due_at', 'completed_at')}")
+            assert await driver.prune(LATER, 9) == 2
+
+        on(tmp_path / "jobs.db", act)
+
+    @CHANGES
+    def test_the_end_of_a_parent(self, change: str, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, job("p"), job("bad", Dependency("p", "cancel")), job("x"))
+            damage(tmp_path / "jobs.db", "bad", change)
+            held = await driver.reserve(["q"], T, LEASE, 9, "w")
+            tokens = {it.id: it.lease.token for it in held if it.lease is not None}
+            fail = Fail(id="p", token=tokens["p"], keep_until=LATER, reason="r", fingerprint="f")
+            assert await driver.settle([fail, Ack(id="x", token=tokens["x"], keep_until=LATER)], T) == ["ok", "ok"]
+            assert [it.state for it in await driver.get(["p", "x"]) if it is not None] == [State.DLQ, State.DONE]
+
+        on(tmp_path / "jobs.db", act)
+
+    def test_a_reserve_buries_a_damaged_parent_of_a_damaged_job(self, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, job("p"), job("bad", Dependency("p", "cancel")), job("good"))
+            for id in ("p", "bad"):
+                damage(tmp_path / "jobs.db", id, f"type = {NO_TEXT}")
+            assert await take(driver) == ["good"]
+
+        on(tmp_path / "jobs.db", act)
+
+    def test_times_that_no_calendar_has(self, tmp_path: Path) -> None:
+        async def act(driver: SqliteDriver) -> None:
+            await add(driver, job("keyed", key="k"), job("other"))
+            db = apsw.Connection(str(tmp_path / "jobs.db"))
+            db.execute(f"UPDATE keys SET expires_at = 1000000000000000000, owner = {NO_TEXT}")
+            assert db.changes() == 1
+            db.close()
+            assert await driver.cancel(["keyed", "other"], T, LATER) == ["cancelled"] * 2
+            await add(driver, NewJob(id="m", type="t", queue="q", payload=b"{}", workflow_id="w"))
+            assert await driver.cancel(["m"], T, LATER) == ["cancelled"]
+            damage(tmp_path / "jobs.db", "m", "keep_until = 1000000000000000000")
+            assert await driver.prune(LATER, 9) == 2
+            assert await driver.get(["keyed", "other"]) == [None, None]
 
         on(tmp_path / "jobs.db", act)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from apsw import Connection
@@ -17,10 +17,11 @@ from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
 from taskharbor.drivers.shared import drafts
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none
+from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment
 from taskharbor.drivers.sqlite.sql import load
 
-JOBS, ABOVE, BELOW, PAYLOADS = load("step_jobs"), load("step_above"), load("step_below"), load("step_payloads")
+JOBS, DAMAGED, PAYLOADS = load("step_jobs"), load("step_damaged"), load("step_payloads")
+ABOVE, BELOW = load("step_above"), load("step_below")
 KEYS, OWNED, UNFINISHED = load("step_keys"), load("step_owned"), load("step_unfinished")
 KEPT, MEMBERS = load("step_kept"), load("step_members")
 PUT, PUT_EDGE, PUT_KEY, KEEP = load("step_put"), load("step_edge"), load("key_put"), load("step_keep")
@@ -61,7 +62,8 @@ def _answer(db: Connection, draft: Draft, need: Need) -> None:
         case Owned(workflows):
             _learn_keys(db, draft, OWNED, workflows)
         case Kept(workflows):
-            draft.kept |= {id: moment_or_none(db.execute(KEPT, (id,)).get) for id in workflows}
+            until = {id: db.execute(KEPT, (id,)).get for id in workflows}
+            draft.kept |= {id: None if stored is None else _time(stored) for id, stored in until.items()}
         case Members(workflow, most):
             draft.members[workflow] = [id for (id,) in db.execute(MEMBERS, (workflow, most))]
             _learn_jobs(db, draft, draft.jobs.unknown(draft.members[workflow]))
@@ -81,15 +83,25 @@ def _edges(db: Connection, statement: str, ids: Iterable[str]) -> list[StoredEdg
 
 
 def _learn_jobs(db: Connection, draft: Draft, ids: Sequence[str]) -> None:
-    draft.learn(ids, (drafts.record(row, READERS) for row in _rows(db, JOBS, ids)))
+    try:
+        rows = list(_rows(db, JOBS, ids))
+    except UnicodeDecodeError:  # one damaged job must not stop what is done to the others (X5)
+        rows = [tuple(map(_readable, row)) for row in _rows(db, DAMAGED, ids)]
+    draft.learn(ids, (drafts.record(row, READERS) for row in rows))
 
 
 def _learn_keys(db: Connection, draft: Draft, statement: str, asked: Sequence[str]) -> None:
     for key, owner, digest, expires_at in _rows(db, statement, asked):
-        draft.keys.learn(key, KeyRecord(key, owner, digest, moment_or_none(expires_at)))
+        until = None if expires_at is None else _time(expires_at)
+        draft.keys.learn(key, KeyRecord(key, _readable(owner), digest, until))
     if statement is KEYS:
         for key in asked:
             draft.keys.learn(key, None)
+
+
+def _readable(stored: Any) -> Any:
+    """A stored value; of bytes that are no text what can be read of them."""
+    return stored.decode(errors="replace") if isinstance(stored, bytes) else stored
 
 
 def _time(stored: int) -> datetime:

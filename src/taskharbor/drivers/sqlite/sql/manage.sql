@@ -7,6 +7,14 @@ SELECT id, type, due_at, state, lease_expires_at, run_at, expires_at, completed_
     original_id, workflow_id, attempts, crashes, unknown_put_backs, unmet, replays, priority, kept
 FROM job WHERE id IN (SELECT value FROM json_each(?1))
 
+-- name: step_damaged
+-- As step_jobs, with texts as bytes: for rows whose bytes are no text. ?1 ids
+SELECT id, CAST(type AS BLOB), due_at, state, lease_expires_at, run_at, expires_at, completed_at, keep_until,
+    key_expires_at, stop_requested_at, stop_keep_until, CAST(idempotency_key AS BLOB), CAST(stop_reason AS BLOB),
+    CAST(stop_fingerprint AS BLOB), CAST(dlq_reason AS BLOB), CAST(fingerprint AS BLOB), CAST(original_id AS BLOB),
+    CAST(workflow_id AS BLOB), attempts, crashes, unknown_put_backs, unmet, replays, priority, kept
+FROM job WHERE id IN (SELECT value FROM json_each(?1))
+
 -- name: step_above
 -- ?1 ids
 SELECT child, position, parent, policy, satisfied FROM edge WHERE child IN (SELECT value FROM json_each(?1))
@@ -17,11 +25,11 @@ SELECT child, position, parent, policy, satisfied FROM edge WHERE parent IN (SEL
 
 -- name: step_keys
 -- ?1 keys
-SELECT key, owner, digest, expires_at FROM keys WHERE key IN (SELECT value FROM json_each(?1))
+SELECT key, CAST(owner AS BLOB), digest, expires_at FROM keys WHERE key IN (SELECT value FROM json_each(?1))
 
 -- name: step_owned
 -- ?1 workflows
-SELECT key, owner, digest, expires_at FROM keys WHERE owner IN (SELECT value FROM json_each(?1))
+SELECT key, CAST(owner AS BLOB), digest, expires_at FROM keys WHERE owner IN (SELECT value FROM json_each(?1))
 
 -- name: step_unfinished
 -- The number of unfinished jobs of each owner of a key, a job or a workflow. ?1 owners
@@ -35,7 +43,8 @@ SELECT id, payload FROM job WHERE id IN (SELECT value FROM json_each(?1))
 
 -- name: step_kept
 -- ?1 workflow
-SELECT iif(count(*) = count(keep_until), max(keep_until), NULL) FROM job WHERE workflow_id = ?1
+SELECT CASE WHEN EXISTS (SELECT 1 FROM job WHERE workflow_id = ?1 AND keep_until IS NULL) THEN NULL
+    ELSE (SELECT max(keep_until) FROM job WHERE workflow_id = ?1) END
 
 -- name: step_members
 -- The last members first: dependants before their parents. ?1 workflow ?2 limit

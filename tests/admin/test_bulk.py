@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
-from taskharbor import Retry, Unrecoverable, chain, chord, group
+from taskharbor import Harbor, Retry, Unrecoverable, chain, chord, group
 from taskharbor.admin import bulk
 from taskharbor.errors import ConfigError, InvalidJob
 from taskharbor.manager import TaskManager
@@ -183,6 +184,33 @@ async def test_wrong_words_and_limits() -> None:
     with pytest.raises(ConfigError, match="cannot be replayed: leave state: out, or use dlq, cancelled"):
         await world.jobs.areplay_all("state:done")
     assert await world.jobs.apreview("delete", (await world.work.aenqueue()).id) == ["live"]
+
+
+def test_a_misspelt_option_is_an_error() -> None:
+    """X5: an act on matching jobs does nothing if an option is unknown, blocking or awaited."""
+    harbor = Harbor("memory://")
+    jobs, dlq = harbor.admin.jobs, harbor.admin.dlq
+
+    @harbor.task(max_attempts=1)
+    def fail() -> None:
+        raise Unrecoverable("told to")
+
+    fail.enqueue()
+    asyncio.run(harbor.adrain())
+    fail.enqueue()
+    before = jobs.list()
+    assert [job.state for job in before] == ["ready", "dlq"]
+    blocking: list[Any] = [jobs.cancel_all, jobs.delete_all, jobs.replay_all, partial(jobs.dead_letter_all, reason="x")]
+    awaited: list[Any] = [jobs.acancel_all, jobs.adelete_all, jobs.areplay_all]
+    awaited += [partial(jobs.adead_letter_all, reason="x"), dlq.areplay_all, dlq.apurge]
+    for act in (*blocking, dlq.replay_all, dlq.purge):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'dryrun'"):
+            act("queue:default", dryrun=True)
+    for act in awaited:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'dryrun'"):
+            asyncio.run(act("queue:default", dryrun=True))
+    assert jobs.list() == before
+    harbor.close()
 
 
 @virtual

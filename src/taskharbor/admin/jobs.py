@@ -143,28 +143,35 @@ class Jobs(AdminPart):
         that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out
         unless the words name their queue.
         """
-        return await self._all("cancel", words, self.acancel, options)
+        return await self._all("cancel", words, self.acancel, **options)
 
     async def adelete_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Delete matching jobs that have ended, likewise."""
-        return await self._all("delete", words, self.adelete, options)
+        return await self._all("delete", words, self.adelete, **options)
 
     async def areplay_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
         """Run matching dead and cancelled jobs again, likewise."""
-        return await self._all("replay", words, self.areplay, options)
+        return await self._all("replay", words, self.areplay, **options)
 
     async def adead_letter_all(self, words: Words, *, reason: str, **options: Unpack[BulkOptions]) -> Bulk:
         """Dead-letter matching jobs that have not ended, likewise."""
-        return await self._all("dead_letter", words, partial(self.adead_letter, reason=_reason(reason)), options)
+        return await self._all("dead_letter", words, partial(self.adead_letter, reason=_reason(reason)), **options)
 
     async def _all(
-        self, act: Act, words: Words, do: Callable[[Ids], Awaitable[Sequence[str]]], options: BulkOptions
+        self,
+        act: Act,
+        words: Words,
+        do: Callable[[Ids], Awaitable[Sequence[str]]],
+        *,
+        limit: int = BULK_LIMIT,
+        dry_run: bool = False,
+        among: Ids | None = None,
+        progress: Progress | None = None,
     ) -> Bulk:
-        among, dry_run = options.get("among"), options.get("dry_run", False)
         where = bulk.applicable(act, await self._filter(words))
         look = partial(bulk.still, act, where)
         if among is None:
-            limit, pages = options.get("limit", BULK_LIMIT), self._client.pages(where)
+            pages = self._client.pages(where)
             ids = await bulk.matching(partial(bulk.includes, act, where), pages, limit, bulk.MOST)
         else:
             ids = [*dict.fromkeys(each(among))]
@@ -172,7 +179,7 @@ class Jobs(AdminPart):
             return Bulk(ids if among is None else await bulk.would(self._client, ids, look), {})
         # Dependants go first, except in a replay: there they have to wait for the jobs before them.
         order = ids[::-1] if act == "replay" else ids
-        answers = await bulk.look_and_act(self._client, order, look, do, options.get("progress"))
+        answers = await bulk.look_and_act(self._client, order, look, do, progress)
         return Bulk(ids, bulk.by_answer(order, answers))
 
     async def areschedule(self, id: str, *, run_at: datetime | None = None, priority: int | None = None) -> bool:

@@ -298,6 +298,21 @@ async def test_all_that_match_are_replayed_within_the_limit(monkeypatch: pytest.
 
 
 @virtual
+async def test_a_dry_run_refuses_what_the_act_refuses() -> None:
+    """Q2, X5: more ids than one call takes, and a wrong limit, also for named jobs."""
+    world = Ward()
+    many = [str(number) for number in range(10_001)]
+    acts: list[Any] = [world.dlq.areplay_all, world.dlq.apurge]
+    for act in acts:
+        for dry_run in (True, False):
+            with pytest.raises(InvalidJob, match="10,001 jobs are too many for one call: at most 10,000"):
+                await act(among=many, dry_run=dry_run)
+            for limit in (0, 10_001):
+                with pytest.raises(InvalidJob, match="limit must be from 1 to 10,000"):
+                    await act(among="x", limit=limit, dry_run=dry_run)
+
+
+@virtual
 async def test_what_is_not_dead_any_more_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Q2: jobs that a dry run found are looked at again right before they are replayed or purged."""
     monkeypatch.setattr(bulk, "BITE", 2)

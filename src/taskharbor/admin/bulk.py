@@ -84,12 +84,16 @@ def preview(act: Act, job: JobRecord | None, now: datetime) -> str:
     return WOULD if shown(job, now) in APPLIES[act] else REFUSALS[act]
 
 
+def check_limit(limit: int, most: int) -> None:
+    if not 1 <= limit <= most:
+        raise InvalidJob(f"limit must be from 1 to {most:,}, not {limit!r}")
+
+
 async def matching(
     takes: Callable[[JobRecord], bool], pages: AsyncIterator[list[JobRecord]], limit: int, most: int
 ) -> list[str]:
     """The ids of the jobs on these pages that an act takes, at most `limit`."""
-    if not 1 <= limit <= most:
-        raise InvalidJob(f"limit must be from 1 to {most:,}, not {limit!r}")
+    check_limit(limit, most)
     ids: dict[str, None] = {}
     async for page in pages:
         ids |= dict.fromkeys(job.id for job in page if takes(job))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
-from taskharbor.admin.bulk import WOULD, Look, Progress, look_and_act, matching, would
+from taskharbor.admin.bulk import WOULD, Look, Progress, check_limit, look_and_act, matching, would
 from taskharbor.client.client import Client
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, checked, seconds
@@ -176,8 +176,7 @@ class DeadLetters(AdminPart):
         act: Callable[[Sequence[str]], Awaitable[Sequence[str]]],
         progress: Progress | None,
     ) -> list[str]:
-        if len(ids) > BULK_LIMIT:
-            raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
+        _check_number(ids)
         return await look_and_act(self._client, ids, look, act, progress)
 
     async def apurge(
@@ -236,7 +235,9 @@ class DeadLetters(AdminPart):
         if among is None:
             pages = self._client.pages(where)
             return await matching(lambda job: look(job, self._now()) == WOULD, pages, limit, BULK_LIMIT)
+        check_limit(limit, BULK_LIMIT)
         named = [*dict.fromkeys(each(among))]
+        _check_number(named)
         return await would(self._client, named, look) if dry_run else named
 
     async def _dead(self, words: Words) -> Filter:
@@ -253,6 +254,11 @@ class DeadLetters(AdminPart):
     replay_ids = blocking(areplay_ids)
     purge = blocking(apurge)
     purge_ids = blocking(apurge_ids)
+
+
+def _check_number(ids: Sequence[str]) -> None:
+    if len(ids) > BULK_LIMIT:
+        raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
 
 
 def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:

@@ -7,12 +7,15 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from taskharbor import chain
+from taskharbor.admin.queues import Queues
 from taskharbor.cli import bulk
 from taskharbor.core.reserved import TASKS
+from taskharbor.errors import DriverError
 from taskharbor.manager import TaskManager
 
 from .desk import Desk, in_terminal, unpainted
@@ -111,6 +114,34 @@ def test_a_replay_into_a_paused_queue_says_so(busy: Desk) -> None:
         result = busy.run(*words, "--yes", "--url", busy.url)
         assert result.exit_code == 0
         assert "Queue default is paused: its jobs wait for `taskharbor queues resume default`." in result.stderr
+
+
+def test_only_replayed_jobs_are_said_to_wait(busy: Desk) -> None:
+    """C, Q2: not those of a dry run or those refused; a refusal of others does not hide it."""
+    busy.good("queues", "pause", "default", "--url", busy.url)
+    for words in (["state:dlq", "--dry-run"], ["dead1", "--dry-run"], ["done"]):
+        assert "is paused" not in busy.run("jobs", "replay", *words, "--url", busy.url).stderr
+    result = busy.run("jobs", "replay", "dead1", "done", "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (1, "Replayed dead1.\n")
+    assert "Queue default is paused" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["jobs", "replay", "dead1"], ["jobs", "replay", "state:dlq"], ["dlq", "replay", "--all"]]
+)
+def test_a_replay_is_reported_if_the_store_fails_right_after_it(
+    busy: Desk, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C: the jobs were replayed, so the command says so and ends well."""
+
+    async def fail(_: Queues) -> NoReturn:
+        raise DriverError("the store is gone")
+
+    monkeypatch.setattr(Queues, "alist", fail)
+    result = busy.run(*words, "--yes", "--url", busy.url)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("Replayed ")
+    assert states(busy)["dead1"] == "ready"
 
 
 def test_named_jobs(busy: Desk) -> None:

@@ -20,7 +20,7 @@ from taskharbor.cli.words import is_word
 from taskharbor.core.filter import KNOWN_WORDS
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
-from taskharbor.errors import JobNotFound
+from taskharbor.errors import HarborError, JobNotFound
 from taskharbor.harbor import Harbor
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -111,9 +111,11 @@ def carry_out(
     if matching and len(ids) == asked.limit:
         more = ", or raise --limit" if asked.limit < asked.most else ""
         click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again{more}.", err=True)
-    if wording is REPLAY and not asked.as_json:
-        _say_paused(harbor, ids)
-    report(wording, answers, asked, by_name=not matching, value=None if as_json is None else as_json(answers))
+    try:
+        report(wording, answers, asked, by_name=not matching, value=None if as_json is None else as_json(answers))
+    finally:  # the report of a named job that was refused ends the command
+        if wording is REPLAY and not asked.as_json:
+            _say_paused(harbor, [id for id, answer in answers.items() if answer in wording.good])
 
 
 def confirm(harbor: Harbor, wording: Wording, ids: Sequence[str], asked: Asked, *, matching: bool) -> None:
@@ -130,10 +132,13 @@ def confirm(harbor: Harbor, wording: Wording, ids: Sequence[str], asked: Asked, 
 
 
 def _say_paused(harbor: Harbor, ids: Sequence[str]) -> None:
-    """Say so if replayed jobs will wait, by the first of them."""
-    paused = {counts.queue for counts in ask(harbor, lambda harbor: harbor.admin.queues.alist()) if counts.paused}
-    for queue in sorted(paused & {job.queue for job in _first(harbor, ids)}):
-        click.echo(f"Queue {queue} is paused: its jobs wait for `taskharbor queues resume {queue}`.", err=True)
+    """Say so if replayed jobs will wait, by the first of them; nothing if the store cannot tell now."""
+    if not ids:
+        return
+    with suppress(HarborError):
+        paused = {counts.queue for counts in ask(harbor, lambda harbor: harbor.admin.queues.alist()) if counts.paused}
+        for queue in sorted(paused & {job.queue for job in _first(harbor, ids)}):
+            click.echo(f"Queue {queue} is paused: its jobs wait for `taskharbor queues resume {queue}`.", err=True)
 
 
 def _progress(total: int) -> Progress | None:

@@ -6,12 +6,15 @@ import asyncio
 import logging
 import threading
 from datetime import timedelta
+from itertools import combinations_with_replacement
+from random import Random
 from typing import Any
 
 import pytest
 
 from taskharbor import Harbor, Retry, Snooze, Unrecoverable, current
 from taskharbor.core.run_times import overrun_since
+from taskharbor.worker.queue_weights import QueueWeights
 from world import World, time, until, virtual
 
 
@@ -150,6 +153,19 @@ async def test_a_worker_reports_queues_that_overruns_have_stuck() -> None:
         await asyncio.sleep(20)
         (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
         assert (seen.overruns, seen.stuck) == (1, ("a", "b"))
+
+
+@pytest.mark.parametrize("slots", range(1, 6))
+def test_queues_can_be_stuck_together(slots: int) -> None:
+    """F5, D13: a queue is stuck if a worker whose only runs are these overruns never claims from it."""
+    assert QueueWeights(list("ABC"), 4, Random(1)).stuck(["A", "B", "B"]) == ("A", "B")
+    for number in range(1, 5):
+        queues = QueueWeights(list("ABCD"[:number]), slots, Random(1))
+        for count in range(slots + 1):
+            for overruns in combinations_with_replacement(queues.names, count):
+                claim = queues.claim(slots - count, overruns)
+                claimed = set(claim.queues) if claim.limit else set()
+                assert set(queues.stuck(overruns)) == set(queues.names) - claimed, (queues.names, overruns)
 
 
 @virtual

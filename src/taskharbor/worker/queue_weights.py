@@ -52,7 +52,9 @@ class QueueWeights:
         """The queues that can start no job while these runs, given by their queues, hold the slots they may take."""
         if len(overruns) >= self._slots:
             return self.names
-        return tuple(name for name in self.names if overruns.count(name) >= self._slots - self._most_kept)
+        busy = set(overruns)
+        kept = min(len(self.names) - len(busy), self._most_kept)
+        return tuple(name for name in self.names if name in busy) if len(overruns) + kept >= self._slots else ()
 
     def claim(self, free: int, running: Iterable[str]) -> ToReserve:
         """What to reserve with so many free slots, without the slots kept for queues that run nothing.

@@ -17,7 +17,9 @@ from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.worker")
 CANCEL_PATIENCE = 2.0
-PROCESS_END = 1.0  # a thread goes on until its process has ended: no other worker claims its job before
+# A thread goes on until its process has ended. Normally that is before its job is due again; hooks and closing may take
+# longer.
+PROCESS_END = 1.0
 
 
 class Shutdown:

@@ -13,6 +13,7 @@ import pytest
 
 from taskharbor.driver import Driver
 from taskharbor.testing.kit import DriverKit, Hand, Harness, NewStore, WithinKit
+from taskharbor.testing.kit.machine import bounded, run_lockstep
 
 
 class Peek:
@@ -89,3 +90,8 @@ class TestSqlite(DriverKit, WithinKit):
             return Harness(url=f"sqlite:///{path}", probe=Peek(path), application=Orders(path))
 
         return new
+
+    @pytest.mark.thorough
+    def test_T1_many_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802
+        """T1, D14: as in every run, with more histories."""
+        run_lockstep(new_store, bounded(300))

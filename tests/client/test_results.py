@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskharbor import Unrecoverable, chain, current
+from taskharbor import Unrecoverable, chain, current, group
+from taskharbor.client.client import WARN_AFTER
 from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing import LostRequest
 from worker.test_waiting import NoHints
@@ -137,6 +138,31 @@ async def test_a_wait_in_vain_says_what_is_missing(caplog: pytest.LogCaptureFixt
     async with world.worker("mail"):
         assert await run.aresult() == 1
     assert not caplog.messages[2:]
+
+
+@virtual
+async def test_a_wait_in_vain_for_a_flow_says_what_is_missing_as_soon(caplog: pytest.LogCaptureFixture) -> None:
+    """P, K: after the same seconds as for a job; the workers are read for the warning and the timeout's error only."""
+    world = World()
+
+    @world.harbor.task(queue="mail")
+    async def send() -> None: ...
+
+    run = await group(send.step(), send.step()).aenqueue()
+    with pytest.raises(TimeoutError, match=r"is running and has no result yet: no worker listens to queue mail$"):
+        await run.aresult(2)
+    assert not caplog.messages
+    assert len(world.log.calls("workers")) == 1
+    asked = time()
+    waiting = asyncio.ensure_future(run.aresult())
+    await asyncio.sleep(WARN_AFTER + 0.01)
+    assert [it.split(": ")[-1] for it in caplog.messages] == ["no worker listens to queue mail"]
+    await asyncio.sleep(30)
+    assert len(world.log.calls("workers")) == 2
+    assert len(caplog.messages) == 1
+    async with world.worker("mail"):
+        await waiting
+    assert time() - asked < 40
 
 
 @virtual

@@ -206,17 +206,25 @@ class Client:
 
     async def finished(self, id: str, timeout: float | None) -> JobRecord | None:
         """The job once it has ended, None if it is gone; `TimeoutError` if it takes longer."""
+        job = await self.wait_for_end(id, timeout, asyncio.get_running_loop().time() + WARN_AFTER)
+        if timeout is None or job is None or job.state in TERMINAL:
+            return job
+        state, why = shown(job, self.session.now()), await self.why_unclaimed(job)
+        raise TimeoutError(f"job {id} is {state} and has no result after {timeout:g} s{why}")
+
+    async def wait_for_end(self, id: str, timeout: float | None, warn_at: float = math.inf) -> JobRecord | None:
+        """The job once it has ended, or as it is after `timeout` seconds; None if it is gone."""
         self._waiting += 1
         try:
-            return await self._until_ended(id, timeout)
+            return await self._until_ended(id, timeout, warn_at)
         finally:
             self._waiting -= 1
 
-    async def _until_ended(self, id: str, timeout: float | None) -> JobRecord | None:
+    async def _until_ended(self, id: str, timeout: float | None, warn_at: float) -> JobRecord | None:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         watch = None if timeout is not None else self.watch()
-        pause, warn_at = 0.01, loop.time() + WARN_AFTER
+        pause = 0.01
         while True:
             left = deadline - loop.time() if deadline is not None else LONGEST_WAIT if watch is None else watch.longest
             left = min(left, warn_at - loop.time())
@@ -227,14 +235,10 @@ class Client:
                 if job is None or job.state in TERMINAL:
                     return job
                 if deadline is not None and loop.time() >= deadline:
-                    missing = await self._missing(job)
-                    why = f": {missing}" if missing else ""
-                    raise TimeoutError(
-                        f"job {id} is {shown(job, self.session.now())} and has no result after {timeout:g} s{why}"
-                    )
+                    return job
                 if loop.time() >= warn_at:
                     warn_at = math.inf
-                    self._warn(job, await self._missing(job))
+                    await self.warn_if_unclaimed(job)
                 if watch is not None:
                     await watch.look(f"job {id}")
                 await hint
@@ -244,18 +248,20 @@ class Client:
             await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
 
-    async def _missing(self, job: JobRecord) -> str | None:
+    async def why_unclaimed(self, job: JobRecord) -> str:
+        """Why no worker will claim the job, to be added to a message; empty if one may."""
         with suppress(DriverError):  # only an explanation
             async with self.store() as driver:
-                return await missing_worker(driver, job, self.session.now())
-        return None
+                missing = await missing_worker(driver, job, self.session.now())
+                return f": {missing}" if missing else ""
+        return ""
 
-    def _warn(self, job: JobRecord, missing: str | None) -> None:
+    async def warn_if_unclaimed(self, job: JobRecord) -> None:
         """Warn a caller that waits in vain, once per queue and minute."""
-        time = asyncio.get_running_loop().time()
-        if missing is not None and time >= self._warned.get(job.queue, -math.inf) + WARN_EVERY:
+        why, time = await self.why_unclaimed(job), asyncio.get_running_loop().time()
+        if why and time >= self._warned.get(job.queue, -math.inf) + WARN_EVERY:
             self._warned[job.queue] = time
-            logger.warning("result.waiting: job %s (%s) has no result yet: %s", job.id, job.type, missing)
+            logger.warning("result.waiting: job %s (%s) has no result yet%s", job.id, job.type, why)
 
     def watch(self) -> WorkerWatch | None:
         """For a wait without a timeout in a test: notices that no worker runs; None outside of tests."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from taskharbor.client.client import Client
+from taskharbor.client.client import WARN_AFTER, Client
 from taskharbor.client.handle import Collected, Job
 from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.job import JobRecord
@@ -131,22 +132,26 @@ class Run(Generic[R]):
     async def _wait(self, client: Client, job: Job[Any], deadline: float | None) -> JobRecord | None:
         """The job once it has ended; raises if the workflow is held."""
         loop, look = asyncio.get_running_loop(), FIRST_LOOK
-        watch = None if deadline is not None else client.watch()
+        watch, warn_at = None if deadline is not None else client.watch(), loop.time() + WARN_AFTER
         while True:
-            left = LAST_LOOK if deadline is None else deadline - loop.time()
-            try:
-                return await client.finished(job.id, max(0.0, min(left, look)))
-            except TimeoutError:
-                state = await self.astate()
-                if state == Standing.HELD:
-                    why = await stored.cause_of(client, self.id) or "something was cancelled that others wait for"
-                    raise JobFailed(
-                        f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
-                    ) from None
-                if deadline is not None and loop.time() >= deadline:
-                    raise TimeoutError(f"workflow {self.id} is {state} and has no result yet") from None
-                if watch is not None:
-                    await watch.look(f"workflow {self.id}")
+            until = min(loop.time() + look, warn_at, math.inf if deadline is None else deadline)
+            record = await client.wait_for_end(job.id, max(0.0, until - loop.time()))
+            if record is None or record.state in TERMINAL:
+                return record
+            state = await self.astate()
+            if state == Standing.HELD:
+                why = await stored.cause_of(client, self.id) or "something was cancelled that others wait for"
+                raise JobFailed(
+                    f"workflow {self.id} is held: {why}. To go on: harbor.admin.workflows.replay({self.id!r})"
+                )
+            if deadline is not None and loop.time() >= deadline:
+                why = await client.why_unclaimed(record)
+                raise TimeoutError(f"workflow {self.id} is {state} and has no result yet{why}")
+            if loop.time() >= warn_at:
+                warn_at = math.inf
+                await client.warn_if_unclaimed(record)
+            if watch is not None:
+                await watch.look(f"workflow {self.id}")
             look = min(look * 2, LAST_LOOK)
 
     state = blocking(astate)

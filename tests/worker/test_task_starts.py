@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskharbor.worker.task_starts import TaskStarts
+from world import World, virtual
 
 mark: ContextVar[int] = ContextVar("mark", default=-1)
 
@@ -98,3 +99,26 @@ def test_a_loop_that_others_have_changed_is_left_alone(changed: Callable[[asynci
     assert vars(loop).get("call_soon") is attributes.get("call_soon")
     assert loop.run_until_complete(asyncio.gather(*tasks)) == [7, 8]
     loop.close()
+
+
+@virtual
+async def test_what_eager_handlers_ask_of_the_loop_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F11: from Python 3.12 on a handler takes its first step while its task is made."""
+    asked: list[int] = []
+
+    def eager(body: Any, *, loop: asyncio.AbstractEventLoop, name: str) -> asyncio.Task[None]:
+        loop.call_soon(asked.append, 1)  # as a first step that sleeps or starts a task of its own
+        return asyncio.Task(body, loop=loop, name=name)
+
+    monkeypatch.setattr("taskharbor.worker.pipeline.EAGER", True)
+    monkeypatch.setattr("taskharbor.worker.pipeline.new_task", eager)
+    world = World()
+
+    @world.harbor.task
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    job = await work.aenqueue()
+    await world.drain()
+    assert (await job.aresult(timeout=1), asked) == (7, [1])

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import cast
 
@@ -33,7 +34,8 @@ REAP_EVERY = 1.0
 # Not by create_task: a task factory is for tasks of handlers, and this is once per job. Where Python can, a job runs
 # until it first waits before its task is scheduled, which halves the work of the loop for short jobs.
 new_task = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
-if sys.version_info >= (3, 12):
+EAGER = sys.version_info >= (3, 12)
+if EAGER:
     new_task = partial(new_task, eager_start=True)
 
 
@@ -65,7 +67,8 @@ class Pipeline:
         self._quarantine = quarantine
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
-        self._starts = TaskStarts(self._loop)
+        # Not around eager tasks: what their handlers ask of the loop is none of its business.
+        self._starts = nullcontext() if EAGER else TaskStarts(self._loop)
         self._concluded = self.conclude  # bound once, for all jobs
 
     @property

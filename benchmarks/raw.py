@@ -1,10 +1,10 @@
 """The limit: the least that a correct leased queue asks of SQLite, in a bare loop without any Python around it.
 
-One table whose rows are kept. Jobs have ids of their own that nobody may use twice, a queue and a priority; one partial
-index over what is not done is the line. A claim counts the version up, writes a token and moves the job behind its
-lease's expiry, so that a lapsed lease is claimed again by the very same statement; an ack is fenced by both, and notes
-until when the row is kept, in an index, or nothing could ever prune it. Same library (apsw), journal (WAL), synchronous
-setting and cache as the driver, so the ratio shows our own cost.
+One table whose rows are kept. Jobs have unique ids, a queue and a priority; one partial index over what is not done is
+the line. A claim counts the version up, writes a token and moves the job behind its lease's expiry, so that a lapsed
+lease is claimed again by the very same statement; an ack is fenced by both, and notes until when the row is kept, in an
+index, or nothing could ever prune it. Same library (apsw), journal (WAL), synchronous setting and cache as the driver,
+so the ratio shows our own cost.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "contract.md"
-UNPROVEN = ("*To come*", "*Not promised*")
+TO_COME = "*To come*"
+UNPROVEN = (TO_COME, "*Not promised*")
 ROW = re.compile(r"^\| ([A-Z]\d+b?) \| (.*?) \|[^|]*\|$")
 
 
@@ -35,12 +36,12 @@ def shorten(path: str) -> str:
 
 
 def filled(page: str) -> tuple[str, list[str]]:
-    """The page with its last column written anew, and the clauses that nothing proves."""
+    """The page with its last column generated again, and the clauses that nothing proves."""
     proofs, missing, lines = provers(), [], []
     for line in page.splitlines():
         if row := ROW.match(line):
             clause, promise = row.groups()
-            paths = [] if promise.startswith(UNPROVEN) else proofs.get(clause, [])
+            paths = [] if promise.startswith(TO_COME) else proofs.get(clause, [])
             if not paths and not promise.startswith(UNPROVEN):
                 missing.append(clause)
             line = f"| {clause} | {promise} | {', '.join(map(shorten, paths))} |"

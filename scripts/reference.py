@@ -30,7 +30,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("`harbor.admin.jobs`", "taskharbor.admin.jobs", ["Jobs", "BulkOptions", "Bulk", "Why"]),
     ("`harbor.admin.dlq`", "taskharbor.admin.dead_letters", ["DeadLetters", "Replayed", "Purged"]),
     ("`harbor.admin.queues`", "taskharbor.admin.queues", ["Queues"]),
-    ("`harbor.admin.workers`", "taskharbor.admin.workers", ["Workers"]),
+    ("`harbor.admin.workers`", "taskharbor.admin.stats", ["Workers"]),
     ("`harbor.admin.stats()`", "taskharbor.admin.stats", ["Stats"]),
     ("`harbor.admin.recurring`", "taskharbor.admin.recurring", ["Recurring", "RecurringTask"]),
     ("`harbor.admin.workflows`", "taskharbor.admin.workflows", ["Workflows", "Workflow", "GraphNode"]),
@@ -118,8 +118,8 @@ def members(kind: type, *, made: bool) -> Iterator[str]:
 
 
 # What other modules of the package use.
-HIDDEN = {"beginnings", "client", "collected", "edited", "following", "joining", "lay", "outcome", "portal"}
-HIDDEN |= {"register", "registered", "returns"}
+HIDDEN = {"beginnings", "client", "edited", "following", "gives", "joining", "lay", "outcome", "portal"}
+HIDDEN |= {"registered", "returns"}
 WHOLE = {"DriverKit"}  # its members are test cases
 GIVEN = {"Run"}  # got from others, never made by hand
 

@@ -53,34 +53,25 @@ __all__ = [
 
 # Where each public name lives: imported when first asked for, so that `import taskharbor` alone costs next to nothing.
 _HOMES = {
-    "AsyncTask": "task",
-    "FailedStep": "flow",
-    "Flow": "flow",
-    "Graph": "flow",
-    "Harbor": "harbor",
-    "Job": "client.handle",
-    "JobContext": "worker.context",
-    "JobRecord": "core.job",
-    "LeaseLost": "errors",
-    "Retry": "core.retry",
-    "RetryAfter": "errors",
-    "Run": "workflows.run",
-    "Snooze": "errors",
-    "Step": "workflows.step",
-    "Task": "task",
-    "Unrecoverable": "errors",
-    "chain": "flow",
-    "chord": "flow",
-    "current": "worker.context",
-    "group": "flow",
+    "client.handle": ("Job",),
+    "core.job": ("JobRecord",),
+    "core.retry": ("Retry",),
+    "errors": ("LeaseLost", "RetryAfter", "Snooze", "Unrecoverable"),
+    "flow": ("FailedStep", "Flow", "Graph", "chain", "chord", "group"),
+    "harbor": ("Harbor",),
+    "task": ("AsyncTask", "Task"),
+    "worker.context": ("JobContext", "current"),
+    "workflows.run": ("Run",),
+    "workflows.step": ("Step",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """A public name, from its home."""
-    if name not in _HOMES:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module 'taskharbor' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"taskharbor.{_HOMES[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"taskharbor.{home}"), name)
     return value
 
 

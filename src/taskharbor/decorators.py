@@ -106,32 +106,19 @@ class Registrar(Struct, frozen=True, eq=False):
     @overload
     def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
+        return self._registered(function)
+
+    def _registered(self, function: Callable[..., Any]) -> AnyTask:
         return self._registration.register(function, self._name, self._retry, self._options)
 
 
-class Recurrer(Struct, frozen=True, eq=False):
+class Recurrer(Registrar, frozen=True, eq=False):
     """The decorator that makes a function or a task recurring; it must need no arguments beyond those given."""
 
-    _registration: Registration
-    _name: str | None
-    _retry: Retry | None
-    _options: JobOptions
     _arguments: Mapping[str, Any]
     _when: Recurrence
 
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
-        self, function: AsyncTask[P, R]
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Task[P, R]) -> Task[P, R]: ...  # type: ignore[overload-overlap]
-    @overload
-    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]  the first fits
-        self, function: Callable[P, Coroutine[Any, Any, R]]
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R]) -> Task[P, R]: ...
-    def __call__(self, function: Callable[..., Any]) -> Any:
+    def _registered(self, function: Callable[..., Any]) -> AnyTask:
         from taskharbor.client.declaration import Declared, check_call
 
         task = _known(function)

@@ -36,31 +36,26 @@ class Takes(Protocol[Taken, Given]):
     def step(self, given: Taken, /) -> Step[Given]: ...
 
 
+Next = Takes[A, B] | Flow[B]  # a link of a chain: takes the A before it, or only waits for it
+
+
 @overload
 def chain(first: Flow[A], /, *, on_failure: Plain = ...) -> Flow[A]: ...
 @overload
-def chain(first: Flow[A], second: Takes[A, B] | Flow[B], /, *, on_failure: Plain = ...) -> Flow[B]: ...
+def chain(first: Flow[A], second: Next[A, B], /, *, on_failure: Plain = ...) -> Flow[B]: ...
+@overload
+def chain(first: Flow[A], second: Next[A, B], third: Next[B, C], /, *, on_failure: Plain = ...) -> Flow[C]: ...
 @overload
 def chain(
-    first: Flow[A], second: Takes[A, B] | Flow[B], third: Takes[B, C] | Flow[C], /, *, on_failure: Plain = ...
-) -> Flow[C]: ...
-@overload
-def chain(
-    first: Flow[A],
-    second: Takes[A, B] | Flow[B],
-    third: Takes[B, C] | Flow[C],
-    fourth: Takes[C, D] | Flow[D],
-    /,
-    *,
-    on_failure: Plain = ...,
+    first: Flow[A], second: Next[A, B], third: Next[B, C], fourth: Next[C, D], /, *, on_failure: Plain = ...
 ) -> Flow[D]: ...
 @overload
 def chain(
     first: Flow[A],
-    second: Takes[A, B] | Flow[B],
-    third: Takes[B, C] | Flow[C],
-    fourth: Takes[C, D] | Flow[D],
-    fifth: Takes[D, E] | Flow[E],
+    second: Next[A, B],
+    third: Next[B, C],
+    fourth: Next[C, D],
+    fifth: Next[D, E],
     /,
     *,
     on_failure: Plain = ...,
@@ -68,11 +63,11 @@ def chain(
 @overload
 def chain(
     first: Flow[A],
-    second: Takes[A, B] | Flow[B],
-    third: Takes[B, C] | Flow[C],
-    fourth: Takes[C, D] | Flow[D],
-    fifth: Takes[D, E] | Flow[E],
-    sixth: Takes[E, F] | Flow[F],
+    second: Next[A, B],
+    third: Next[B, C],
+    fourth: Next[C, D],
+    fifth: Next[D, E],
+    sixth: Next[E, F],
     /,
     *rest: Any,
     on_failure: Plain = ...,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from taskharbor import config, drivers
 from taskharbor.admin.admin import Admin
-from taskharbor.client.blocks import Managed, run_here
+from taskharbor.client.blocks import Managed, blocking_here
 from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
 from taskharbor.client.enqueue import CallGroup, SingleCall, listed
@@ -87,12 +87,12 @@ class Harbor:
         if driver is None:
             drivers.parse(self.url)
         self._driver = driver
-        self._client = Client(_session(lambda: self._driver or self.url, settings, clock, chance))
         self._application = AppRegistry()
-        self._client.tasks = self._application.tasks
-        self._launcher = Launcher(self._client, self._application)
-        self._registration = Registration(self._client, self._application)
-        self.admin = Admin(self._client, self._application.tasks)
+        session = _session(lambda: self._driver or self.url, settings, clock, chance)
+        self.client = Client(session, self._application.tasks)
+        self._launcher = Launcher(self.client, self._application)
+        self._registration = Registration(self.client, self._application)
+        self.admin = Admin(self.client)
         add_harbor(self._parts)
 
     if not TYPE_CHECKING:
@@ -102,21 +102,15 @@ class Harbor:
         return f"<Harbor {drivers.redacted(self.url)}>"
 
     def _parts(self) -> HarborParts:
-        return HarborParts(self, self._client, self._application, self._launcher.drain_beside)
+        return HarborParts(self, self.client, self._application, self._launcher.drain_beside)
 
     @property
     def _session(self) -> Session:
-        return self._client.session
+        return self.client.session
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
         return self._session.portal
-
-    @property
-    def client(self) -> Client:
-        """The client, for internal use."""
-        return self._client
 
     @property
     def tasks(self) -> Mapping[str, Registered]:
@@ -156,12 +150,6 @@ class Harbor:
     ) -> Any:
         """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
         return self._registration.task(function, name, retry, options)
-
-    def register(
-        self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
-    ) -> Task[..., Any] | AsyncTask[..., Any]:
-        """Register a function under its name (P4)."""
-        return self._registration.register(function, name, retry, options)
 
     def recurring(
         self,
@@ -214,12 +202,12 @@ class Harbor:
     async def aenqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """Store many steps: all of them or none."""
         given = listed(steps)
-        return await self._client.submit(CallGroup(self._client, *given)) if given else []
+        return await self.client.submit(CallGroup(self.client, *given)) if given else []
 
     def enqueue_many(self, steps: Iterable[Step[R]]) -> list[Job[R]]:
         """The blocking twin of `aenqueue_many`. With `tx=`, it uses that in the calling thread."""
         if given := listed(steps):
-            return self._client.submit_blocking("aenqueue_many", CallGroup(self._client, *given))
+            return self.client.submit_blocking("aenqueue_many", CallGroup(self.client, *given))
         refuse_on_a_loop("aenqueue_many")
         return []
 
@@ -230,27 +218,27 @@ class Harbor:
 
         `arguments` are by the names of the parameters. The options are those of `task.using(…)`.
         """
-        return await self._client.submit(SingleCall(self._client, self.step(task, arguments, **options)))
+        return await self.client.submit(SingleCall(self.client, self.step(task, arguments, **options)))
 
     def enqueue(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Job[Any]:
         """The blocking twin of `aenqueue`. With `tx=`, it uses that in the calling thread."""
-        return self._client.submit_blocking("aenqueue", SingleCall(self._client, self.step(task, arguments, **options)))
+        return self.client.submit_blocking("aenqueue", SingleCall(self.client, self.step(task, arguments, **options)))
 
     def step(
         self, task: str, arguments: Mapping[str, Any] | None = None, /, **options: Unpack[JobOptions]
     ) -> Step[Any]:
         """A call of a task by its name as a value, for `enqueue_many`, flows and `current().enqueue`."""
-        return named_step(self._client, self._application.tasks, task, {} if arguments is None else arguments, options)
+        return named_step(self.client, task, {} if arguments is None else arguments, options)
 
     def job(self, id: str) -> Job[Any]:
         """A handle on a job by its id."""
-        return Job(self._client, id)
+        return Job(self.client, id)
 
     def workflow(self, id: str) -> Run[Any]:
         """A handle on a workflow by its id."""
-        return Run(self._client, id)
+        return Run(self.client, id)
 
     def find(self, name: str) -> Registered:
         """The task of this name."""
@@ -287,25 +275,14 @@ class Harbor:
 
         `release_abandoned` also gives back the jobs of handlers that ignore their cancellation. Only for a process
         that then ends by `os._exit` (`asyncio.run` waits for them), or the job would run here and elsewhere.
+
+        `run_worker` works on a loop of its own in the calling thread. Signals reach the main thread only: in other
+        threads, use `with harbor.worker():`. After it, an async handler that ignores its cancellation does not run on;
+        a `def` one does, in a thread that does not keep the process alive.
         """
         await self._launcher.run(queues, release_abandoned, concurrency=concurrency, lease=lease, grace=grace)
 
-    def run_worker(
-        self,
-        queues: Sequence[str] | Mapping[str, int] | None = None,
-        *,
-        concurrency: int = 16,
-        lease: float = 30.0,
-        grace: float = 25.0,
-        release_abandoned: bool = False,
-    ) -> None:
-        """The blocking twin of `arun_worker`, on a loop of its own in the calling thread.
-
-        Signals reach the main thread only: in other threads, use `with harbor.worker():`. An async handler that ignores
-        its cancellation does not run on; a `def` one does, in a thread that does not keep the process alive.
-        """
-        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "grace": grace}
-        run_here("arun_worker", lambda: self._launcher.run(queues, release_abandoned, **given))
+    run_worker = blocking_here(arun_worker)
 
     async def adrain(
         self,
@@ -322,18 +299,7 @@ class Harbor:
         """
         return await self._launcher.drain(queues, raise_failures, concurrency=concurrency, lease=lease, threads=threads)
 
-    def drain(
-        self,
-        queues: Sequence[str] | None = None,
-        *,
-        concurrency: int = 16,
-        lease: float = 30.0,
-        threads: bool = True,
-        raise_failures: bool = False,
-    ) -> int:
-        """The blocking twin of `adrain`, on a loop of its own in the calling thread."""
-        given: dict[str, Any] = {"concurrency": concurrency, "lease": lease, "threads": threads}
-        return run_here("adrain", lambda: self._launcher.drain(queues, raise_failures, **given))
+    drain = blocking_here(adrain)
 
     # opening and closing
 
@@ -354,7 +320,7 @@ class Harbor:
 
     def open(self) -> Managed[Harbor]:
         """Connect now and close at the end, by `with` or `async with`; without it the first use connects."""
-        return opened(self._client, self)
+        return opened(self.client, self)
 
     def stand_in(
         self,
@@ -372,7 +338,7 @@ class Harbor:
         if isinstance(store, str):
             drivers.parse(store)
         make = partial(_session, lambda: store, self._session.settings, clock, chance)
-        return stand_in(self._client, make, self, everywhere=everywhere)
+        return stand_in(self.client, make, self, everywhere=everywhere)
 
     async def aclose(self) -> None:
         """Close the store; the next use connects again."""

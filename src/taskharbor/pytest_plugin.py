@@ -18,12 +18,10 @@ URL = "memory://"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The ini option."""
     parser.addini("taskharbor_url", "Store behind the harbors of tests that use the fixture `taskharbor`.", default=URL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker."""
     config.addinivalue_line("markers", "taskharbor(url): the store of this test's fixture `taskharbor`.")
 
 

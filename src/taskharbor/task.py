@@ -6,8 +6,8 @@ Two classes, so that a direct call keeps its type: `Task` for `def`, `AsyncTask`
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from taskharbor.client.client import Client
@@ -29,7 +29,7 @@ class _Enqueueable(Generic[P, R]):
     """The common base of both kinds of task."""
 
     def __init__(self, registered: Registered, client: Client, options: JobOptions) -> None:
-        functools.update_wrapper(cast(Callable[..., Any], self), registered.handler)  # first: it copies attributes
+        update_wrapper(cast(Callable[..., Any], self), registered.handler)  # first: it copies attributes
         self._registered = registered
         self._client = client
         self._options = options
@@ -47,7 +47,6 @@ class _Enqueueable(Generic[P, R]):
 
     @property
     def registered(self) -> Registered:
-        """The registered task, for internal use."""
         return self._registered
 
     @property
@@ -57,7 +56,6 @@ class _Enqueueable(Generic[P, R]):
 
     @property
     def portal(self) -> Portal:
-        """The event loop that runs blocking calls."""
         return self._client.portal
 
     def using(self: Self, **options: Unpack[JobOptions]) -> Self:
@@ -75,29 +73,22 @@ class _Enqueueable(Generic[P, R]):
             raise WrongArguments(f"{error} ({hint})") from None
 
     def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[R]:
-        limit = self._client.session.settings.payload_limit
-        try:
-            payload = self._registered.signature.encode(args, kwargs, limit)
-        except WrongArguments as error:
-            raise self._explained(error, kwargs) from None
-        return Step(self._client, self._registered, payload, self._options)
+        return self._called(self._registered.signature.encode, args, kwargs)
 
     def following(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
         """A call of this task whose first argument will be the result of another step, of the type `given`."""
-        signature = self._registered.signature
-        try:
-            payload = signature.encode_rest(given, args, kwargs, self._client.session.settings.payload_limit)
-        except WrongArguments as error:
-            raise self._explained(error, kwargs) from None
-        return Step(self._client, self._registered, payload, self._options)
+        return self._called(partial(self._registered.signature.encode_rest, given), args, kwargs)
 
-    def _explained(self, error: WrongArguments, kwargs: Mapping[str, Any]) -> WrongArguments:
-        """The error, with a hint if job options were passed as arguments."""
-        signature = self._registered.signature
-        hint = misplaced(self.name, kwargs, signature.parameters)
-        if hint is None:
-            return error
-        return WrongArguments(f"{error}; {hint}" if signature.takes_any_name else f"task {self.name}: {hint}")
+    def _called(self, encode: Callable[..., bytes], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
+        try:
+            payload = encode(args, kwargs, self._client.session.settings.payload_limit)
+        except WrongArguments as error:
+            signature = self._registered.signature
+            if (hint := misplaced(self.name, kwargs, signature.parameters)) is None:
+                raise
+            before = f"{error};" if signature.takes_any_name else f"task {self.name}:"
+            raise WrongArguments(f"{before} {hint}") from None
+        return Step(self._client, self._registered, payload, self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""

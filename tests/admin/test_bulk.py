@@ -177,6 +177,8 @@ async def test_wrong_words_and_limits() -> None:
             await act("")
         with pytest.raises(InvalidJob, match="limit must be from 1 to 1,000,000"):
             await act("*", limit=0)
+        with pytest.raises(InvalidJob, match="limit must be from 1 to 1,000,000"):
+            await act("*", limit=0, among=["one"])
     with pytest.raises(ConfigError, match="jobs that are done cannot be cancelled: leave state: out, or use scheduled"):
         await world.jobs.acancel_all("state:ready,done")
     with pytest.raises(ConfigError, match="jobs that are ready cannot be deleted"):

@@ -116,11 +116,21 @@ def test_a_replay_into_a_paused_queue_says_so(busy: Desk) -> None:
         assert "Queue default is paused: its jobs wait for `taskharbor queues resume default`." in result.stderr
 
 
+@pytest.mark.parametrize("changes", [[], ["--args", '{"text": "again"}']])
+def test_a_replay_of_a_dead_letter_by_id_says_so_too(busy: Desk, changes: list[str]) -> None:
+    """C, Q2: with its own arguments, and with others."""
+    busy.good("queues", "pause", "default", "--url", busy.url)
+    result = busy.run("dlq", "replay", "dead1", *changes, "--url", busy.url)
+    assert (result.exit_code, result.stdout) == (0, "Replayed dead1.\n")
+    assert "Queue default is paused: its jobs wait for `taskharbor queues resume default`." in result.stderr
+
+
 def test_only_replayed_jobs_are_said_to_wait(busy: Desk) -> None:
     """C, Q2: not those of a dry run or those refused; a refusal of others does not hide it."""
     busy.good("queues", "pause", "default", "--url", busy.url)
     for words in (["state:dlq", "--dry-run"], ["dead1", "--dry-run"], ["done"]):
-        assert "is paused" not in busy.run("jobs", "replay", *words, "--url", busy.url).stderr
+        for group in ("jobs", "dlq") if "state:dlq" not in words else ("jobs",):
+            assert "is paused" not in busy.run(group, "replay", *words, "--url", busy.url).stderr
     result = busy.run("jobs", "replay", "dead1", "done", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (1, "Replayed dead1.\n")
     assert "Queue default is paused" in result.stderr

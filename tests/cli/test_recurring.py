@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from click.testing import _NamedTextIOWrapper
 
 from servers.postgres import PostgresServer
 from taskharbor import Harbor
@@ -157,6 +158,15 @@ def test_a_terminal_is_asked(desk: Desk) -> None:
     code, text = in_terminal(desk.folder, 80, "recurring", "rm", "hello", "--url", desk.url, given="y\n")
     assert (code, "Removed hello." in text) == (0, True)
     assert desk.json("recurring", "ls", "--url", desk.url) == []
+
+
+def test_the_question_is_not_part_of_the_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C: it is the question that every act asks, on stderr: stdout is JSON and nothing else."""
+    create(desk.url, "hello", every=3600)
+    monkeypatch.setattr(_NamedTextIOWrapper, "isatty", lambda wrapper: wrapper.name == "<stdin>")
+    result = desk.run("recurring", "rm", "hello", "--json", "--url", desk.url, given="y\n")
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"name": "hello", "removed": True})
+    assert result.stderr.startswith("Remove hello (Every hour)? [y/N]")
 
 
 def test_an_empty_list(desk: Desk) -> None:

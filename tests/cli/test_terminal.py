@@ -139,13 +139,18 @@ def test_one_long_error_widens_nothing_else(desk: Desk) -> None:
 
 def test_columns_give_way_in_their_order() -> None:
     """C: soft columns are cut first, then columns are left out by rank; what has no rank stays."""
-    columns = [Column("ID"), Column("TASK", least=4), Column("WHEN", drop=2), Column("NO", drop=1)]
+    columns = [
+        Column("ID", str),
+        Column("TASK", str, least=4),
+        Column("WHEN", str, drop=2),
+        Column("NO", str, drop=1),
+    ]
     assert fitted(columns, [8, 20, 6, 2], 80) == {0: 8, 1: 20, 2: 6, 3: 2}
     assert fitted(columns, [8, 20, 6, 2], 40) == {0: 8, 1: 18, 2: 6, 3: 2}
     assert fitted(columns, [8, 20, 6, 2], 25) == {0: 8, 1: 7, 2: 6}
     assert fitted(columns, [8, 20, 6, 2], 15) == {0: 8, 1: 5}
     assert fitted(columns, [8, 20, 6, 2], 5) == {0: 8, 1: 4}
-    heavy = [Column("A", least=4), Column("B", least=4, weight=2)]
+    heavy = [Column("A", str, least=4), Column("B", str, least=4, weight=2)]
     assert fitted(heavy, [40, 40], 32) == {0: 10, 1: 20}
 
 

@@ -465,7 +465,7 @@ def test_only_functions_that_return_their_result_can_be_tasks() -> None:
 
     for wrong in (3, "text", None, Thing, generator, agenerator):
         with pytest.raises(ConfigError, match="takes a def or an async def"):
-            world.harbor.register(wrong, "t", None, {})  # type: ignore[arg-type]
+            world.harbor.task(name="t")(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="name="):
         world.harbor.task(partial(print, "x"))
     assert world.harbor.tasks == {}

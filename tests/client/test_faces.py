@@ -15,7 +15,7 @@ from typing import Any, get_origin, get_type_hints
 import pytest
 
 from taskharbor import AsyncTask, Flow, Graph, Harbor, Job, JobContext, Retry, Run, Step, Task, current
-from taskharbor.admin import admin, dead_letters, jobs, queues, recurring, workers, workflows
+from taskharbor.admin import admin, dead_letters, jobs, queues, recurring, stats, workflows
 from taskharbor.admin.base import AdminPart
 from taskharbor.client.blocks import Managed
 from taskharbor.drivers.memory import MemoryDriver
@@ -48,7 +48,7 @@ FACES = [
     admin.Admin,
     jobs.Jobs,
     queues.Queues,
-    workers.Workers,
+    stats.Workers,
     dead_letters.DeadLetters,
     recurring.Recurring,
     workflows.Workflows,
@@ -285,15 +285,24 @@ def test_a_worker_block_that_raises_stops_its_worker() -> None:
 def test_a_lifespan_that_swallows_does_so_for_both_kinds() -> None:
     """P1: as an async context manager may."""
     shop = Shop()
+    swallowed: list[str] = []
 
     @shop.harbor.lifespan
     @asynccontextmanager
     async def forgiving() -> AsyncGenerator[None]:
-        with suppress(ValueError):
+        try:
             yield
+        except ValueError as error:
+            swallowed.append(str(error))
+
+    async def block() -> None:
+        async with shop.harbor.worker():
+            raise ValueError("awaited")
 
     with shop.harbor.worker():
-        raise ValueError("mine")
+        raise ValueError("blocking")
+    asyncio.run(block())
+    assert swallowed == ["blocking", "awaited"]
 
 
 def test_what_a_worker_cannot_begin_with_is_raised_by_its_block() -> None:

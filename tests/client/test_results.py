@@ -166,6 +166,27 @@ async def test_a_wait_in_vain_for_a_flow_says_what_is_missing_as_soon(caplog: py
 
 
 @virtual
+async def test_a_run_outlasts_its_lease_and_its_result_goes_with_its_retention() -> None:
+    """G4, X8: without a timeout nothing bounds a run; a result is promised for as long as its record is kept."""
+    world = World(keep_done=100)
+
+    @world.harbor.task
+    async def slow() -> str:
+        await asyncio.sleep(1500)
+        return "done"
+
+    async with world.worker():
+        job = await slow.aenqueue()
+        assert await job.aresult() == "done"
+        assert (await world.record(job)).version == 1
+        await asyncio.sleep(95)
+        assert await job.aresult() == "done"
+        await asyncio.sleep(25)
+        with pytest.raises(JobNotFound, match="its retention has run out"):
+            await job.aresult()
+
+
+@virtual
 async def test_what_has_no_result_says_why() -> None:
     """P: JobFailed, JobCancelled, JobNotFound."""
     world = World()

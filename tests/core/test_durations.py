@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskharbor.core.durations import ago, length
+from taskharbor.core.durations import ago, count, length
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -58,3 +58,8 @@ def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None
 def test_an_age_has_one_unit(seconds: float, text: str) -> None:
     """C: ages for people; a time to come is rounded, so that a delay of 9 days is in 9 days."""
     assert ago(NOW - timedelta(seconds=seconds), NOW) == text
+
+
+def test_a_count_has_its_noun() -> None:
+    """C: one job, more jobs."""
+    assert [count(number, "job") for number in (0, 1, 2000)] == ["0 jobs", "1 job", "2,000 jobs"]

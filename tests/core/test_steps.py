@@ -21,7 +21,7 @@ from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
 from taskharbor.core.steps.forget import PRUNE_AGAIN, delete, prune
 from taskharbor.core.steps.lease import claim
-from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Step, StoredEdge
+from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Owned, Step, StoredEdge
 from taskharbor.core.steps.replay import replay
 from taskharbor.core.steps.settle import settle
 from taskharbor.core.steps.stop import cancel
@@ -120,13 +120,13 @@ def test_X8_a_workflow_that_runs_again_before_it_is_held_is_kept() -> None:
     step = prune(draft, ["a"], NOW, 9)
     assert next(step) == Look(["a"], [], ["a"])
     draft.learn(["a"], [record(DONE, id="a", workflow_id="w", keep_until=NOW)])
-    next(step)
-    assert step.send(None) == Kept(["w"])
+    assert next(step) == Kept(["w"])
     draft.kept["w"] = NOW
     assert step.send(None) == Members("w", 9)
     draft.members["w"] = ["a"]
     assert step.send(None) == Kept(["w"])
     draft.kept["w"] = None
+    assert step.send(None) == Owned(["w"])
     with pytest.raises(StopIteration) as end:
         step.send(None)
     assert end.value.value == 0

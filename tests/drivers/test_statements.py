@@ -17,30 +17,18 @@ GROUPS = ["dependants", "enqueue", "inspect", "keys", "manage", "records", "rese
 # PostgreSQL takes row and key locks explicitly, splits live from ended rows, and stores batches by one statement.
 POSTGRES_ONLY = {
     *("enqueue_one", "enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
-    *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "key_hold_workflow", "reserve_on"),
-    *("key_lock", "key_owned", "delete_records", "delete_below", "withdraw", "key_keep", "key_free_owner"),
-    *("key_free_workflow", "cancel_request", "dead_letter", "dead_letter_request", "delete", "delete_edges", "replay"),
-    *("replay_reopen", "replay_wait", "reschedule", "prune_kept", "prune_keep", "prune_members"),
-    *("settle_ended", "hold", "hold_ended", "dependants_release_ended", "replay_parents"),
-    *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum"),
+    *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "reserve_on", "key_take", "step_hold"),
+    *("step_hold_parents", "step_hold_live", "step_hold_ended", "live_jobs", "ended_jobs", "held_live", "held_ended"),
+    *("settle_ended", "hold", "hold_ended", "hold_free", "needed", "dependants_release_ended"),
+    *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum", "matches_ended", "new_jobs", "new_line"),
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.
 SQLITE_ONLY = {
-    *(
-        "step_jobs",
-        "step_damaged",
-        "step_above",
-        "step_below",
-        "step_keys",
-        "step_owned",
-        "step_unfinished",
-        "step_payloads",
-    ),
-    *("step_kept", "step_members", "step_put", "step_edge", "step_remove", "step_remove_edges", "step_keep"),
+    "step_damaged",
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),
     *("dependants_any", "dependants_satisfy_all", "damage", "damage_dead_letter", "record", "counts_line"),
-    *("claimed", "claim_range", "done", "settle_done_range"),
+    *("claimed", "claim_range", "done", "settle_done_range", "settled", "fenced"),
 }
 
 
@@ -68,7 +56,8 @@ class TestBothDrivers:
     def test_each_statement_is_used_and_each_name_known(self, driver: str) -> None:
         """A misspelled name fails here, not at the first call."""
         said, asked = set[str](), set[str]()
-        for module in Path(str(files(package(driver)))).glob("*.py"):
+        folders = [Path(str(files(package(it)))) for it in (driver, "shared")]
+        for module in (module for folder in folders for module in folder.glob("*.py")):
             tree = ast.parse(module.read_text("utf-8"))
             said |= {it.value for it in ast.walk(tree) if isinstance(it, ast.Constant) and isinstance(it.value, str)}
             asked |= set(_asked(tree))

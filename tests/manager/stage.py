@@ -27,9 +27,16 @@ Act = Callable[[], Awaitable[object]]
 class World:
     """`me` and `other` are managers on connections of their own; `store` is a third, to look past them."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(
+        self,
+        opener: Opener,
+        leave: Callable[[Driver], Awaitable[None]] = lambda driver: driver.close(),
+        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    ) -> None:
         self.clock = ManualClock()
+        self.run = run
         self._opener = opener
+        self._leave = leave
         self._opened: list[Driver] = []
 
     async def open(self) -> Driver:
@@ -55,7 +62,7 @@ class World:
             yield self
         finally:
             for driver in self._opened:
-                await driver.close()
+                await self._leave(driver)
 
     def harbor(self, **options: Any) -> Harbor:
         """A harbor for ordinary jobs in the same store."""
@@ -110,12 +117,13 @@ def played(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
     @wraps(test)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        world = kwargs["w"]
+        assert isinstance(world, World)
+
         async def play() -> None:
-            world = kwargs["w"]
-            assert isinstance(world, World)
             async with asyncio.timeout(60), world.begun():
                 await test(*args, **kwargs)
 
-        asyncio.run(play())
+        world.run(play())
 
     return wrapped

@@ -15,6 +15,7 @@ from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Transition
 from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.memory.driver import MemoryDriver
+from taskharbor.drivers.memory.keys import KeyTable
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import JobExists
 
@@ -111,7 +112,7 @@ async def idempotency_check_then_put(
     """Between the look for a key and its use others get a turn."""
     store = driver._store
     keys = {job.idempotency_key for group in groups for job in group.jobs if job.idempotency_key is not None}
-    free = [key for key in keys if store._living_key(key, now) is None]
+    free = [key for key in keys if store.keys.living(key, now) is None]
     await asyncio.sleep(0)
     for key in free:
         store.keys.pop(key, None)
@@ -119,39 +120,39 @@ async def idempotency_check_then_put(
     return results
 
 
-@mutant((Store, "_has_ended"), by="test_I2_a_key_lives_until_its_job_has_ended[scheduled]")
-def key_dies_before_its_job(has_ended: Any, store: Store, owner: str) -> bool:
+@mutant((KeyTable, "has_ended"), by="test_I2_a_key_lives_until_its_job_has_ended[scheduled]")
+def key_dies_before_its_job(has_ended: Any, keys: KeyTable, owner: str) -> bool:
     """A job that is delayed for longer than the ttl of its key is enqueued a second time."""
     return True
 
 
-@mutant((Store, "_has_ended"), by="test_I2_the_key_of_a_flow_lives_until_its_last_job_has_ended")
-def key_dies_before_its_flow(has_ended: Any, store: Store, owner: str) -> Any:
+@mutant((KeyTable, "has_ended"), by="test_I2_the_key_of_a_flow_lives_until_its_last_job_has_ended")
+def key_dies_before_its_flow(has_ended: Any, keys: KeyTable, owner: str) -> Any:
     """A flow that takes longer than the ttl of its key is enqueued a second time."""
-    return owner not in store.jobs or has_ended(store, owner)
+    return owner not in keys.jobs or has_ended(keys, owner)
 
 
-@mutant((Store, "_has_ended"), by="test_I2_with_the_end_of_its_job_a_key_past_its_ttl_is_free[ack]")
-def key_never_dies(has_ended: Any, store: Store, owner: str) -> bool:
+@mutant((KeyTable, "has_ended"), by="test_I2_with_the_end_of_its_job_a_key_past_its_ttl_is_free[ack]")
+def key_never_dies(has_ended: Any, keys: KeyTable, owner: str) -> bool:
     """A key lives as long as its record, whatever its ttl."""
     return False
 
 
-@mutant((Store, "_living_key"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[ack]")
-def key_alive_at_its_expiry(living_key: Any, store: Store, key: str, now: datetime) -> Known:
+@mutant((KeyTable, "living"), by="test_I2_the_key_of_an_ended_job_is_alive_before_its_expiry_and_free_at_it[ack]")
+def key_alive_at_its_expiry(living: Any, keys: KeyTable, key: str, now: datetime) -> Known:
     """A key still stands at the very moment of its end."""
-    known = store.keys.get(key)
+    known = keys.get(key)
     return known if known is not None and (known.expires_at is None or known.expires_at >= now) else None
 
 
-@mutant((Store, "_living_key"), by="test_I2_a_key_without_end_still_counts_after_years[done]")
-def key_without_end_lasts_a_day(living_key: Any, store: Store, key: str, now: datetime) -> Known:
+@mutant((KeyTable, "living"), by="test_I2_a_key_without_end_still_counts_after_years[done]")
+def key_without_end_lasts_a_day(living: Any, keys: KeyTable, key: str, now: datetime) -> Known:
     """A key that should live as long as its job is forgotten after a day."""
-    known = store.keys.get(key)
-    owner = None if known is None else store.jobs.get(known.owner)
+    known = keys.get(key)
+    owner = None if known is None else keys.jobs.get(known.owner)
     if known is not None and known.expires_at is None and owner is not None and (now - owner.created_at).days:
-        del store.keys[key]
-    found: Known = living_key(store, key, now)
+        del keys[key]
+    found: Known = living(keys, key, now)
     return found
 
 
@@ -160,21 +161,21 @@ def key_freed_on_ack(settle: Any, store: Store, to: Transition, now: datetime) -
     """A finished job no longer answers for its key."""
     verdict = settle(store, to, now)
     if verdict == "ok" and isinstance(to, Ack):
-        store._free_key(store.jobs[to.id])
+        store.keys.free(store.jobs[to.id])
     return verdict
 
 
-@mutant((Store, "_free_key"), by="test_I2_entering_cancelled_frees_the_key[ready]")
-def key_not_freed_on_cancel(free_key: Any, store: Store, job: JobRecord) -> None:
+@mutant((KeyTable, "free"), by="test_I2_entering_cancelled_frees_the_key[ready]")
+def key_not_freed_on_cancel(free: Any, keys: KeyTable, job: JobRecord) -> None:
     """A cancelled job keeps its key."""
-    if job.id not in store.jobs or store.jobs[job.id].state is not State.CANCELLED:
-        free_key(store, job)
+    if job.id not in keys.jobs or keys.jobs[job.id].state is not State.CANCELLED:
+        free(keys, job)
 
 
-@mutant((Store, "_owns_key"), by="test_I2_an_old_owner_cannot_free_the_key_of_a_new_one")
-def key_freed_by_an_old_owner(owns_key: Any, store: Store, job: JobRecord) -> bool:
+@mutant((KeyTable, "owns"), by="test_I2_an_old_owner_cannot_free_the_key_of_a_new_one")
+def key_freed_by_an_old_owner(owns: Any, keys: KeyTable, owner: str, key: str) -> bool:
     """A former owner of a key frees it although another job has it now."""
-    return (job.idempotency_key or "") in store.keys
+    return key in keys
 
 
 @mutant((Store, "_key_of"), by="test_I2_the_scope_of_a_key_is_the_whole_harbor")
@@ -185,10 +186,10 @@ def key_per_queue(key_of: Any, store: Store, job: NewJob, now: datetime) -> Know
     return known if owner is not None and owner.queue == job.queue else None
 
 
-@mutant((Store, "_living_key"), by="test_I1_other_keys_and_no_keys_do_not_collide")
-def keys_without_case(living_key: Any, store: Store, key: str, now: datetime) -> Known:
-    """Keys that differ in case only are taken for one."""
-    same = [known for known in store.keys.values() if known.key.lower() == key.lower() and known.alive(now, False)]
+@mutant((KeyTable, "living"), by="test_I1_other_keys_and_no_keys_do_not_collide")
+def keys_without_case(living: Any, keys: KeyTable, key: str, now: datetime) -> Known:
+    """KeyTable that differ in case only are taken for one."""
+    same = [known for known in keys.values() if known.key.lower() == key.lower() and known.alive(now, False)]
     return same[0] if same else None
 
 
@@ -199,7 +200,7 @@ def other_payload_not_flagged(enqueue: Enqueue, store: Store, group: Group, now:
     return tuple(replace(each, same_payload=True) for each in result) if isinstance(result, tuple) else result
 
 
-@mutant((Store, "_store"), by="test_I1_duplicates_inside_one_group_are_one_job")
+@mutant((Store, "_store"), by="test_I1_duplicates_inside_one_call_are_one_job[1]")
 def duplicates_in_a_batch_stored(store_all: Any, store: Store, jobs: Sequence[NewJob], now: datetime) -> Any:
     """A batch is checked against the store and not against itself."""
     fresh = [job.idempotency_key for job in jobs if store._key_of(job, now) is None]
@@ -219,7 +220,7 @@ def group_key_ignored(enqueue: Enqueue, store: Store, group: Group, now: datetim
     return enqueue(store, group, now)
 
 
-@mutant((Store, "_key_of"), by="test_D1_a_known_key_wins_over_JobExists")
+@mutant((Store, "_key_of"), by="test_D1_a_known_key_wins_over_JobExists[job]")
 def repeated_keyed_job_refused(key_of: Any, store: Store, job: NewJob, now: datetime) -> Known:
     """Repeating a keyed enqueue whose reply was lost gives JobExists."""
     known: Known = key_of(store, job, now)

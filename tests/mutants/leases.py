@@ -83,7 +83,7 @@ def extend_forgets_progress(
     return answer
 
 
-@mutant((Store, "extend"), by="test_D6_start_and_progress_are_stored")
+@mutant((Store, "extend"), by="test_D6_start_and_progress_are_stored[quarter]")
 def extend_stores_no_start(extend: Extend, store: Store, report: Report, now: datetime, lease_for: timedelta) -> Answer:
     """The start that a heartbeat reports is dropped: a running job looks claimed for ever."""
     return extend(store, replace(report, started_at=None), now, lease_for)

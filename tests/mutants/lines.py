@@ -16,7 +16,7 @@ from taskharbor.core.transition import PutBack, Transition
 from taskharbor.driver import Reschedule
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
-from taskharbor.drivers.memory.line import Line
+from taskharbor.drivers.memory.line import Line, is_held
 from taskharbor.drivers.memory.store import Store
 
 from .mutant import MutantRegistry
@@ -48,16 +48,16 @@ def reserve_by_id_returns_future_jobs(is_due: Any, store: Store, job: JobRecord,
     return is_due(store, job, now) or job.state is State.READY
 
 
-@mutant((stores, "_is_free"), by="test_D3_never_an_expired_job")
+@mutant((stores, "is_free"), by="test_D3_never_an_expired_job")
 def reserve_ignores_expires_at(is_free: Any, job: JobRecord, now: datetime) -> bool:
     """A job is handed out although its time is over."""
-    return not stores._is_held(job, now) and job.stop_requested_at is None
+    return not is_held(job, now) and job.stop_requested_at is None
 
 
-@mutant((stores, "_is_free"), by="test_T3_a_job_left_behind_after_the_request_ends_cancelled")
+@mutant((stores, "is_free"), by="test_T3_Q4_left_behind_after_the_request_the_job_ends[cancel]")
 def reserve_ignores_the_cancel_request(is_free: Any, job: JobRecord, now: datetime) -> bool:
     """A cancelled job whose worker died runs again."""
-    return not stores._is_held(job, now) and (job.expires_at is None or job.expires_at > now)
+    return not is_held(job, now) and (job.expires_at is None or job.expires_at > now)
 
 
 @mutant((Store, "_is_due"), by="test_D3_never_from_a_paused_queue")
@@ -129,7 +129,7 @@ def poison_job_always_in_front(effective_due: Any, job: JobRecord) -> datetime:
     return SINCE_EVER
 
 
-@mutant((stores, "effective_due"), by="test_D11_a_first_reclaim_goes_to_the_front")
+@mutant((stores, "effective_due"), by="test_D11_a_first_reclaim_goes_to_the_front[0]")
 def reclaimed_job_never_in_front(effective_due: Any, job: JobRecord) -> datetime:
     """A job whose worker died goes to the end of the line."""
     return job.due_at

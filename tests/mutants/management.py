@@ -22,6 +22,7 @@ from taskharbor.drivers.memory import driver as memory_driver
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
+from taskharbor.drivers.memory.keys import KeyTable
 from taskharbor.drivers.memory.store import Store
 from taskharbor.errors import JobExists, LeaseError
 
@@ -102,7 +103,7 @@ def replay_drops_a_key_in_silence(replay: Any, store: Store, asked: Replay, now:
     return "replayed" if answer == "replayed_without_key" else answer
 
 
-@mutant((Store, "_dead_letter"), by="test_Q4_under_a_lease_only_the_request_is_recorded")
+@mutant((Store, "_dead_letter"), by="test_T3_Q4_under_a_lease_only_the_request_is_recorded[dead_letter]")
 def dead_letter_ends_running_jobs(dead_letter: Any, store: Store, death: DeadLetter, now: datetime) -> Any:
     """A running job is dead-lettered under its handler's feet."""
     job = store.jobs.get(death.id)
@@ -130,13 +131,13 @@ def cancel_comes_too_late(asked: Any, job: JobRecord, now: datetime) -> Any:
     return job if job.stop_requested_at is not None else asked(job, now)
 
 
-@mutant((evolve, "_stopped"), by="test_Q4_a_put_back_after_the_request_is_dead")
+@mutant((evolve, "_stopped"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[dead_letter-put_back]")
 def stop_always_cancels(stopped: Any, job: JobRecord, *rest: Any) -> Any:
     """A dead letter that was asked for ends cancelled."""
     return stopped(replace(job, stop_reason=None), *rest)
 
 
-@mutant((evolve, "_dead"), by="test_Q4_left_behind_after_the_request_it_is_dead")
+@mutant((evolve, "_dead"), by="test_T3_Q4_left_behind_after_the_request_the_job_ends[dead_letter]")
 def dead_by_hand_without_its_time(dead: Any, job: JobRecord, reason: str, cause: Any, now: datetime, until: Any) -> Any:
     """A dead letter by hand is kept for as long as a cancelled job."""
     return dead(job, reason, cause, now, now)
@@ -160,7 +161,7 @@ def lapsed_jobs_are_not_due(due_since: Any, job: JobRecord, now: datetime) -> An
     return None if job.lease is not None else due_since(job, now)
 
 
-@mutant((Store, "_cancel"), by="test_T3_cancelling_an_inflight_job_only_records_the_request")
+@mutant((Store, "_cancel"), by="test_T3_Q4_under_a_lease_only_the_request_is_recorded[cancel]")
 def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
     """A running job is cancelled under its handler's feet."""
     job = store.jobs.get(id)
@@ -170,7 +171,7 @@ def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, 
     return "cancelled"
 
 
-@mutant((Store, "_cancel"), by="test_T3_cancelling_several_jobs_answers_each")
+@mutant((Store, "_cancel"), by="test_T3_Q4_several_are_answered_one_by_one[cancel]")
 def cancel_not_stored(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
     """A job is said to be cancelled, and runs."""
     before = store.jobs.get(id)
@@ -195,7 +196,7 @@ def sweep_forgets_waiting_jobs(sweep: Any, store: Store, *rest: Any) -> Any:
 @mutant((Store, "sweep"), by="test_N1_a_running_job_may_finish_after_its_expiry")
 def sweep_ends_running_jobs(sweep: Any, store: Store, *rest: Any) -> Any:
     """A job is cancelled while its handler runs."""
-    with mock.patch.object(stores, "_is_held", return_value=False):
+    with mock.patch.object(stores, "is_held", return_value=False):
         return sweep(store, *rest)
 
 
@@ -455,15 +456,15 @@ def fingerprint_not_looked_at(matches: Any, where: Filter, job: JobRecord, now: 
     return matches(replace(where, fingerprint=None), job, now)
 
 
-@mutant((Store, "free_workflow_key"), by="test_I2_the_key_of_a_workflow_can_be_freed")
-def workflow_key_is_never_freed(free: Any, store: Store, workflow_id: str) -> bool:
+@mutant((KeyTable, "free_workflow"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def workflow_key_is_never_freed(free: Any, keys: KeyTable, workflow: str) -> bool:
     """A cancelled workflow keeps its key."""
-    return any(known.owner == workflow_id for known in store.keys.values())
+    return any(known.owner == workflow for known in keys.values())
 
 
-@mutant((Store, "free_workflow_key"), by="test_I2_the_key_of_a_workflow_can_be_freed")
-def all_keys_are_freed(free: Any, store: Store, workflow_id: str) -> bool:
+@mutant((KeyTable, "free_workflow"), by="test_I2_the_key_of_a_workflow_can_be_freed")
+def all_keys_are_freed(free: Any, keys: KeyTable, workflow: str) -> bool:
     """With the key of a workflow, those of others go."""
-    freed: bool = free(store, workflow_id)
-    store.keys = {}
+    freed: bool = free(keys, workflow)
+    keys.clear()
     return freed

@@ -224,7 +224,7 @@ def settle_never_counts_down(settle: Settle, store: Store, to: Transition, now: 
     return settle(store, to if job is None else replace(to, crashes=max(to.crashes, job.crashes)), now)
 
 
-@mutant((Store, "settle"), by="test_T3_a_put_back_after_the_request_lands_in_cancelled[put_back]")
+@mutant((Store, "settle"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[cancel-put_back]")
 def put_back_ignores_the_cancel_request(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
     """A cancelled job that is put back runs again."""
     job = holder_of(store, to)
@@ -233,7 +233,7 @@ def put_back_ignores_the_cancel_request(settle: Settle, store: Store, to: Transi
     return settle(store, to, now)
 
 
-@mutant((Store, "settle"), by="test_T3_an_ack_after_the_request_wins")
+@mutant((Store, "settle"), by="test_T3_Q4_the_settle_of_the_holder_wins[cancel-ack]")
 def ack_after_cancel_request_lost(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
     """An Ack after a cancel request ends cancelled."""
     job = holder_of(store, to)

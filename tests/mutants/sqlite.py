@@ -10,7 +10,6 @@ from taskharbor.drivers.sqlite import (
     enqueue,
     inspection,
     manage,
-    overview,
     records,
     reserve,
     settle,
@@ -52,13 +51,13 @@ def sql_retry_drops_its_place(sql: str) -> str:
     return instead(sql, "place = iif(stop_requested_at IS NULL, ?13, place)", "place = place")
 
 
-@mutant((settle, "PUT_BACK"), by="test_T3_a_put_back_after_the_request_lands_in_cancelled[put_back]")
+@mutant((settle, "PUT_BACK"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[cancel-put_back]")
 def sql_put_back_ignores_the_cancel_request(sql: str) -> str:
     """A cancelled job that is put back runs again."""
     return sql.replace("stop_requested_at IS NULL", "1")
 
 
-@mutant((settle, "PUT_BACK"), by="test_Q4_a_put_back_after_the_request_is_dead")
+@mutant((settle, "PUT_BACK"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[dead_letter-put_back]")
 def sql_put_back_ignores_the_dead_letter_request(sql: str) -> str:
     """A job that was to be dead-lettered ends cancelled, and frees its key."""
     return sql.replace("stop_reason", "NULL").replace("stop_fingerprint", "NULL")
@@ -139,7 +138,7 @@ def sql_lapsed_not_counted(sql: str) -> str:
 @mutant((inspection.QUERIES, "query"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
 def sql_lapsed_not_shown(sql: str) -> str:
     """Jobs of a dead worker are listed as running for ever."""
-    return instead(sql, "lease_expires_at <= ?1", "0")
+    return instead(sql, "lease_expires_at <= ?11", "0")
 
 
 @mutant((reserve, "EXTEND"), by="test_D6_an_expired_lease_is_not_revived")
@@ -178,7 +177,7 @@ def sql_crash_not_counted(sql: str) -> str:
     return instead(sql, "crashes = crashes + (state = 'inflight')", "crashes = crashes")
 
 
-@mutant((reserve, "LINE_UP"), by="test_D11_a_first_reclaim_goes_to_the_front")
+@mutant((reserve, "LINE_UP"), by="test_D11_a_first_reclaim_goes_to_the_front[0]")
 def sql_reclaimed_job_never_in_front(sql: str) -> str:
     """A job whose worker died queues by its expiry the first time too."""
     return instead(sql, "iif(crashes = 0, ?2, lease_expires_at)", "iif(?2 = 0, 0, lease_expires_at)")
@@ -202,7 +201,7 @@ def sql_enqueue_order_before_due_time(pick: Any, db: Any, queue: str, now: int, 
     return pick(db, queue, now, limit, instead(sql, "ORDER BY place, seq", "ORDER BY seq"))
 
 
-@mutant((reserve, "_pick"), by="test_D11_an_expired_job_at_the_front_blocks_no_other")
+@mutant((reserve, "_pick"), by="test_D11_a_future_or_expired_job_of_high_priority_blocks_no_other[expired]")
 def sql_reserve_ignores_expires_at(pick: Any, db: Any, queue: str, now: int, limit: int, sql: str) -> Any:
     """A job is handed out although its time is over."""
     return pick(db, queue, now, limit, instead(sql, " AND (expires_at IS NULL OR expires_at > ?1)"))
@@ -274,13 +273,13 @@ def sql_fingerprint_not_stored(sql: str) -> str:
     return instead(sql, "fingerprint = ?13", "fingerprint = nullif(?13, ?13)")
 
 
-@mutant((overview, "WORKFLOWS"), by="test_K5_workflows_come_with_the_greatest_id_first")
+@mutant((inspection, "WORKFLOWS"), by="test_K5_workflows_come_with_the_greatest_id_first")
 def sql_workflows_in_the_order_of_ids(sql: str) -> str:
     """The latest workflow is the last one shown."""
     return instead(sql, "ORDER BY 1 DESC", "ORDER BY 1")
 
 
-@mutant((overview, "DEAD_GROUPS"), by="test_Q1_the_last_death_is_by_its_time_not_by_its_age")
+@mutant((inspection, "DEAD_GROUPS"), by="test_Q1_the_last_death_is_by_its_time_not_by_its_age")
 def sql_last_death_is_the_youngest(sql: str) -> str:
     """A group shows the job that was enqueued last, whenever it died."""
     return instead(sql, "ORDER BY completed_at DESC, id DESC", "ORDER BY seq DESC")
@@ -310,7 +309,7 @@ def sql_sweep_overlooks_expired_jobs(sql: str) -> str:
     return instead(sql, " AND expires_at <= ?1", " AND expires_at < 0")
 
 
-@mutant((manage, "STOPPING"), by="test_T3_a_job_left_behind_after_the_request_ends_cancelled")
+@mutant((manage, "STOPPING"), by="test_T3_Q4_left_behind_after_the_request_the_job_ends[cancel]")
 def sql_sweep_overlooks_stopped_jobs(sql: str) -> str:
     """A job whose worker died after a cancel request never ends."""
     return instead(sql, "stop_requested_at IS NOT NULL", "stop_requested_at IS NULL")
@@ -325,7 +324,7 @@ def sql_step_keeps_its_place(sql: str) -> str:
     return instead(sql, "place = iif(?9 = 'ready', ?1, place)", "place = place")
 
 
-@mutant((drafts, "PUT"), by="test_Q4_left_behind_after_the_request_it_is_dead")
+@mutant((drafts, "PUT"), by="test_T3_Q4_left_behind_after_the_request_the_job_ends[dead_letter]")
 def sql_step_forgets_the_reason(sql: str) -> str:
     """A job that was to be dead-lettered ends cancelled."""
     return instead(sql, "stop_reason = ?11", "stop_reason = nullif(?11, ?11)")

@@ -53,7 +53,7 @@ def step_cascades_one_level_only(affected: Right, draft: Draft, id: str, now: da
     return [] if before is not None and before.state is WAITING else lost
 
 
-@mutant((stop, "tell"), by="test_K4_a_job_left_behind_affects_the_children")
+@mutant((stop, "tell"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
 def dependants_ignore_a_cancel(tell: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
     """Dependants of a cancelled job wait for ever."""
     yield from tell(draft, [job for job in ended if job.state is not CANCELLED], now)
@@ -223,7 +223,7 @@ def stop_request_lost(cancel: Right, draft: Draft, id: str, now: datetime, keep_
     return "requested" if job is not None and job.state is INFLIGHT else cancel(draft, id, now, keep_until)
 
 
-@mutant((stop, "_dead_letter"), by="test_Q4_under_a_lease_only_the_request_is_recorded")
+@mutant((stop, "_dead_letter"), by="test_T3_Q4_under_a_lease_only_the_request_is_recorded[dead_letter]")
 def dead_letter_over_a_cancel(dead_letter: Right, draft: Draft, death: DeadLetter, now: datetime) -> Any:
     """A job that was cancelled while it runs ends dead."""
     job = draft.job(death.id)
@@ -238,7 +238,7 @@ def sweep_ends_what_is_held(held_until: Right, job: JobRecord, now: datetime) ->
     return now
 
 
-@mutant((stop, "is_unwanted"), by="test_K4_a_job_left_behind_affects_the_children")
+@mutant((stop, "is_unwanted"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
 def sweep_forgets_stop_requests(is_unwanted: Right, job: JobRecord, now: datetime) -> bool:
     """A job whose worker died after a cancel stays inflight."""
     return job.stop_requested_at is None and is_unwanted(job, now)

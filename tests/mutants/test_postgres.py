@@ -39,7 +39,7 @@ def test_it_is_caught(mutant: Mutant, ground: Ground, record_property: Callable[
 
 
 def test_there_are_enough() -> None:
-    assert len(MUTANTS) >= 40
+    assert len(MUTANTS) >= 110
     assert max(Counter(mutant.name for mutant in MUTANTS).values()) == 1
     assert all(mutant.breaks.endswith(".") for mutant in MUTANTS)
 

@@ -112,7 +112,7 @@ async def claim_counts_from_its_reply(
     take: Any, pipeline: Pipeline, jobs: Sequence[JobRecord], deadline: float
 ) -> None:
     """A claim is believed to last longer than the store has granted."""
-    await take(pipeline, jobs, pipeline._loop.time() + pipeline._keeper._lease_for.total_seconds())
+    await take(pipeline, jobs, pipeline._loop.time() + pipeline.keeper._lease_for.total_seconds())
 
 
 @mutant((Keeper, "_take"), by="a_cancelled_job_stops_at_the_next_heartbeat")
@@ -342,16 +342,16 @@ async def late_claim_run(take: Any, pipeline: Pipeline, jobs: Sequence[JobRecord
 @mutant((Pipeline, "take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
 async def jobs_reserved_while_stopping_dropped(take: Any, pipeline: Pipeline, *rest: Any) -> None:
     """Jobs that arrive during a stop are left to their leases."""
-    if not pipeline._stopping.is_set():
+    if not pipeline.stopping.is_set():
         await take(pipeline, *rest)
 
 
 @mutant((Pipeline, "take"), by="jobs_that_arrive_during_a_stop_are_given_back_unrun")
 async def jobs_reserved_while_stopping_run(take: Any, pipeline: Pipeline, *rest: Any) -> None:
     """Jobs that arrive during a stop are begun."""
-    stopping, pipeline._stopping = pipeline._stopping, asyncio.Event()
+    stopping, pipeline.stopping = pipeline.stopping, asyncio.Event()
     await take(pipeline, *rest)
-    pipeline._stopping = stopping
+    pipeline.stopping = stopping
 
 
 @mutant((Shutdown, "_let_finish"), by="a_stop_lets_handlers_finish")

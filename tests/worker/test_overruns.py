@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from taskharbor import Harbor, Retry, Snooze, Unrecoverable, current
-from taskharbor.core.run_times import overrun_since
+from taskharbor.core.shown import overrun_since
 from taskharbor.worker.queue_weights import QueueWeights
 from world import World, time, until, virtual
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 
-from taskharbor.worker.own_frames import own_frames
+from taskharbor.worker.stacks import own_frames
 
 
 def test_frames_of_libraries_are_left_out() -> None:

@@ -97,8 +97,8 @@ def database(postgres: PostgresServer) -> str:
 @pytest.fixture
 def scene(postgres: PostgresServer, database: str) -> Callable[..., None]:
     """Plays a scene in a place of its own."""
-    tables = "effect, taskharbor.job, taskharbor.live, taskharbor.ended, taskharbor.keys"
-    postgres.execute(f"TRUNCATE {tables}", database=database)
+    tables = ["effect", "taskharbor.job", "taskharbor.live", "taskharbor.ended", "taskharbor.keys"]
+    postgres.execute(";".join(f"DELETE FROM {table}" for table in tables), database=database)
 
     def play(act: Act, *, through: Proxy | None = None, **settings: Any) -> None:
         async def acted() -> None:
@@ -286,7 +286,7 @@ def test_a_cancel_in_a_block_rolls_back(scene: Any) -> None:
         async with place.harbor.worker(lease=1.5):
             await begun.wait()
             assert await job.acancel()
-            await place.harbor._client.finished(job.id, PATIENCE)
+            await place.harbor.client.finished(job.id, PATIENCE)
         assert (place.rows(), await job.astate()) == ([], "cancelled")
 
     scene(act)
@@ -297,7 +297,7 @@ def test_a_cancel_in_a_block_rolls_back(scene: Any) -> None:
 
 async def steal(place: Place, job_id: str) -> JobRecord:
     """Claim a running job for another worker, by whose clock its lease has run out."""
-    now = place.harbor._client.session.now() + timedelta(hours=1)
+    now = place.harbor.client.session.now() + timedelta(hours=1)
     (stolen,) = await place.driver.reserve([], now, timedelta(hours=1), 1, "thief", [job_id])
     return stolen
 
@@ -897,7 +897,7 @@ async def steal_for_a_moment(place: Place, id: str) -> None:
     stolen = await steal(place, id)
     assert stolen.lease is not None
     at = stolen.lease.claimed_at
-    now = place.harbor._client.session.now()
+    now = place.harbor.client.session.now()
     back = PutBack(id=id, token=stolen.lease.token, keep_until=at, run_at=now)
     assert await place.driver.settle([back], at) == ["ok"]
 

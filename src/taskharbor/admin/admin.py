@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,13 +10,11 @@ from taskharbor.admin.base import AdminPart
 from taskharbor.admin.dead_letters import DeadLetters
 from taskharbor.admin.jobs import Jobs
 from taskharbor.admin.queues import Queues
-from taskharbor.admin.stats import Stats, stats
-from taskharbor.admin.workers import Workers
+from taskharbor.admin.stats import Stats, Workers, stats
 from taskharbor.admin.workflows import Workflows
 from taskharbor.client.client import Client
 from taskharbor.client.options import Duration
 from taskharbor.client.portal import blocking
-from taskharbor.client.registered_task import Registered
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import Recurring
@@ -26,21 +23,20 @@ if TYPE_CHECKING:
 class Admin(AdminPart):
     """The operator's view of a harbor."""
 
-    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
+    def __init__(self, client: Client) -> None:
         super().__init__(client)
         self.jobs = Jobs(client)
-        self.dlq = DeadLetters(client, tasks)
+        self.dlq = DeadLetters(client)
         self.queues = Queues(client)
         self.workers = Workers(client)
         self.workflows = Workflows(client)
-        self._tasks = tasks
 
     @cached_property
     def recurring(self) -> Recurring:
         """Recurring tasks."""
         from taskharbor.admin.recurring import Recurring  # most harbors have no cron to read
 
-        return Recurring(self._client, self._tasks)
+        return Recurring(self._client)
 
     def now(self) -> datetime:
         """The time by the store's clock if it has one; it is known after the first call."""

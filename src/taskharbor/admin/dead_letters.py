@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import EllipsisType
 from typing import Any
@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
 from taskharbor.admin.bulk import WOULD, Look, Progress, check_limit, look_and_act, matching, would
-from taskharbor.client.client import Client
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, checked, seconds
 from taskharbor.client.portal import blocking
@@ -56,10 +55,6 @@ class Replayed(Struct, frozen=True):
 
 class DeadLetters(AdminPart):
     """Jobs in the dead-letter queue."""
-
-    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
-        super().__init__(client)
-        self._tasks = tasks
 
     async def alist(self, words: Words = "", *, limit: int = LIMIT, after: str | None = None) -> list[JobRecord]:
         """Matching dead jobs, the newest first."""
@@ -132,7 +127,7 @@ class DeadLetters(AdminPart):
         if not isinstance(arguments, Mapping):
             raise InvalidJob(f"arguments must be a dict by the names of parameters, not {arguments!r}")
         limit, wiring = self._client.session.payload_limit, wiring_of(job.payload)
-        task = self._tasks.get(job.type)
+        task = self._client.tasks.get(job.type)
         payload = encode_named(arguments, limit) if task is None else _fitting(task, arguments, wiring, limit)
         return checked_size(wired(payload, wiring), limit, f"the arguments of {job.type}")
 
@@ -162,22 +157,14 @@ class DeadLetters(AdminPart):
         return await self._replay_ids(each(ids), _taking(lambda job: job.queue != TASKS))
 
     async def _replay_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Replayed:
+        _check_number(ids)
         found = Replayed([], [])
-        for id, answer in zip(ids, await self._answers(ids, look, self._replay, progress), strict=True):
+        answers = await look_and_act(self._client, ids, look, self._replay, progress)
+        for id, answer in zip(ids, answers, strict=True):
             (found.replayed if answer.startswith("replayed") else found.changed).append(id)
             if answer == "replayed_without_key":
                 found.without_key.append(id)
         return found
-
-    async def _answers(
-        self,
-        ids: Sequence[str],
-        look: Look,
-        act: Callable[[Sequence[str]], Awaitable[Sequence[str]]],
-        progress: Progress | None,
-    ) -> list[str]:
-        _check_number(ids)
-        return await look_and_act(self._client, ids, look, act, progress)
 
     async def apurge(
         self,
@@ -224,9 +211,11 @@ class DeadLetters(AdminPart):
         return gone
 
     async def _delete_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Purged:
+        _check_number(ids)
         purged = Purged([], [])
         lists = {"deleted": purged.deleted, "needed": purged.needed}
-        for id, answer in zip(ids, await self._answers(ids, look, self._delete, progress), strict=True):
+        answers = await look_and_act(self._client, ids, look, self._delete, progress)
+        for id, answer in zip(ids, answers, strict=True):
             lists.get(answer, purged.changed).append(id)
         return purged
 

@@ -16,25 +16,14 @@ from taskharbor.client.liveness import ALIVE
 from taskharbor.client.options import checked, moment
 from taskharbor.client.portal import blocking
 from taskharbor.core.decide import dead_letter
+from taskharbor.core.evolve import Cancellation, DeadLettering, Deletion, Replaying, Reschedule
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.shown import shown
 from taskharbor.core.states import INFLIGHT, READY, WAITING
 from taskharbor.core.text import bounded
-from taskharbor.driver import (
-    Cancellation,
-    DeadLettering,
-    Deletion,
-    Inspect,
-    Manage,
-    Registry,
-    Replaying,
-    Reschedule,
-    WorkflowStore,
-    capability,
-    offered,
-)
+from taskharbor.driver import Inspect, Manage, Registry, WorkflowStore, capability, offered
 from taskharbor.errors import InvalidJob
 
 
@@ -174,6 +163,7 @@ class Jobs(AdminPart):
             pages = self._client.pages(where)
             ids = await bulk.matching(partial(bulk.includes, act, where), pages, limit, bulk.MOST)
         else:
+            bulk.check_limit(limit, bulk.MOST)
             ids = [*dict.fromkeys(each(among))]
         if dry_run:
             return Bulk(ids if among is None else await bulk.would(self._client, ids, look), {})

@@ -14,12 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import AdminPart
-from taskharbor.client.client import Client
 from taskharbor.client.declaration import When, definition_of, recurrence
 from taskharbor.client.handle import Job
 from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.portal import blocking
-from taskharbor.client.registered_task import Registered
 from taskharbor.core.job import JobRecord
 from taskharbor.core.names import check_name
 from taskharbor.core.recurrence import MICROSECOND, Definition, Recurrence, decode
@@ -77,10 +75,6 @@ class StoredSchedule(Struct, frozen=True):
 
 class Recurring(AdminPart):
     """Recurring tasks, declared in code or made at run time."""
-
-    def __init__(self, client: Client, tasks: Mapping[str, Registered]) -> None:
-        super().__init__(client)
-        self._tasks = tasks
 
     async def alist(self) -> list[RecurringTask]:
         """All of them by name, except those that cannot be read here."""
@@ -228,7 +222,7 @@ class Recurring(AdminPart):
         ]
 
     def _definition(self, task: str, arguments: Mapping[str, Any], when: Recurrence) -> Definition:
-        step = named_step(self._client, self._tasks, task, arguments, {})
+        step = named_step(self._client, task, arguments, {})
         return definition_of(step, when, self._client.session, in_code=False)
 
     def _at_a_glance(self, found: StoredSchedule) -> RecurringTask:

@@ -12,11 +12,10 @@ from msgspec import Struct
 
 from taskharbor.client.liveness import absence, listening, silent
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
-from taskharbor.core.durations import ago, length
+from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.run_times import last_run, overrun_since, spread_of
-from taskharbor.core.shown import shown
+from taskharbor.core.shown import last_run, overrun_since, shown, spread_of
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import Parent, WorkerRecord
 
@@ -104,8 +103,8 @@ def _in_line(facts: Facts) -> Why:
     if is_suspect(job):
         return Why("suspect", f"{job.crashes} crashes in a row: it waits for a worker that runs nothing beside it")
     listeners = listening(facts.workers, job.queue, facts.now)
-    number, late = _count(len(listeners), "worker"), sum(worker.overruns for worker in listeners)
-    hangs = f", with {_count(late, 'run')} past the timeout" if late else ""
+    number, late = count(len(listeners), "worker"), sum(worker.overruns for worker in listeners)
+    hangs = f", with {count(late, 'run')} past the timeout" if late else ""
     look = "taskharbor jobs ls state:running" if late else None
     if all(worker.busy >= worker.slots for worker in listeners):
         return Why(
@@ -138,7 +137,7 @@ def _unknown(facts: Facts, then: str) -> Why:
     job = facts.job
     return Why(
         "unknown_task",
-        f"no worker that claimed it knows the task {job.type} (put back {_count(job.unknown_put_backs, 'time')}, dead "
+        f"no worker that claimed it knows the task {job.type} (put back {count(job.unknown_put_backs, 'time')}, dead "
         f"after {MAX_UNKNOWN_PUT_BACKS}); {then}",
         "look for a typo in the name; make the workers import the task's module (--include MODULE); or deploy the code "
         "that has this task",
@@ -148,7 +147,7 @@ def _unknown(facts: Facts, then: str) -> Why:
 def _waiting(facts: Facts) -> Why:
     unmet = [parent for parent in facts.parents if not parent.satisfied]
     stuck = [parent for parent in unmet if parent.state in (State.DLQ, State.CANCELLED)]
-    of = f"{len(unmet):,} of {_count(len(facts.parents), 'job')}"
+    of = f"{len(unmet):,} of {count(len(facts.parents), 'job')}"
     if stuck:
         first = stuck[0]
         error = f" ({first.error})" if first.error else ""
@@ -213,10 +212,6 @@ def _for(since: datetime, now: datetime) -> str:
     return length((now - since).total_seconds())
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def _of(number: int, most: int | None) -> str:
     """`1 of 4 times`."""
-    return _count(number, "time") if most is None else f"{number:,} of {_count(most, 'time')}"
+    return count(number, "time") if most is None else f"{number:,} of {count(most, 'time')}"

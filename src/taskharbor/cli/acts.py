@@ -1,4 +1,4 @@
-"""Commands that act on jobs, given by ids or by filter words: cancel, delete, replay, dead-letter.
+"""Commands that act on jobs, given by ids or by filter words: cancel, delete, replay, dead-letter; and run-now.
 
 With words, they first show how many jobs match, and ask; `delete` always asks. `harbor.admin` acts, in batches.
 """
@@ -11,13 +11,18 @@ from typing import Any, cast
 
 import click
 
-from taskharbor.admin.bulk import MOST, Act, Bulk, Progress
-from taskharbor.cli.bulk import DELETE, MISSING, REPLAY, Answers, Asked, Wording, act_options, carry_out
+from taskharbor.admin.admin import Admin
+from taskharbor.admin.bulk import APPLIES, MOST, Act, Bulk, Progress
+from taskharbor.admin.jobs import Jobs
+from taskharbor.cli.bulk import DELETE, MISSING, REPLAY, Answers, Asked, Wording, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids
-from taskharbor.cli.target import ask, here
+from taskharbor.cli.target import ask
+from taskharbor.cli.types import answer_options
 from taskharbor.cli.words import WORDS_HELP, ids_or_words
 from taskharbor.core.filter import Filter
-from taskharbor.harbor import Harbor
+from taskharbor.core.reserved import TASKS
+from taskharbor.core.states import Shown
+from taskharbor.errors import JobNotFound
 
 IDS_HELP = (
     "Name jobs by their ids (endings of UUIDs are enough), or give filter words for all that match. Here a word needs "
@@ -25,96 +30,114 @@ IDS_HELP = (
 )
 CANCEL = Wording(
     "cancel",
-    "cancel",
     "cancelled",
     {"cancelled": "Cancelled {}.", "requested": "Asked {} to stop: claimed by a worker."},
     {"finished": "it has ended already", "missing": MISSING},
 )
 DEAD_LETTER = Wording(
-    "dead_letter",
     "dead-letter",
     "dead-lettered",
     {"dead": "Dead-lettered {}.", "requested": "Asked {} to stop and be dead-lettered: claimed by a worker."},
     {"finished": "it has ended already", "missing": MISSING},
 )
+RUN_NOW = Wording(
+    "make due",
+    "made due",
+    {"due": "{} is due now.", "already_due": "{0} was due already: `taskharbor jobs show {0}` says why it waits."},
+    {
+        "running": "a worker has claimed it",
+        "waiting": "it waits for other jobs of its workflow",
+        "ended": "it has ended; `taskharbor jobs replay {id}` runs a dead or cancelled job again",
+        "task": "it is a TaskManager's task: it waits until an agent claims it",
+        "missing": MISSING,
+    },
+)
+NOT_SCHEDULED = {Shown.READY: "already_due", Shown.WAITING: "waiting"} | dict.fromkeys(APPLIES["delete"], "ended")
+ToNamed = Callable[..., Awaitable[Sequence[str]]]
+ToMatching = Callable[..., Awaitable[Bulk]]
 
 
-@click.command("cancel", help=f"Cancel jobs that wait, and ask those that run to stop.\n\n{IDS_HELP}{WORDS_HELP}")
-@click.argument("given", nargs=-1, metavar="[ID]... | [WORD]...")
-@act_options(MOST)
+def act_command(name: str, summary: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command that acts on jobs."""
+
+    def command(function: Callable[..., None]) -> click.Command:
+        given = click.argument("given", nargs=-1, metavar="[ID]... | [WORD]...")
+        return click.command(name, help=f"{summary}\n\n{IDS_HELP}{WORDS_HELP}")(given(act_options(MOST)(function)))
+
+    return command
+
+
+@act_command("cancel", "Cancel jobs that wait, and ask those that run to stop.")
 def cancel_jobs(**asked: Any) -> None:
-    perform(
-        CANCEL,
-        Asked(**asked),
-        lambda harbor: harbor.admin.jobs.acancel_all,
-        lambda harbor, ids, progress: harbor.admin.jobs.acancel(ids, progress=progress),
-    )
+    perform(CANCEL, Asked(**asked), Jobs.acancel, Jobs.acancel_all)
 
 
-@click.command("delete", help=f"Delete jobs that have ended, for good.\n\n{IDS_HELP}{WORDS_HELP}")
-@click.argument("given", nargs=-1, metavar="[ID]... | [WORD]...")
-@act_options(MOST)
+@act_command("delete", "Delete jobs that have ended, for good.")
 def delete_jobs(**asked: Any) -> None:
-    perform(
-        DELETE,
-        Asked(**asked),
-        lambda harbor: harbor.admin.jobs.adelete_all,
-        lambda harbor, ids, progress: harbor.admin.jobs.adelete(ids, progress=progress),
-    )
+    perform(DELETE, Asked(**asked), Jobs.adelete, Jobs.adelete_all)
 
 
-@click.command("dead-letter", help=f"Move jobs that have not ended to the dead-letter queue.\n\n{IDS_HELP}{WORDS_HELP}")
-@click.argument("given", nargs=-1, metavar="[ID]... | [WORD]...")
-@act_options(MOST)
+@act_command("dead-letter", "Move jobs that have not ended to the dead-letter queue.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; it is kept with the jobs, and groups them.")
 def dead_letter_jobs(reason: str, **asked: Any) -> None:
-    perform(
-        DEAD_LETTER,
-        Asked(**asked),
-        lambda harbor: partial(harbor.admin.jobs.adead_letter_all, reason=reason),
-        lambda harbor, ids, progress: harbor.admin.jobs.adead_letter(ids, reason=reason, progress=progress),
-    )
+    named, matching = partial(Jobs.adead_letter, reason=reason), partial(Jobs.adead_letter_all, reason=reason)
+    perform(DEAD_LETTER, Asked(**asked), named, matching)
 
 
-@click.command("replay", help=f"Run dead and cancelled jobs again.\n\n{IDS_HELP}{WORDS_HELP}")
-@click.argument("given", nargs=-1, metavar="[ID]... | [WORD]...")
-@act_options(MOST)
+@act_command("replay", "Run dead and cancelled jobs again.")
 def replay_jobs(**asked: Any) -> None:
-    perform(
-        REPLAY,
-        Asked(**asked),
-        lambda harbor: harbor.admin.jobs.areplay_all,
-        lambda harbor, ids, progress: harbor.admin.jobs.areplay(ids, progress=progress),
-    )
+    perform(REPLAY, Asked(**asked), Jobs.areplay, Jobs.areplay_all)
 
 
-ToMatching = Callable[[Harbor], Callable[..., Awaitable[Bulk]]]
-ToNamed = Callable[[Harbor, Sequence[str], Progress | None], Awaitable[Sequence[str]]]
-
-
-def perform(wording: Wording, asked: Asked, to_matching: ToMatching, to_named: ToNamed) -> None:
+def perform(wording: Wording, asked: Asked, to_named: ToNamed, to_matching: ToMatching) -> None:
     """Find the jobs, and act on them."""
     ids, words = ids_or_words(asked.given, wording.verb)
-    harbor, where = here().store(), Filter()
-    if words:
-        found, where = ask(harbor, lambda harbor: _matching(harbor, words, asked.limit, to_matching))
-    else:
-        found = ask(harbor, lambda harbor: whole_ids(harbor, ids))
+
+    async def look(admin: Admin) -> tuple[list[str], Filter]:
+        if not words:
+            return await whole_ids(admin, ids), Filter()
+        where = await meant(admin, words)
+        return (await to_matching(admin.jobs, where, limit=asked.limit, dry_run=True)).matched, where
+
+    found, where = ask(look)
 
     def previewed() -> Answers:
-        act = cast("Act", wording.act)
-        return dict(zip(found, ask(harbor, lambda harbor: harbor.admin.jobs.apreview(act, found)), strict=True))
+        act = cast("Act", wording.verb.replace("-", "_"))
+        return dict(zip(found, ask(lambda admin: admin.jobs.apreview(act, found)), strict=True))
 
     def act(progress: Progress | None) -> Answers:
         if not words:
-            return dict(zip(found, ask(harbor, lambda harbor: to_named(harbor, found, progress)), strict=True))
-        done = ask(harbor, lambda harbor: to_matching(harbor)(where, among=found, progress=progress))
+            return dict(zip(found, ask(lambda admin: to_named(admin.jobs, found, progress=progress)), strict=True))
+        done = ask(lambda admin: to_matching(admin.jobs, where, among=found, progress=progress))
         answers = {id: answer for answer, ids in done.answers.items() for id in ids}
         return {id: answers[id] for id in found}
 
-    carry_out(wording, asked, harbor, found, act, matching=bool(words), preview=previewed)
+    carry_out(wording, asked, found, act, matching=bool(words), preview=previewed)
 
 
-async def _matching(harbor: Harbor, words: Sequence[str], limit: int, look: ToMatching) -> tuple[list[str], Filter]:
-    where = await meant(harbor, words)
-    return (await look(harbor)(where, limit=limit, dry_run=True)).matched, where
+@click.command("run-now")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@answer_options
+def run_now(ids: tuple[str, ...], as_json: bool) -> None:
+    """Make scheduled jobs due now: retries that wait, and jobs for a later time.
+
+    Name them by their ids (endings are enough). The number of attempts does not change.
+    """
+
+    async def act(admin: Admin) -> Answers:
+        return {id: await _run_now(admin, id) for id in await whole_ids(admin, ids)}
+
+    report(RUN_NOW, ask(act), Asked(ids, as_json=as_json), by_name=True)
+
+
+async def _run_now(admin: Admin, id: str) -> str:
+    try:
+        job = await admin.jobs.aget(id)
+    except JobNotFound:
+        return "missing"
+    if job.queue == TASKS:
+        return "task"
+    state = Shown(admin.jobs.shown(job))
+    if state is Shown.SCHEDULED and await admin.jobs.areschedule(id, run_at=admin.now()):
+        return "due"
+    return NOT_SCHEDULED.get(state, "running")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
 
-from taskharbor import config
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.tables import Column, table
-from taskharbor.cli.target import Target, here, target_options
-from taskharbor.cli.types import json_option
+from taskharbor.cli.target import here
+from taskharbor.cli.types import answer_options
 from taskharbor.worker.signals import on_end_signals
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ STOPPED = "bench stopped; its throw-away store is removed"
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 3600), default=45.0, show_default=True, help="How long to measure."
 )
-@json_option
-@target_options
+@answer_options
 def bench(store: str | None, seconds: float, as_json: bool) -> None:
     """Measure this engine on this machine, in a minute.
 
@@ -49,7 +47,7 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     target = here()
     target.url = store or target.url
     try:
-        ground, figures = asyncio.run(_measure(_configured(target), seconds, quiet=as_json))
+        ground, figures = asyncio.run(_measure(target.named().url, seconds, quiet=as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
         complain(STOPPED)
         sys.exit(BAD)
@@ -62,13 +60,6 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     output.heading("What that means")
     for sentence in words:
         output.say(f"- {sentence}")
-
-
-def _configured(target: Target) -> str:
-    """The URL to measure; the application is imported only if nothing else names one."""
-    if target.app is None and (target.url or os.environ.get(config.URL_VARIABLE) or config.project("url")):
-        return target.bare().url
-    return (target.application() or target.bare()).url
 
 
 async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Figures]:
@@ -134,7 +125,7 @@ def _show(figures: Figures) -> None:
         *([] if figures.commit is None else [["commit of one row", f"{figures.commit:.2f} ms"]]),
     ]
     output.heading("Jobs that do nothing")
-    table([Column("MEASURE"), Column("HERE", right=True)], rows)
+    table([Column("MEASURE", itemgetter(0)), Column("HERE", itemgetter(1), right=True)], rows)
 
 
 def verdict(ground: Ground, figures: Figures) -> list[str]:

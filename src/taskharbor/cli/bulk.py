@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import click
 
+from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
-from taskharbor.admin.bulk import MOST, WOULD, Act, Progress
+from taskharbor.admin.bulk import MOST, WOULD, Progress
+from taskharbor.admin.endings import NAMED, SEARCHED
 from taskharbor.cli import lists, output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.ids import search_hint, some
-from taskharbor.cli.target import ask, target_options
-from taskharbor.cli.types import json_option, limit_option
+from taskharbor.cli.output import confirm
+from taskharbor.cli.target import ask
+from taskharbor.cli.types import answer_options, limit_option
 from taskharbor.cli.words import is_word
+from taskharbor.core.durations import count
 from taskharbor.core.filter import KNOWN_WORDS
 from taskharbor.core.job import JobRecord
+from taskharbor.core.short_ids import ending
 from taskharbor.core.states import State
 from taskharbor.errors import HarborError, JobNotFound
-from taskharbor.harbor import Harbor
 
 C = TypeVar("C", bound=Callable[..., Any])
 PREVIEW = 10
@@ -43,7 +47,6 @@ class Asked(NamedTuple):
 class Wording(NamedTuple):
     """The texts of an act: one for each answer, good ones first; and whether it asks about named jobs too."""
 
-    act: Act | None
     verb: str
     past: str
     good: dict[str, str]
@@ -57,13 +60,12 @@ def act_options(most: int) -> Callable[[C], C]:
     def add(command: C) -> C:
         yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
         dry_run = click.option("--dry-run", is_flag=True, help="Only show which jobs match.")
-        return dry_run(yes(limit_option(BULK_LIMIT, most)(json_option(target_options(command)))))
+        return dry_run(yes(limit_option(BULK_LIMIT, most)(answer_options(command))))
 
     return add
 
 
 DELETE = Wording(
-    "delete",
     "delete",
     "deleted",
     {"deleted": "Deleted {}."},
@@ -76,7 +78,6 @@ DELETE = Wording(
     always_asks=True,
 )
 REPLAY = Wording(
-    "replay",
     "replay",
     "replayed",
     {"replayed": "Replayed {}.", "replayed_without_key": "Replayed {} without its key: another job holds it."},
@@ -91,54 +92,54 @@ REPLAY = Wording(
 def carry_out(
     wording: Wording,
     asked: Asked,
-    harbor: Harbor,
     ids: Sequence[str],
     act: Callable[[Progress | None], Answers],
     *,
     matching: bool,
     preview: Callable[[], Answers] | None = None,
-    as_json: Callable[[Answers], Any] | None = None,
+    by_answer: Mapping[str, str] | None = None,
 ) -> None:
-    """Preview, or ask and act on jobs that match or were named; then report the answers."""
+    """Preview, or ask and act on jobs that match or were named; then report the answers.
+
+    `by_answer`: the lists of ids in the JSON, and how their answers begin; without it, there is an answer for each id.
+    """
     if asked.dry_run:
         answers = dict.fromkeys(ids, WOULD) if preview is None else preview()
         if not asked.as_json:
-            _show_some(harbor, [id for id, answer in answers.items() if answer == WOULD])
+            _show_some([id for id, answer in answers.items() if answer == WOULD])
     else:
         if ids and not asked.yes and (matching or wording.always_asks):
-            confirm(harbor, wording, ids, asked, matching=matching)
+            would = f"{count(len(ids), 'job')} would be {wording.past}"
+            confirm(would, lambda: _question(wording, ids, asked, matching), also=", --dry-run to see them")
         answers = act(_progress(len(ids))) if ids else {}
     if matching and len(ids) == asked.limit:
         more = ", or raise --limit" if asked.limit < asked.most else ""
         click.echo(f"That is the limit of {asked.limit:,}; more may match: run it again{more}.", err=True)
-    try:
-        report(wording, answers, asked, by_name=not matching, value=None if as_json is None else as_json(answers))
-    finally:  # the report of a named job that was refused ends the command
-        if wording is REPLAY and not asked.as_json:
-            _say_paused(harbor, [id for id, answer in answers.items() if answer in wording.good])
+    value = None
+    if by_answer is not None:
+        found = {name: [id for id in answers if answers[id].startswith(start)] for name, start in by_answer.items()}
+        value = {"matched": len(ids), **found, "dry_run": asked.dry_run}
+    report(wording, answers, asked, by_name=not matching, value=value)
 
 
-def confirm(harbor: Harbor, wording: Wording, ids: Sequence[str], asked: Asked, *, matching: bool) -> None:
-    """Ask in a terminal; elsewhere, refuse to act without --yes."""
-    jobs = output.count(len(ids), "job")
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{jobs} would be {wording.past}: add --yes to do it, --dry-run to see them")
-    tasks = sorted({job.type for job in _first(harbor, ids)})
+def _question(wording: Wording, ids: Sequence[str], asked: Asked, matching: bool) -> str:
+    tasks = sorted({job.type for job in _first(ids)})
     names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 or len(ids) > PREVIEW else "")
+    if not matching and len(ids) == 1:
+        return f"{wording.verb.capitalize()} {ids[0]} ({names})?"
     at_least = "at least " if matching and len(ids) == asked.limit else ""
-    which = "" if matching else f": {some(ids)}"
-    what = f"{ids[0]} ({names})" if not matching and len(ids) == 1 else f"{at_least}{jobs} ({names}){which}"
-    click.confirm(f"{wording.verb.capitalize()} {what}?", abort=True, err=True)
+    which = "" if matching else f": {', '.join(ids[:NAMED])}{' …' if len(ids) > NAMED else ''}"
+    return f"{wording.verb.capitalize()} {at_least}{count(len(ids), 'job')} ({names}){which}?"
 
 
-def _say_paused(harbor: Harbor, ids: Sequence[str]) -> None:
+def _say_paused(ids: Sequence[str]) -> None:
     """Say so if replayed jobs will wait, by the first of them; nothing if the store cannot tell now."""
-    if not ids:
-        return
     with suppress(HarborError):
-        paused = {counts.queue for counts in ask(harbor, lambda harbor: harbor.admin.queues.alist()) if counts.paused}
-        for queue in sorted(paused & {job.queue for job in _first(harbor, ids)}):
-            click.echo(f"Queue {queue} is paused: its jobs wait for `taskharbor queues resume {queue}`.", err=True)
+        queues = {job.queue for job in _first(ids)}
+        for found in ask(lambda admin: admin.queues.alist()) if queues else ():
+            if found.paused and found.queue in queues:
+                resume = f"taskharbor queues resume {found.queue}"
+                click.echo(f"Queue {found.queue} is paused: its jobs wait for `{resume}`.", err=True)
 
 
 def _progress(total: int) -> Progress | None:
@@ -163,12 +164,14 @@ def report(wording: Wording, answers: Answers, asked: Asked, *, by_name: bool, v
         _say_numbers(wording, answers, asked.dry_run)
     refused = {id: answer for id, answer in answers.items() if answer in wording.bad}
     if not by_name and "needed" not in refused.values():
-        return
+        refused = {}
     for id, answer in list(refused.items())[:PREVIEW]:
         why = _why_missing(id) if answer == "missing" else wording.bad[answer].format(id=id)
         complain(f"{id} was not {wording.past}: {why}")
     if len(refused) > PREVIEW:
-        complain(f"and {output.count(len(refused) - PREVIEW, 'more job')}")
+        complain(f"and {count(len(refused) - PREVIEW, 'more job')}")
+    if wording is REPLAY and not asked.as_json:
+        _say_paused([id for id, answer in answers.items() if answer in wording.good])
     if refused:
         click.get_current_context().exit(BAD)
 
@@ -178,7 +181,11 @@ def _why_missing(id: str) -> str:
         return f"{id} is a filter word, not an id; for all jobs that match, add --all"
     if ":" in id:
         return f"{MISSING}; filter words are {KNOWN_WORDS}"
-    return MISSING + (f"; the jobs of a task are task:{id}" if "." in id else search_hint(id))
+    if "." in id:
+        return f"{MISSING}; the jobs of a task are task:{id}"
+    if ending(id) is None:
+        return MISSING
+    return f"{MISSING}; endings are searched among the newest {SEARCHED:,}: write the whole id to look further back"
 
 
 def _say_each(wording: Wording, answers: Answers) -> None:
@@ -193,34 +200,34 @@ def _say_numbers(wording: Wording, answers: Answers, dry_run: bool) -> None:
     if not answers:
         output.say("No jobs match.", "dim")
         return
-    counts = {answer: list(answers.values()).count(answer) for answer in dict.fromkeys(answers.values())}
+    counts = Counter(answers.values())
     if dry_run:
-        output.say(f"Would {wording.verb} {output.count(counts.get(WOULD, 0), 'job')}.")
+        output.say(f"Would {wording.verb} {count(counts[WOULD], 'job')}.")
     first, *others = wording.good
     for answer, text in wording.good.items():
-        if counts.get(answer) or (answer == first and not dry_run and not any(map(counts.get, others))):
-            output.say(text.format(output.count(counts.get(answer, 0), "job")))
-    changed = sum(number for answer, number in counts.items() if answer not in (*wording.good, WOULD, "needed"))
+        if counts[answer] or (answer == first and not dry_run and not any(counts[other] for other in others)):
+            output.say(text.format(count(counts[answer], "job")))
+    changed = counts.total() - sum(counts[answer] for answer in (*wording.good, WOULD, "needed"))
     if changed:
         was = "was" if changed == 1 else "were"
-        output.say(f"{output.count(changed, 'job')} had changed in the meantime and {was} left alone.")
+        output.say(f"{count(changed, 'job')} had changed in the meantime and {was} left alone.")
 
 
-def _first(harbor: Harbor, ids: Sequence[str]) -> list[JobRecord]:
+def _first(ids: Sequence[str]) -> list[JobRecord]:
     """The first of these jobs that still exist."""
 
-    async def look(harbor: Harbor) -> list[JobRecord]:
+    async def look(admin: Admin) -> list[JobRecord]:
         found: list[JobRecord] = []
         for id in ids[:PREVIEW]:
             with suppress(JobNotFound):
-                found.append(await harbor.admin.jobs.aget(id))
+                found.append(await admin.jobs.aget(id))
         return found
 
-    return ask(harbor, look) if ids else []
+    return ask(look) if ids else []
 
 
-def _show_some(harbor: Harbor, ids: Sequence[str]) -> None:
-    if some := _first(harbor, ids):
-        lists.job_table(some, harbor.admin.now(), dead=all(job.state is State.DLQ for job in some))
+def _show_some(ids: Sequence[str]) -> None:
+    if some := _first(ids):
+        lists.job_table(some, dead=all(job.state is State.DLQ for job in some))
     if len(ids) > PREVIEW:
-        click.echo(f"and {output.count(len(ids) - PREVIEW, 'more job')}", err=True)
+        click.echo(f"and {count(len(ids) - PREVIEW, 'more job')}", err=True)

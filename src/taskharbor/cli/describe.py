@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import asdict
 
+from taskharbor.admin.admin import Admin
+from taskharbor.admin.dead_letters import DeadLetters
+from taskharbor.admin.jobs import Jobs
 from taskharbor.admin.why import Why
 from taskharbor.cli import output
 from taskharbor.cli.ids import whole_id
-from taskharbor.cli.output import Cell, exact
-from taskharbor.cli.target import ask, filled_in
-from taskharbor.core.durations import ago, length
+from taskharbor.cli.output import Cell, exact, picked
+from taskharbor.cli.target import ask, filled_in, here
+from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.reserved import TASKS
-from taskharbor.core.run_times import last_run, overrun_since
-from taskharbor.core.shown import shown
-from taskharbor.harbor import Harbor
+from taskharbor.core.shown import last_run, overrun_since, shown
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask
@@ -38,27 +39,16 @@ def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
         "queue": job.queue,
         "state": shown(job, now).value,
         "overrun_since": overrun_since(job, now),
-        "priority": job.priority,
-        "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
-        "crashes": job.crashes,
+        **picked(job, "priority", "attempts", "max_attempts", "crashes"),
         "lease_version": job.version,
-        "created_at": job.created_at,
-        "due_at": job.due_at,
-        "started_at": job.started_at,
-        "completed_at": job.completed_at,
-        "failed_at": job.failed_at,
-        "last_error": job.last_error,
-        "dlq_reason": job.dlq_reason,
-        "worker": job.worker,
-        "claimed_at": job.claimed_at,
-        "tags": job.tags,
-        "idempotency_key": job.idempotency_key,
+        **picked(job, "created_at", "due_at", "started_at", "completed_at", "failed_at", "last_error", "dlq_reason"),
+        **picked(job, "worker", "claimed_at", "tags", "idempotency_key"),
     }
 
 
 def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
     """Every field of a job except the lease's token, with which any process could finish the job."""
+    took = last_run(job)
     return {
         **brief(job, now),
         "why": {**asdict(why), "fix": _fix(why)},
@@ -66,27 +56,23 @@ def full(job: JobRecord, why: Why, now: datetime) -> dict[str, Any]:
         "payload_base64": None if arguments_of(job) is not None else base64.b64encode(job.payload).decode(),
         "result": result_of(job),
         "result_base64": None if _is_readable(job) else base64.b64encode(job.result or b"").decode(),
-        "run_at": job.run_at,
-        "expires_at": job.expires_at,
-        "timeout": job.timeout,
-        "max_crashes": job.max_crashes,
-        "unknown_put_backs": job.unknown_put_backs,
-        "lease": _lease(job),
-        "progress": None if job.progress is None else {"fraction": job.progress.fraction, "note": job.progress.note},
+        **picked(job, "run_at", "expires_at", "timeout", "max_crashes", "unknown_put_backs"),
+        "lease": None if job.lease is None else picked(job.lease, "worker", "version", "claimed_at", "expires_at"),
+        "progress": None if job.progress is None else asdict(job.progress),
         "settled_at": job.settled_at,
-        "took_seconds": None if (took := last_run(job)) is None else took.total_seconds(),
-        "stop_requested_at": job.stop_requested_at,
-        "stop_reason": job.stop_reason,
-        "key_expires_at": job.key_expires_at,
+        "took_seconds": None if took is None else took.total_seconds(),
+        **picked(job, "stop_requested_at", "stop_reason", "key_expires_at"),
         "headers": dict(job.headers),
         "failures": [_failure(failure) for failure in job.failures],
         "workflow_id": job.workflow_id,
         "unmet_dependencies": job.unmet,
-        "fingerprint": job.fingerprint,
-        "original_id": job.original_id,
-        "replays": job.replays,
-        "keep_until": job.keep_until,
+        **picked(job, "fingerprint", "original_id", "replays", "keep_until"),
     }
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    rest = picked(failure, "message", "traceback", "started_at", "failed_at", "worker")
+    return {"attempt": failure.attempt, "type": failure.kind, **rest}
 
 
 def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
@@ -111,42 +97,18 @@ def _is_readable(job: JobRecord) -> bool:
     return job.result is None or result_of(job) is not None
 
 
-def _lease(job: JobRecord) -> dict[str, Any] | None:
-    if job.lease is None:
-        return None
-    lease = job.lease
-    return {
-        "worker": lease.worker,
-        "version": lease.version,
-        "claimed_at": lease.claimed_at,
-        "expires_at": lease.expires_at,
-    }
+def show(id: str, part: Callable[[Admin], Jobs | DeadLetters], as_json: bool) -> None:
+    """Show everything about the job that this part of `harbor.admin` finds."""
 
+    async def look(admin: Admin) -> tuple[JobRecord, Why]:
+        job = await part(admin).aget(await whole_id(admin, id))
+        return job, await admin.jobs.awhy(job)
 
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "attempt": failure.attempt,
-        "type": failure.kind,
-        "message": failure.message,
-        "traceback": failure.traceback,
-        "started_at": failure.started_at,
-        "failed_at": failure.failed_at,
-        "worker": failure.worker,
-    }
-
-
-def show(harbor: Harbor, id: str, get: Callable[[str], Awaitable[JobRecord]], as_json: bool) -> None:
-    """Show everything about the job that `get` finds."""
-
-    async def look(harbor: Harbor) -> tuple[JobRecord, Why]:
-        job = await get(await whole_id(harbor, id))
-        return job, await harbor.admin.jobs.awhy(job)
-
-    job, why = ask(harbor, look)
+    job, why = ask(look)
     if as_json:
-        output.print_json(full(job, why, harbor.admin.now()))
+        output.print_json(full(job, why, here().now()))
     else:
-        _page(job, why, harbor.admin.now())
+        _page(job, why, here().now())
 
 
 def _page(job: JobRecord, why: Why, now: datetime) -> None:
@@ -185,7 +147,7 @@ def _counts(job: JobRecord) -> list[tuple[str, str]]:
     return [
         ("failures", _of(job.attempts, job.max_attempts)),
         ("crashes", _of(job.crashes, job.max_crashes)),
-        ("claimed", f"{output.count(job.version, 'time')} (lease version)" if job.version else "never"),
+        ("claimed", f"{count(job.version, 'time')} (lease version)" if job.version else "never"),
     ]
 
 
@@ -241,8 +203,8 @@ def _asked(job: JobRecord) -> str:
 def _lineage(job: JobRecord) -> None:
     known = [
         ("workflow", job.workflow_id),
-        ("waits for", output.count(job.unmet, "job") if job.unmet else None),
-        ("replayed", output.count(job.replays, "time") if job.replays else None),
+        ("waits for", count(job.unmet, "job") if job.unmet else None),
+        ("replayed", count(job.replays, "time") if job.replays else None),
         ("original", job.original_id if job.original_id != job.id else None),
         *job.headers.items(),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,23 +10,24 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
 from taskharbor.admin.bulk import WOULD, Progress
 from taskharbor.cli import describe, lists, output
 from taskharbor.cli.bulk import DELETE, REPLAY, Answers, Asked, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids, whole_words
-from taskharbor.cli.target import ask, here, target_options
-from taskharbor.cli.types import age, json_object, json_option, limit_option, time_option, wide_option
+from taskharbor.cli.output import Cell
+from taskharbor.cli.tables import Column, listing
+from taskharbor.cli.target import ask, here
+from taskharbor.cli.types import age, answer_options, json_object, limit_option, list_options, time_option
 from taskharbor.cli.words import WORDS_HELP
+from taskharbor.core.durations import ago
 from taskharbor.core.filter import Filter
-from taskharbor.core.reserved import TASKS
 from taskharbor.core.short_ids import UUID
-from taskharbor.core.states import State
 from taskharbor.driver import DeadGroup
-from taskharbor.errors import IllegalMove, JobNotFound
-from taskharbor.harbor import Harbor
+from taskharbor.errors import IllegalMove
 
-ANSWERS = {"would_replay": WOULD, "is_task": "task"}
+OUTCOMES = {WOULD: "would_replay", "task": "is_task"}  # the names in the JSON of a replay
 
 
 @click.group()
@@ -37,12 +38,10 @@ def dlq() -> None:
 @dlq.command("ls", help=f"List dead jobs, the newest first.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
-@click.option("--after", metavar="ID", help="Go on behind this job.")
-@json_option
-@wide_option
-@target_options
+@click.option("--after", metavar="ID", help="Continue after this job.")
+@list_options
 def list_dead(words: tuple[str, ...], **options: Any) -> None:
-    lists.jobs(here().store(), words, _nothing(words), dead=True, **options)
+    lists.jobs(words, _nothing(words), dead=True, **options)
 
 
 def _nothing(words: tuple[str, ...]) -> str:
@@ -51,35 +50,30 @@ def _nothing(words: tuple[str, ...]) -> str:
 
 @dlq.command("show")
 @click.argument("id")
-@json_option
-@target_options
+@answer_options
 def show_dead(id: str, as_json: bool) -> None:
     """Show everything about a dead job: arguments, every kept failure with its traceback."""
-    harbor = here().store()
-    describe.show(harbor, id, harbor.admin.dlq.aget, as_json)
+    describe.show(id, lambda admin: admin.dlq, as_json)
 
 
 @dlq.command("groups", help=f"Group dead jobs by cause, the most frequent first.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
-@json_option
-@wide_option
-@target_options
-def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -> None:
-    harbor = here().store()
+@list_options
+def list_groups(words: tuple[str, ...], limit: int, **options: Any) -> None:
+    async def look(admin: Admin) -> list[DeadGroup]:
+        return await admin.dlq.agroups(await whole_words(admin, words), limit=limit + 1)
 
-    async def look(harbor: Harbor) -> list[DeadGroup]:
-        return await harbor.admin.dlq.agroups(await whole_words(harbor, words), limit=limit + 1)
-
-    found = ask(harbor, look)
-    if as_json:
-        output.print_json([asdict(group) for group in found[:limit]])
-    elif not found:
-        output.say(_nothing(words), "dim")
-    else:
-        lists.group_table(found[:limit], harbor.admin.now(), wide=wide)
-        if len(found) > limit:
-            click.echo(f"The first {limit}. More: --limit.", err=True)
+    found, now = ask(look), here().now()
+    columns: list[Column[DeadGroup]] = [
+        Column("GROUP", lambda group: Cell(group.fingerprint, "bold")),
+        Column("JOBS", lambda group: f"{group.count:,}", right=True),
+        Column("FIRST", lambda group: ago(group.first_at, now), drop=1),
+        Column("LAST", lambda group: ago(group.last_at, now), drop=2),
+        Column("TASK", lambda group: group.task, least=12, keep_end=True),
+        Column("ERROR", lambda group: lists.error_cell(group.error), least=14, drop=3, weight=2),
+    ]
+    listing(found, columns, _nothing(words), asdict, limit=limit, **options)
 
 
 @dlq.command("replay")
@@ -87,7 +81,7 @@ def list_groups(words: tuple[str, ...], limit: int, as_json: bool, wide: bool) -
 @click.option("--all", "every", is_flag=True, help="Replay all dead jobs, or those that match the words.")
 @click.option("--args", "edited", metavar="JSON", help="New arguments as a JSON object (for one job).")
 @click.option("--key", metavar="KEY", help="A new idempotency key (for one job).")
-@time_option("--key-ttl", "How long the new key holds (default: 24 h).")
+@time_option("--key-ttl", help="How long the new key holds (default: 24 h).")
 @act_options(BULK_LIMIT)
 def replay(
     ids: tuple[str, ...], every: bool, edited: str | None, key: str | None, key_ttl: float | None, **options: Any
@@ -114,35 +108,24 @@ def replay(
 
 
 def _replay_matching(asked: Asked) -> None:
-    async def look(harbor: Harbor) -> tuple[list[str], Filter]:
-        where = await meant(harbor, asked.given)
-        return (await harbor.admin.dlq.areplay_all(where, limit=asked.limit, dry_run=True)).replayed, where
+    async def look(admin: Admin) -> tuple[list[str], Filter]:
+        where = await meant(admin, asked.given)
+        return (await admin.dlq.areplay_all(where, limit=asked.limit, dry_run=True)).replayed, where
 
-    harbor = here().store()
-    ids, where = ask(harbor, look)
+    ids, where = ask(look)
 
     def act(progress: Progress | None) -> Answers:
-        done = ask(harbor, lambda harbor: harbor.admin.dlq.areplay_all(where, among=ids, progress=progress))
+        done = ask(lambda admin: admin.dlq.areplay_all(where, among=ids, progress=progress))
         keyless = dict.fromkeys(done.without_key, "replayed_without_key")
         return {**dict.fromkeys(done.replayed, "replayed"), **keyless, **dict.fromkeys(done.changed, "changed")}
 
-    as_json = _lists(asked, len(ids), replayed="replayed", without_key="replayed_without_key", changed="changed")
-    carry_out(REPLAY, asked, harbor, ids, act, matching=True, as_json=as_json)
-
-
-def _lists(asked: Asked, matched: int, **lists: str) -> Callable[[Answers], dict[str, Any]]:
-    """The JSON of an act: for each list, the ids whose answers begin so."""
-
-    def value(answers: Answers) -> dict[str, Any]:
-        found = {name: [id for id, given in answers.items() if given.startswith(lists[name])] for name in lists}
-        return {"matched": matched, **found, "dry_run": asked.dry_run}
-
-    return value
+    by_answer = {"replayed": "replayed", "without_key": "replayed_without_key", "changed": "changed"}
+    carry_out(REPLAY, asked, ids, act, matching=True, by_answer=by_answer)
 
 
 @dlq.command("purge", help=f"Delete dead jobs for good: those that match, or all.\n{WORDS_HELP}")
 @click.argument("words", nargs=-1)
-@time_option("--older-than", "Only jobs that died at least this long ago: 7d, 12h.", type=age)
+@time_option("--older-than", help="Only jobs that died at least this long ago: 7d, 12h.", type=age)
 @click.option("--id", "named", metavar="ID", multiple=True, help="This job, instead of those that match.")
 @click.option("--all", "every", is_flag=True, help="All dead jobs, if neither words nor an age narrow them down.")
 @act_options(BULK_LIMIT)
@@ -159,25 +142,21 @@ def purge(
 
     asked = Asked(words, **options, most=BULK_LIMIT)
 
-    async def look(harbor: Harbor) -> tuple[list[str], Filter]:
-        where = await meant(harbor, words)
+    async def look(admin: Admin) -> tuple[list[str], Filter]:
+        where = await meant(admin, words)
         if named:
-            return [(await harbor.admin.dlq.aget(id)).id for id in await whole_ids(harbor, named)], where
-        found = await harbor.admin.dlq.apurge(where, older_than=older_than, limit=asked.limit, dry_run=True)
+            return [(await admin.dlq.aget(id)).id for id in await whole_ids(admin, named)], where
+        found = await admin.dlq.apurge(where, older_than=older_than, limit=asked.limit, dry_run=True)
         return found.deleted, where
 
-    harbor = here().store()
-    ids, where = ask(harbor, look)
+    ids, where = ask(look)
 
     def act(progress: Progress | None) -> Answers:
-        done = ask(
-            harbor,
-            lambda harbor: harbor.admin.dlq.apurge(where, older_than=older_than, among=ids, progress=progress),
-        )
+        done = ask(lambda admin: admin.dlq.apurge(where, older_than=older_than, among=ids, progress=progress))
         return {id: answer for answer, found in asdict(done).items() for id in found}
 
-    in_lists = _lists(asked, len(ids), deleted="deleted", needed="needed", changed="changed")
-    carry_out(DELETE, asked, harbor, ids, act, matching=not named, as_json=in_lists)
+    by_answer = {"deleted": "deleted", "needed": "needed", "changed": "changed"}
+    carry_out(DELETE, asked, ids, act, matching=not named, by_answer=by_answer)
 
 
 class Edit(Struct, frozen=True):
@@ -195,46 +174,37 @@ class Edit(Struct, frozen=True):
             output.say("The new arguments were not checked: name the application that knows the task with -A.")
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
-    """Report the result for one job, or what it would be."""
-
-    id: str
-    outcome: str
-    arguments: Edit | None = None
-
-
 def _replay_named(asked: Asked, changes: dict[str, Any]) -> None:
-    async def act(harbor: Harbor) -> list[Answer]:
-        answer = _would_replay if asked.dry_run else _replay_one
-        return [await answer(harbor, id, changes) for id in await whole_ids(harbor, asked.given)]
+    async def act(admin: Admin) -> tuple[Answers, Edit | None]:
+        ids, edit = await whole_ids(admin, asked.given), None
+        answers: Sequence[str]
+        if asked.dry_run:
+            answers = await admin.jobs.apreview("replay", ids)
+            if "arguments" in changes and WOULD in answers:
+                edit = await _edit(admin, ids[0], changes["arguments"])
+        elif changes:
+            answers = [await _replay_changed(admin, ids[0], changes)]
+        else:
+            answers = await admin.jobs.areplay(ids)
+        return dict(zip(ids, answers, strict=True)), edit
 
-    found = ask(here().store(), act)
-    answers = {answer.id: ANSWERS.get(answer.outcome, answer.outcome) for answer in found}
-    report(REPLAY, answers, asked, by_name=True, value=found)
-    for answer in found if not asked.as_json else ():
-        if answer.arguments is not None:
-            answer.arguments.show()
+    answers, edit = ask(act)
+    arguments = {} if edit is None else {"arguments": edit}
+    value = [{"id": id, "outcome": OUTCOMES.get(answer, answer), **arguments} for id, answer in answers.items()]
+    report(REPLAY, answers, asked, by_name=True, value=value)
+    if edit is not None and not asked.as_json:
+        edit.show()
 
 
-async def _replay_one(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
+async def _replay_changed(admin: Admin, id: str, changes: dict[str, Any]) -> str:
     try:
-        return Answer(id, await harbor.admin.dlq.areplay(id, **changes))
+        return await admin.dlq.areplay(id, **changes)
     except IllegalMove:
-        why = (await _would_replay(harbor, id, {})).outcome
-        return Answer(id, "not_dead" if why == "would_replay" else why)
+        (why,) = await admin.jobs.apreview("replay", id)
+        return "not_dead" if why == WOULD else why
 
 
-async def _would_replay(harbor: Harbor, id: str, changes: dict[str, Any]) -> Answer:
-    try:
-        job = await harbor.admin.jobs.aget(id)
-    except JobNotFound:
-        return Answer(id, "missing")
-    if job.queue == TASKS:
-        return Answer(id, "is_task")
-    if job.state not in (State.DLQ, State.CANCELLED):
-        return Answer(id, "not_dead")
-    edit = None
-    if "arguments" in changes:
-        harbor.admin.dlq.edited(job, changes["arguments"])
-        edit = Edit(describe.arguments_of(job), changes["arguments"], job.type in harbor.tasks)
-    return Answer(id, "would_replay", edit)
+async def _edit(admin: Admin, id: str, arguments: dict[str, Any]) -> Edit:
+    job = await admin.jobs.aget(id)
+    admin.dlq.edited(job, arguments)  # raises if they do not fit
+    return Edit(describe.arguments_of(job), arguments, job.type in here().store.tasks)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
-from datetime import datetime
 from shlex import quote
 from typing import Any, cast
 
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.target import LASTING, ask, here, target_options
-from taskharbor.cli.types import arguments, json_option, moment, time_option
+from taskharbor.cli.target import LASTING, here
+from taskharbor.cli.types import answer_options, arguments, moment, time_option
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions
 from taskharbor.client.registered_task import Registered
@@ -21,7 +21,6 @@ from taskharbor.errors import ConfigError, WrongArguments
 from taskharbor.harbor import Harbor
 
 WANTS_TEXT = re.compile(r"parameter (\w+) wants str\b[^:]*, got ")
-FLAGS = {"idempotency_key": "key", "idempotency_ttl": "key-ttl", "tags": "tag"}
 APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 
 
@@ -29,20 +28,19 @@ APPLICATION = "-A module:harbor, or app in [tool.taskharbor]"
 @click.argument("task")
 @click.argument("words", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--queue", metavar="NAME", help="The queue, instead of the task's own.")
-@time_option("--delay", "Run after this time at the earliest: 30, 15m, 2h.")
+@time_option("--delay", help="Run after this time at the earliest: 30, 15m, 2h.")
 @click.option("--run-at", type=moment, metavar="TIME", help="Run at this time at the earliest: 2030-01-31T09:00:00Z.")
-@time_option("--expires", "Cancel it if it has not begun within this time.")
+@time_option("--expires", help="Cancel it if it has not begun within this time.")
 @click.option("--priority", type=int, help="From -100 to 100; higher runs first.")
-@click.option("--key", metavar="KEY", help="Idempotency key: a second job with it is not stored.")
-@time_option("--key-ttl", "How long the key holds (default: 24 h).")
+@click.option("--key", "idempotency_key", metavar="KEY", help="Idempotency key: a second job with it is not stored.")
+@time_option("--key-ttl", "idempotency_ttl", help="How long the key holds (default: 24 h).")
 @click.option("--id", metavar="ID", help="The job's id, instead of a new one.")
 @click.option("--max-attempts", type=int, help="Failures before the dead-letter queue.")
 @click.option("--max-crashes", type=int, help="Crashes in a row before the dead-letter queue.")
-@time_option("--timeout", "How long a run may take.")
+@time_option("--timeout", help="How long a run may take.")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="A label; may be given several times.")
-@json_option
-@target_options
-def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> None:
+@answer_options
+def enqueue(task: str, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Store a job for TASK with the given arguments.
 
     A VALUE is JSON: 42, true, '["a", "b"]', '{"x": 1}'. Anything else is taken as text, so name=Ada works; a text
@@ -57,7 +55,7 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
     if known is not None:
         _check_names(harbor.find(task), values)
     try:
-        job = ask(harbor, lambda harbor: _store(harbor, task, values, _options(**given)))
+        job = asyncio.run(_store(harbor, task, values, options))
     except WrongArguments as error:
         raise WrongArguments(f"{error}{_quoted(str(error), words)}") from None
     if known is None:
@@ -74,15 +72,11 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **given: Any) -> N
 def _check_names(task: Registered, values: dict[str, Any]) -> None:
     """Reject a job option among the arguments, and name its flag."""
     signature = task.signature
+    flags = {parameter.name: parameter.opts[0] for parameter in click.get_current_context().command.params}
     for name, value in values.items():
-        flag = FLAGS.get(name, name.replace("_", "-"))
         is_known = signature.takes_any_name or name in signature.parameters
-        if name in JobOptions.__annotations__ and not is_known and _has_option(flag):
-            raise WrongArguments(f"task {task.name}: {name!r} is an option of the job: write --{flag} {value}")
-
-
-def _has_option(flag: str) -> bool:
-    return any(f"--{flag}" in parameter.opts for parameter in click.get_current_context().command.params)
+        if name in JobOptions.__annotations__ and not is_known and name in flags:
+            raise WrongArguments(f"task {task.name}: {name!r} is an option of the job: write {flags[name]} {value}")
 
 
 def _quoted(error: str, words: Sequence[str]) -> str:
@@ -95,41 +89,12 @@ def _quoted(error: str, words: Sequence[str]) -> str:
     return f"; to give a text, quote it twice: {quote(word)}"
 
 
-async def _store(harbor: Harbor, task: str, values: dict[str, Any], options: JobOptions) -> Job[Any]:
-    if (await harbor.adriver()).ephemeral:
-        raise ConfigError(
-            "memory:// is a store inside one process: the job would be gone when this command ends, and no worker "
-            f"would see it. {LASTING}"
-        )
-    return await harbor.aenqueue(task, values, **options)
-
-
-def _options(
-    queue: str | None,
-    delay: float | None,
-    run_at: datetime | None,
-    expires: float | None,
-    priority: int | None,
-    key: str | None,
-    key_ttl: float | None,
-    id: str | None,
-    max_attempts: int | None,
-    max_crashes: int | None,
-    timeout: float | None,
-    tags: tuple[str, ...],
-) -> JobOptions:
-    given = {
-        "queue": queue,
-        "delay": delay,
-        "run_at": run_at,
-        "expires": expires,
-        "priority": priority,
-        "idempotency_key": key,
-        "idempotency_ttl": key_ttl,
-        "id": id,
-        "max_attempts": max_attempts,
-        "max_crashes": max_crashes,
-        "timeout": timeout,
-        "tags": tags or None,
-    }
-    return cast(JobOptions, {name: value for name, value in given.items() if value is not None})
+async def _store(harbor: Harbor, task: str, values: dict[str, Any], options: dict[str, Any]) -> Job[Any]:
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    async with harbor.open():
+        if (await harbor.adriver()).ephemeral:
+            raise ConfigError(
+                "memory:// is a store inside one process: the job would be gone when this command ends, and no worker "
+                f"would see it. {LASTING}"
+            )
+        return await harbor.aenqueue(task, values, **cast(JobOptions, given))

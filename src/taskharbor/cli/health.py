@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import sys
+from asyncio import gather
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
-from msgspec.structs import replace
 
+from taskharbor.admin.health import LATELY, Problem, overruns_of, problems, without_tasks
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
-from taskharbor.cli.target import APPLICATION, ask, filled_in, here, target_options
-from taskharbor.cli.types import json_option, time_option
-from taskharbor.cli.workers import LATELY, overruns_of
-from taskharbor.client.liveness import absence, listening, silent
-from taskharbor.core.durations import ago, length
-from taskharbor.core.reserved import TASKS
+from taskharbor.cli.target import ask, filled_in, here
+from taskharbor.cli.types import answer_options, time_option
+from taskharbor.client.liveness import silent
+from taskharbor.core.durations import ago, count
 from taskharbor.driver import QueueCounts, WorkerRecord
 from taskharbor.errors import HarborError
-from taskharbor.harbor import Harbor
-
-NO_WORKER = f"no worker was seen {LATELY}: run `taskharbor worker {APPLICATION}`"
-Problem = tuple[str, str]
-State = tuple[list[QueueCounts], list[WorkerRecord]]
 
 
 @click.command(
@@ -37,82 +31,37 @@ State = tuple[list[QueueCounts], list[WorkerRecord]]
     Tasks of a TaskManager are not counted as due: workers do not run them.
     """
 )
-@time_option("--max-wait", "Also unhealthy if a due job has waited longer than this.")
+@time_option("--max-wait", help="Also unhealthy if a due job has waited longer than this.")
 @click.option("--store-only", is_flag=True, help="Only check whether the store answers.")
-@json_option
-@target_options
+@answer_options
 def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
     try:
-        harbor = here().store()
-        queues, workers = ask(harbor, _look)
+        queues, workers = ask(lambda admin: gather(admin.queues.alist(), admin.workers.alist()))
     except HarborError as error:
         if exit_code(error) != UNREACHABLE:
             raise
         if as_json:
-            output.print_json({"healthy": False, "problems": [_named(("store_unreachable", str(error)))]})
+            output.print_json({"healthy": False, "problems": [Problem("store_unreachable", str(error))]})
         complain(str(error))
         sys.exit(UNREACHABLE)
-    now = harbor.admin.now()
-    queues = [_without_tasks(counts) for counts in queues]
-    problems = [] if store_only else _problems(queues, workers, max_wait, now)
+    now = here().now()
+    queues = [without_tasks(counts) for counts in queues]
+    found = [] if store_only else problems(queues, workers, max_wait, now)
+    found = [Problem(problem.code, filled_in(problem.message)) for problem in found]
     if as_json:
-        output.print_json(_answer(queues, workers, problems, now))
+        output.print_json(_answer(queues, workers, found, now))
     else:
-        _show(queues, workers, problems, now)
-    sys.exit(BAD if problems else FINE)
-
-
-def _without_tasks(counts: QueueCounts) -> QueueCounts:
-    """Leave out a TaskManager's tasks, which workers do not run."""
-    return counts if counts.queue != TASKS else replace(counts, ready=0, lapsed=0, oldest_due=None)
-
-
-async def _look(harbor: Harbor) -> State:
-    return await harbor.admin.queues.alist(), await harbor.admin.workers.alist()
-
-
-def _problems(
-    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], max_wait: float | None, now: datetime
-) -> list[Problem]:
-    if not workers:
-        return [("no_worker", filled_in(NO_WORKER))]
-    waiting = [counts for counts in queues if counts.due and not counts.paused]
-    return [found for counts in waiting if (found := _problem(counts, workers, max_wait, now))]
-
-
-def _problem(
-    counts: QueueCounts, workers: Sequence[WorkerRecord], max_wait: float | None, now: datetime
-) -> Problem | None:
-    """What keeps the due jobs of a queue from being run."""
-    queue, jobs = counts.queue, output.count(counts.due, "due job")
-    if (missing := absence(workers, queue, now, "it")) is not None:
-        code, text = missing
-        start = filled_in(f"taskharbor worker {APPLICATION} -Q {queue}")
-        return code, f"queue {queue} has {jobs}, but {text}: run `{start}`"
-    listeners = listening(workers, queue, now)
-    if all(queue in worker.stuck for worker in listeners):
-        stuck = ", ".join(worker.id for worker in listeners)
-        return "stuck", (
-            f"queue {queue} has {jobs}, and every slot that it may take runs past a timeout: restart {stuck}; "
-            "`taskharbor jobs ls state:running` shows what hangs"
-        )
-    if max_wait is not None and counts.oldest_due and now - counts.oldest_due > timedelta(seconds=max_wait):
-        waited = length((now - counts.oldest_due).total_seconds())
-        return "late", f"queue {queue}: a due job has waited {waited}: start more workers or raise concurrency"
-    return None
-
-
-def _named(problem: Problem) -> dict[str, str]:
-    return {"code": problem[0], "message": problem[1]}
+        _show(queues, workers, found, now)
+    sys.exit(BAD if found else FINE)
 
 
 def _answer(
-    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem], now: datetime
+    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found: list[Problem], now: datetime
 ) -> dict[str, object]:
     oldest = min((counts.oldest_due for counts in queues if counts.oldest_due), default=None)
     return {
-        "healthy": not problems,
-        "problems": [_named(problem) for problem in problems],
+        "healthy": not found,
+        "problems": found,
         "workers": len(workers),
         "due": sum(counts.due for counts in queues),
         "lapsed": sum(counts.lapsed for counts in queues),
@@ -127,26 +76,24 @@ def _answer(
     }
 
 
-def _show(
-    queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], problems: list[Problem], now: datetime
-) -> None:
+def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found: list[Problem], now: datetime) -> None:
     dead = sum(counts.dlq for counts in queues)
-    numbers = f"{output.count(len(workers), 'worker')}, {_due(queues)}, {output.count(dead, 'dead job')}"
-    output.say(f"unhealthy: {numbers}" if problems else f"healthy: {numbers}", "bold red" if problems else "green")
+    numbers = f"{count(len(workers), 'worker')}, {_due(queues)}, {count(dead, 'dead job')}"
+    output.say(f"unhealthy: {numbers}" if found else f"healthy: {numbers}", "bold red" if found else "green")
     for worker in workers:
         if note := _note(worker, now):
             output.say(f"worker {worker.id} {note}", "yellow", wrap=True)
-    for _, message in problems:
-        complain(message)
+    for problem in found:
+        complain(problem.message)
 
 
 def _note(worker: WorkerRecord, now: datetime) -> str:
     """What is unusual about a worker."""
     if silent(worker, now):
         return f"is silent: it was last seen {ago(worker.seen_at, now)}"
-    notes = [f"is stopping: {output.count(worker.busy, 'run')} to end"] if worker.stopping else []
+    notes = [f"is stopping: {count(worker.busy, 'run')} to end"] if worker.stopping else []
     if worker.overruns:
-        notes.append(f"has {output.count(worker.overruns, 'run')} past the timeout: taskharbor jobs ls state:running")
+        notes.append(f"has {count(worker.overruns, 'run')} past the timeout: taskharbor jobs ls state:running")
     return ", and ".join(notes)
 
 
@@ -159,6 +106,6 @@ def _due(queues: Sequence[QueueCounts]) -> str:
         names = ", ".join(counts.queue for counts in paused)
         notes.append(f"{sum(counts.due for counts in paused):,} of them in paused queues: {names}")
     if lapsed:
-        notes.append(output.count(lapsed, "lapsed job"))
-    due = output.count(sum(counts.due for counts in queues), "due job")
+        notes.append(count(lapsed, "lapsed job"))
+    due = count(sum(counts.due for counts in queues), "due job")
     return f"{due} ({'; '.join(notes)})" if notes else due

@@ -7,10 +7,8 @@ from typing import Any
 import click
 
 from taskharbor.cli import describe, lists
-from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs
-from taskharbor.cli.run_now import run_now
-from taskharbor.cli.target import here, target_options
-from taskharbor.cli.types import json_option, limit_option, wide_option
+from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs, run_now
+from taskharbor.cli.types import answer_options, limit_option, list_options
 from taskharbor.cli.words import WORDS_HELP
 
 
@@ -23,21 +21,17 @@ def jobs() -> None:
 @click.argument("words", nargs=-1)
 @limit_option(50, 1000)
 @click.option("--after", metavar="ID", help="Continue after this job.")
-@json_option
-@wide_option
-@target_options
+@list_options
 def list_jobs(words: tuple[str, ...], **options: Any) -> None:
-    lists.jobs(here().store(), words, "No jobs match." if words else "No jobs yet.", **options)
+    lists.jobs(words, "No jobs match." if words else "No jobs yet.", **options)
 
 
 @jobs.command("show")
 @click.argument("id")
-@json_option
-@target_options
+@answer_options
 def show_job(id: str, as_json: bool) -> None:
     """Show everything about one job, and why it is in its state."""
-    harbor = here().store()
-    describe.show(harbor, id, harbor.admin.jobs.aget, as_json)
+    describe.show(id, lambda admin: admin.jobs, as_json)
 
 
 for act in (cancel_jobs, delete_jobs, replay_jobs, dead_letter_jobs, run_now):

@@ -9,6 +9,7 @@ import click
 
 from taskharbor.cli import output
 from taskharbor.cli.target import Target, here, target_options
+from taskharbor.core.durations import count
 from taskharbor.driver import Migration
 
 
@@ -48,7 +49,7 @@ def _target(store: str | None) -> Target:
 
 
 def _summary(found: Migration, plan: bool) -> str:
-    steps = output.count(len(found.steps), "step")
+    steps = count(len(found.steps), "step")
     return f"{found.what}: {steps} to do: {', '.join(found.steps)}" if plan else f"{found.what}: {steps}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +57,11 @@ def print_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def picked(record: object, *names: str) -> dict[str, Any]:
+    """These fields of a record, for JSON."""
+    return {name: getattr(record, name) for name in names}
+
+
 def safe(text: str) -> str:
     """The text with control characters made visible."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
@@ -88,6 +93,21 @@ def say(text: str, style: str = "", *, wrap: bool = False) -> None:
     screen.print(Text(safe(text), style), soft_wrap=not wrap)
 
 
+def answer(as_json: bool, value: Any, text: str) -> None:
+    """Print the value as JSON, or the text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        say(text)
+
+
+def confirm(would: str, question: Callable[[], str], also: str = "") -> None:
+    """Ask before an act in a terminal; elsewhere, refuse to act without --yes."""
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{would}: add --yes to do it{also}")
+    click.confirm(question(), abort=True, err=True)
+
+
 def heading(text: str) -> None:
     """Print a heading."""
     say(f"\n{text}", "bold")
@@ -102,7 +122,8 @@ def facts(pairs: Iterable[tuple[str | Cell, str | Cell | None]]) -> None:
     width = max(len(name.text) for name, _ in known)
     if screen is None:
         for name, value in known:
-            click.echo(f"{name.text.ljust(width)}  {_indented(safe(value.text), width + 2)}")
+            text = safe(value.text).replace("\n", "\n" + " " * (width + 2))
+            click.echo(f"{name.text.ljust(width)}  {text}")
         return
     from rich.table import Table
     from rich.text import Text
@@ -113,10 +134,6 @@ def facts(pairs: Iterable[tuple[str | Cell, str | Cell | None]]) -> None:
     for name, value in known:
         grid.add_row(Text(name.text, name.style), Text(safe(value.text), value.style))
     screen.print(grid)
-
-
-def _indented(text: str, by: int) -> str:
-    return text.replace("\n", "\n" + " " * by)
 
 
 def json_block(raw: bytes) -> None:
@@ -130,11 +147,6 @@ def json_block(raw: bytes) -> None:
     from rich.text import Text
 
     screen.print(JSONHighlighter()(Text(pretty)), soft_wrap=True)
-
-
-def count(number: int, what: str) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def exact(moment: datetime | None, now: datetime) -> str | None:

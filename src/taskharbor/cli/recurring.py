@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import sys
+from asyncio import gather
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
 
+from taskharbor.admin.admin import Admin
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import complain
-from taskharbor.cli.output import Cell, exact, iso, since
-from taskharbor.cli.tables import Column, table
-from taskharbor.cli.target import ask, here, target_options
-from taskharbor.cli.types import json_option, wide_option
+from taskharbor.cli.output import Cell, exact, iso, picked, since
+from taskharbor.cli.tables import Column, listing, table
+from taskharbor.cli.target import ask, here
+from taskharbor.cli.types import answer_options, list_options
 from taskharbor.core.durations import ago, length
 from taskharbor.errors import ConfigError
-from taskharbor.harbor import Harbor
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask
 
 MOST_TIMES = 1000
-COLUMNS = (
-    Column("NAME", least=16, keep_end=True),
-    Column("TASK", least=12, drop=1, keep_end=True),
-    Column("WHEN", least=20, drop=5, weight=2),
-    Column("NEXT"),
-    Column("AT", drop=2),
-    Column("LAST", drop=3),
-    Column("STATE", drop=4),
-)
 MISSED = {
     "last": "become one run",
     "skip": "are left out",
@@ -51,43 +43,33 @@ def recurring() -> None:
 
 
 @recurring.command("ls")
-@json_option
-@wide_option
-@target_options
+@list_options
 def list_recurring(as_json: bool, wide: bool) -> None:
     """List recurring tasks by name: when they run, next and last."""
-
-    async def look(harbor: Harbor) -> tuple[list[RecurringTask], dict[str, str], bool]:
-        admin = harbor.admin
-        return await admin.recurring.alist(), await admin.recurring.aunreadable(), bool(await admin.workers.alist())
-
-    harbor = here().store()
-    found, unreadable, alive = ask(harbor, look)
-    now = harbor.admin.now()
+    found, unreadable, workers = ask(
+        lambda admin: gather(admin.recurring.alist(), admin.recurring.aunreadable(), admin.workers.alist())
+    )
+    now = here().now()
     for name, why in unreadable.items():
         complain(f"{name} cannot be read here: {why}")
-    if as_json:
-        output.print_json([_brief(task, now) for task in found])
-        return
-    if not found and not unreadable:
-        output.say("No recurring tasks yet: a worker stores those that its code declares when it starts.", "dim")
-        return
-    if found:
-        table(COLUMNS, [_row(task, now, alive) for task in found], wide=wide)
-    for task in found:
+    if found or as_json or not unreadable:
+        nothing = "No recurring tasks yet: a worker stores those that its code declares when it starts."
+        brief = partial(_brief, now=now)
+        listing(found, _columns(now, alive=bool(workers)), nothing, brief, as_json=as_json, wide=wide)
+    for task in found if not as_json else ():
         if late := _overdue(task, now):
             output.say(f"{task.name} is {late}", "red")
 
 
-def _row(task: RecurringTask, now: datetime, alive: bool) -> Sequence[str | Cell]:
+def _columns(now: datetime, *, alive: bool) -> list[Column[RecurringTask]]:
     return [
-        Cell(task.name, "bold"),
-        task.task,
-        task.words,
-        _next(task, now, alive),
-        _utc(task.next_run),
-        since(task.last_run, now),
-        output.state_cell(task.last_state or ""),
+        Column("NAME", lambda task: Cell(task.name, "bold"), least=16, keep_end=True),
+        Column("TASK", lambda task: task.task, least=12, drop=1, keep_end=True),
+        Column("WHEN", lambda task: task.words, least=20, drop=5, weight=2),
+        Column("NEXT", lambda task: _next(task, now, alive)),
+        Column("AT", lambda task: _utc(task.next_run), drop=2),
+        Column("LAST", lambda task: since(task.last_run, now), drop=3),
+        Column("STATE", lambda task: output.state_cell(task.last_state or ""), drop=4),
     ]
 
 
@@ -99,17 +81,13 @@ def _next(task: RecurringTask, now: datetime, alive: bool = True) -> Cell:
         return Cell(AFTER_LAST, "dim")
     late = task.overdue(now) if alive else task.overdue(now, timedelta(seconds=1))
     if late is not None:
-        return Cell(f"overdue by {_length(late)}", "red")
+        return Cell(f"overdue by {length(late.total_seconds())}", "red")
     return Cell(ago(task.next_run, now) if task.next_run > now else "now")
 
 
 def _overdue(task: RecurringTask, now: datetime) -> str | None:
     late = task.overdue(now)
-    return None if late is None else f"overdue by {_length(late)}: does a worker know {task.task}?"
-
-
-def _length(late: timedelta) -> str:
-    return length(late.total_seconds())
+    return None if late is None else f"overdue by {length(late.total_seconds())}: does a worker know {task.task}?"
 
 
 def _utc(moment: datetime | None) -> str:
@@ -119,21 +97,13 @@ def _utc(moment: datetime | None) -> str:
 def _brief(task: RecurringTask, now: datetime) -> dict[str, Any]:
     late = task.overdue(now)
     return {
-        "name": task.name,
-        "task": task.task,
-        "words": task.words,
-        "cron": task.when.cron,
-        "tz": task.when.tz,
+        **picked(task, "name", "task", "words"),
+        **picked(task.when, "cron", "tz"),
         "every": None if task.when.every is None else task.when.interval.total_seconds(),
         "mode": task.when.mode,
-        "queue": task.queue,
-        "paused": task.paused,
-        "in_code": task.in_code,
-        "next_run": task.next_run,
+        **picked(task, "queue", "paused", "in_code", "next_run"),
         "overdue": None if late is None else late.total_seconds(),
-        "last_run": task.last_run,
-        "last_job_id": task.last_job_id,
-        "last_state": task.last_state,
+        **picked(task, "last_run", "last_job_id", "last_state"),
     }
 
 
@@ -141,23 +111,17 @@ def _full(task: RecurringTask, now: datetime) -> dict[str, Any]:
     return {
         **_brief(task, now),
         "anchor": None if task.when.every is None else task.when.anchor,
-        "catch_up": task.when.catch_up,
-        "max_catch_up": task.when.max_catch_up,
-        "overlap": task.when.overlap,
-        "jitter": task.when.jitter,
+        **picked(task.when, "catch_up", "max_catch_up", "overlap", "jitter"),
         "arguments": describe.arguments_of(task),
     }
 
 
 @recurring.command("show")
 @click.argument("name")
-@json_option
-@target_options
+@answer_options
 def show_recurring(name: str, as_json: bool) -> None:
     """Show everything about a recurring task."""
-    harbor = here().store()
-    task = ask(harbor, lambda harbor: harbor.admin.recurring.aget(name))
-    now = harbor.admin.now()
+    task, now = ask(lambda admin: admin.recurring.aget(name)), here().now()
     if as_json:
         output.print_json(_full(task, now))
         return
@@ -206,29 +170,21 @@ def _rules(task: RecurringTask) -> list[tuple[str, str | None]]:
 @recurring.command("next")
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(1, MOST_TIMES), default=5, show_default=True, help="How many.")
-@json_option
-@target_options
+@answer_options
 def next_runs(name: str, count: int, as_json: bool) -> None:
     """Show when a recurring task runs next, by the clocks of its own time zone and in UTC."""
-
-    async def look(harbor: Harbor) -> tuple[RecurringTask, list[datetime]]:
-        return await harbor.admin.recurring.aget(name), await harbor.admin.recurring.anext(name, count)
-
-    harbor = here().store()
-    task, times = ask(harbor, look)
+    task, times = ask(lambda admin: gather(admin.recurring.aget(name), admin.recurring.anext(name, count)))
     zone = ZoneInfo(task.when.tz)
     if as_json:
         output.print_json([{"at": time, "local": time.astimezone(zone)} for time in times])
     else:
-        _show_times(task, times, zone, harbor.admin.now())
+        _show_times(task, times, zone, here().now())
 
 
 def _show_times(task: RecurringTask, times: Sequence[datetime], zone: ZoneInfo, now: datetime) -> None:
     if times:
-        columns = [Column(task.when.tz), Column("UTC"), Column("WHEN")]
-        rows = [[_local(time, zone), iso(time), ago(time, now)] for time in times]
-        start = 1 if task.when.tz == "UTC" else 0
-        table(columns[start:], [row[start:] for row in rows])
+        local = [] if task.when.tz == "UTC" else [Column(task.when.tz, partial(_local, zone=zone))]
+        table([*local, Column("UTC", iso), Column("WHEN", partial(ago, now=now))], times)
     if late := _overdue(task, now):
         output.say(f"{task.name} is {late}", "red")
     elif task.paused:
@@ -250,81 +206,56 @@ def _local(time: datetime, zone: ZoneInfo) -> str:
 
 @recurring.command("run")
 @click.argument("name")
-@json_option
-@target_options
+@answer_options
 def run_now(name: str, as_json: bool) -> None:
     """Run a recurring task now, paused or not, beside its ticks.
 
     Unless its runs may overlap, the last one must have ended.
     """
-    job = ask(here().store(), lambda harbor: harbor.admin.recurring.arun(name))
-    if as_json:
-        output.print_json({"id": job.id, "created": job.created})
-    else:
-        output.say(f"{job.id} created")
+    job = ask(lambda admin: admin.recurring.arun(name))
+    output.answer(as_json, {"id": job.id, "created": job.created}, f"{job.id} created")
 
 
 @recurring.command("pause")
 @click.argument("name")
-@json_option
-@target_options
+@answer_options
 def pause(name: str, as_json: bool) -> None:
     """Pause a recurring task until it is resumed, even if code declares it again. A current run goes on."""
-    harbor = here().store()
-    task = ask(harbor, lambda harbor: harbor.admin.recurring.apause(name))
-    if as_json:
-        output.print_json(_brief(task, harbor.admin.now()))
-    else:
-        output.say(f"{task.name} is paused.")
+    task = ask(lambda admin: admin.recurring.apause(name))
+    output.answer(as_json, _brief(task, here().now()), f"{task.name} is paused.")
 
 
 @recurring.command("resume")
 @click.argument("name")
-@json_option
-@target_options
+@answer_options
 def resume(name: str, as_json: bool) -> None:
     """Resume a recurring task from now on: runs missed during the pause are not caught up."""
-    harbor = here().store()
-    task = ask(harbor, lambda harbor: harbor.admin.recurring.aresume(name))
-    now = harbor.admin.now()
-    if as_json:
-        output.print_json(_brief(task, now))
-    else:
-        output.say(f"{task.name} is resumed, next {exact(task.next_run, now) or AFTER_LAST}.")
+    task, now = ask(lambda admin: admin.recurring.aresume(name)), here().now()
+    text = f"{task.name} is resumed, next {exact(task.next_run, now) or AFTER_LAST}."
+    output.answer(as_json, _brief(task, now), text)
 
 
 @recurring.command("rm")
 @click.argument("name")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@json_option
-@target_options
+@answer_options
 def remove(name: str, yes: bool, as_json: bool) -> None:
     """Delete a recurring task; its jobs stay.
 
     While code declares it, the next worker that starts stores it again: pause it instead.
     """
 
-    async def look(harbor: Harbor) -> RecurringTask | None:
+    async def look(admin: Admin) -> RecurringTask | None:
         try:
-            return await harbor.admin.recurring.aget(name)
+            return await admin.recurring.aget(name)
         except ConfigError:  # stored by a newer version: it cannot be read, but it can be removed
             return None
 
-    harbor = here().store()
-    task = ask(harbor, look)
+    task = ask(look)
     if not yes:
-        _confirm(name, task)
-    ask(harbor, lambda harbor: harbor.admin.recurring.adelete(name))
-    if as_json:
-        output.print_json({"name": name, "removed": True})
-    else:
-        output.say(f"Removed {name}. Its jobs stay.")
+        words = "" if task is None else f" ({task.words})"
+        output.confirm(f"{name} would be removed", lambda: f"Remove {name}{words}?")
+    ask(lambda admin: admin.recurring.adelete(name))
+    output.answer(as_json, {"name": name, "removed": True}, f"Removed {name}. Its jobs stay.")
     if task is not None and task.in_code:
         click.echo(f"If code still declares it, the next worker that starts stores {name} again.", err=True)
-
-
-def _confirm(name: str, task: RecurringTask | None) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{name} would be removed: add --yes to do it")
-    words = "" if task is None else f" ({task.words})"
-    click.confirm(f"Remove {name}{words}?", abort=True)

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from taskharbor.admin.health import LATELY, overruns_of
+from taskharbor.admin.stats import OUTCOMES, by_task
 from taskharbor.cli import output
-from taskharbor.cli.queues import number_cell, queue_table
-from taskharbor.cli.tables import Column, table
-from taskharbor.cli.target import ask, here, target_options
-from taskharbor.cli.types import json_option, time_option, wide_option
-from taskharbor.cli.workers import LATELY, facts_of, overruns_of, worker_table
+from taskharbor.cli.queues import number_cell, queue_columns
+from taskharbor.cli.tables import NEVER, Column, table
+from taskharbor.cli.target import ask, here
+from taskharbor.cli.types import list_options, time_option
+from taskharbor.cli.workers import facts_of, worker_columns
 from taskharbor.core.durations import length
-from taskharbor.driver import QueueCounts, Tally, WorkerRecord
+from taskharbor.driver import WorkerRecord
 
-OUTCOMES = ("done", "retried", "dlq", "cancelled", "released")
+T = TypeVar("T")
 DROPS = {"released": 1, "cancelled": 2, "retried": 3}
 
 
 @click.command()
-@time_option("--since", "Sum up the runs of this period.", "1h")
-@json_option
-@wide_option
-@target_options
+@time_option("--since", help="Sum up the runs of this period.", default="1h")
+@list_options
 def stats(since: float, as_json: bool, wide: bool) -> None:
     """Show queues with their jobs, live workers, and recent runs."""
-    harbor = here().store()
-    found = ask(harbor, lambda harbor: harbor.admin.astats(since))
-    now = harbor.admin.now()
-    totals = _totals(found.tallies, found.unstarted)
+    found, now = ask(lambda admin: admin.astats(since)), here().now()
+    totals = by_task(found)
     if as_json:
         output.print_json(
             {
@@ -45,75 +43,45 @@ def stats(since: float, as_json: bool, wide: bool) -> None:
             }
         )
         return
-    _show_queues(found.queues, now, wide)
-    _show_workers(found.workers, now, wide)
-    _show_totals(totals, since, wide)
+    _section("Queues", queue_columns(found.queues, now), found.queues, "no jobs yet", wide)
+    _section("Workers", _worker_columns(found.workers, now), found.workers, f"none seen {LATELY}", wide)
+    _section(f"Runs of the last {length(since)}", _total_columns(), totals, "none", wide)
 
 
-def _totals(tallies: Sequence[Tally], unstarted: Sequence[Tally]) -> list[dict[str, Any]]:
-    """The sums per task; `runs` counts those that started, and `seconds` is their duration."""
-    sums: dict[tuple[str, str], dict[str, Any]] = defaultdict(
-        lambda: {**dict.fromkeys((*OUTCOMES, "runs"), 0), "seconds": 0.0}
-    )
-    for tally in tallies:
-        total = sums[(tally.queue, tally.task)]
-        total[tally.outcome] += tally.count
-        total["runs"] += tally.count
-        total["seconds"] += tally.seconds
-    for tally in unstarted:
-        sums[(tally.queue, tally.task)]["runs"] -= tally.count
-    return [{"queue": queue, "task": task, **total} for (queue, task), total in sorted(sums.items())]
-
-
-def _show_queues(queues: Sequence[QueueCounts], now: datetime, wide: bool) -> None:
-    output.heading("Queues")
-    if queues:
-        queue_table(queues, now, wide=wide)
+def _section(title: str, columns: Sequence[Column[T]], found: Sequence[T], nothing: str, wide: bool) -> None:
+    output.heading(title)
+    if found:
+        table(columns, found, wide=wide)
     else:
-        output.say("no jobs yet", "dim")
+        output.say(nothing, "dim")
 
 
-def _show_workers(workers: Sequence[WorkerRecord], now: datetime, wide: bool) -> None:
-    output.heading("Workers")
-    if not workers:
-        output.say(f"none seen {LATELY}", "dim")
-        return
+def _worker_columns(workers: Sequence[WorkerRecord], now: datetime) -> list[Column[WorkerRecord]]:
+    known = {column.title: column for column in worker_columns(now)}
     overruns = any(overruns_of(worker, now) for worker in workers)
-    columns = (
-        Column("WORKER", least=40),
-        Column("BUSY", right=True),
-        Column("QUEUES", least=10),
-        Column("SINCE", drop=2),
-        Column("SEEN", drop=1),
-        *([Column("OVERRUNS", right=True)] if overruns else []),
-    )
-    worker_table(columns, workers, now, wide=wide)
-
-
-def _show_totals(totals: list[dict[str, Any]], since: float, wide: bool) -> None:
-    output.heading(f"Runs of the last {length(since)}")
-    if not totals:
-        output.say("none", "dim")
-        return
-    columns = [
-        Column("TASK", least=16, keep_end=True),
-        Column("QUEUE", least=8, drop=4),
-        *(Column(outcome.upper(), right=True, drop=DROPS.get(outcome, 0)) for outcome in OUTCOMES),
-        Column("MEAN", right=True, drop=5),
+    return [
+        known["WORKER"],
+        known["BUSY"],
+        known["QUEUES"],
+        replace(known["SINCE"], drop=2),
+        replace(known["SEEN"], drop=1),
+        *([replace(known["OVERRUNS"], drop=NEVER)] if overruns else []),
     ]
-    table(
-        columns,
-        [
-            [
-                total["task"],
-                total["queue"],
-                *(number_cell(total[outcome], _STYLES.get(outcome, "")) for outcome in OUTCOMES),
-                length(total["seconds"] / total["runs"]) if total["runs"] else "-",
-            ]
-            for total in totals
-        ],
-        wide=wide,
-    )
 
 
-_STYLES = {**output.STATE_STYLES, "retried": "yellow"}
+def _total_columns() -> list[Column[dict[str, Any]]]:
+    def outcome_column(outcome: str) -> Column[dict[str, Any]]:
+        style = {**output.STATE_STYLES, "retried": "yellow"}.get(outcome, "")
+        return Column(
+            outcome.upper(), lambda total: number_cell(total[outcome], style), right=True, drop=DROPS.get(outcome, 0)
+        )
+
+    def mean(total: dict[str, Any]) -> str:
+        return length(total["seconds"] / total["runs"]) if total["runs"] else "-"
+
+    return [
+        Column("TASK", itemgetter("task"), least=16, keep_end=True),
+        Column("QUEUE", itemgetter("queue"), least=8, drop=4),
+        *map(outcome_column, OUTCOMES),
+        Column("MEAN", mean, right=True, drop=5),
+    ]

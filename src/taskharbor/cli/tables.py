@@ -6,28 +6,35 @@ left out by their `drop` rank, the lowest first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
+from msgspec import Struct
 
+from taskharbor.cli import output
 from taskharbor.cli.output import Cell, as_cell, console, one_line
 from taskharbor.core.short_ids import endings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+T = TypeVar("T")
 GAP = 2
 NEVER = 0
 
 
-class Column(NamedTuple):
-    """A column. One with a `least` width is soft: it may be cut to that width, at its beginning if `keep_end`.
+class Column(Struct, Generic[T], frozen=True):
+    """A column: its title, and its cell in the row of a record.
 
-    One of weight 2 is cut only where it is more than twice as wide as the others.
+    One of `ids` has their endings where the table is fitted to a terminal. One with a `least` width is soft: it may be
+    cut to that width, at its beginning if `keep_end`. One of weight 2 is cut only where it is more than twice as wide
+    as the others.
     """
 
     title: str
+    cell: Callable[[T], str | Cell]
+    ids: bool = False
     right: bool = False
     least: int = 0
     drop: int = NEVER
@@ -35,51 +42,66 @@ class Column(NamedTuple):
     weight: int = 1
 
 
-Row = Sequence[str | Cell]
+def listing(
+    found: Sequence[T],
+    columns: Sequence[Column[T]],
+    nothing: str,
+    fields: Callable[[T], Any],
+    *,
+    as_json: bool,
+    wide: bool,
+    limit: int | None = None,
+    after: Callable[[T], str] | None = None,
+) -> None:
+    """Print the first `limit` records as a table, or their `fields` as JSON, and how to see the others."""
+    shown = found[:limit]
+    if as_json:
+        output.print_json([fields(record) for record in shown])
+    elif not found:
+        output.say(nothing, "dim", wrap=True)
+    else:
+        table(columns, shown, wide=wide)
+        if len(found) > len(shown):
+            behind = "" if after is None else f"--after {after(shown[-1])}, or "
+            click.echo(f"The first {limit}. More: {behind}--limit.", err=True)
 
 
-def short_ids(ids: Iterable[str], style: str = "bold") -> list[Cell]:
-    """Ids as cells: their endings where the table is fitted to a terminal, whole elsewhere."""
-    listed = list(ids)
-    return [Cell(id, style, short) for id, short in zip(listed, endings(listed), strict=True)]
-
-
-def table(columns: Sequence[Column], rows: Iterable[Row], *, wide: bool = False) -> None:
-    """Print rows in columns."""
-    cells = [[as_cell(cell) for cell in row] for row in rows]
+def table(columns: Sequence[Column[T]], records: Sequence[T], *, wide: bool = False) -> None:
+    """Print a row for each record."""
     screen = console()
-    if screen is None:
-        click.echo(_plain(columns, [[one_line(cell.text) for cell in row] for row in cells]))
-        return
-    texts = [[one_line(cell.text if wide else cell.short or cell.text) for cell in row] for row in cells]
-    styles = [[cell.style for cell in row] for row in cells]
-    widths = _natural(columns, texts)
-    _draw(screen, columns, texts, styles, fitted(columns, widths, _total(widths) if wide else screen.width))
+    room = None if wide or screen is None else screen.width
+    cells = [[Cell(column.title, "bold"), *_cells(column, records, whole=room is None)] for column in columns]
+    widths = [max(cells_of(cell.text) for cell in column) for column in cells]
+    shown = dict(enumerate(widths)) if room is None else fitted(columns, widths, room)
+    for number, row in enumerate(zip(*cells, strict=True)):
+        line = [_padded(row[place], columns[place], width) for place, width in shown.items()]
+        _print(screen, line, underlined=number == 0)
 
 
-def _plain(columns: Sequence[Column], rows: list[list[str]]) -> str:
-    lines = [[column.title for column in columns], *rows]
-    widths = _natural(columns, rows)
-    return "\n".join(
-        (" " * GAP)
-        .join(
-            _padded(text, width, right=column.right) for text, width, column in zip(line, widths, columns, strict=True)
-        )
-        .rstrip()
-        for line in lines
-    )
+def _cells(column: Column[T], records: Iterable[T], *, whole: bool) -> list[Cell]:
+    cells = [as_cell(column.cell(record), "bold" if column.ids else "") for record in records]
+    short = endings([cell.text for cell in cells]) if column.ids else [cell.short or cell.text for cell in cells]
+    return [Cell(one_line(cell.text if whole else text), cell.style) for cell, text in zip(cells, short, strict=True)]
 
 
-def _padded(text: str, width: int, *, right: bool) -> str:
+def _padded(cell: Cell, column: Column[T], width: int) -> Cell:
+    text = shortened(cell.text, width, keep_end=column.keep_end)
     space = " " * (width - cells_of(text))
-    return space + text if right else text + space
+    return Cell(space + text if column.right else text + space, cell.style)
 
 
-def _natural(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[int]:
-    widths = [len(column.title) for column in columns]
-    for row in rows:
-        widths = [max(width, cells_of(text)) for width, text in zip(widths, row, strict=True)]
-    return widths
+def _print(screen: Console | None, line: Sequence[Cell], *, underlined: bool) -> None:
+    if screen is None:
+        click.echo((" " * GAP).join(cell.text for cell in line).rstrip())
+        return
+    from rich.text import Text
+
+    drawn = Text(" " * GAP).join(Text(cell.text, cell.style) for cell in line)
+    drawn.rstrip()  # one long text at the end should not widen the other rows
+    screen.print(drawn, soft_wrap=True)
+    if underlined:
+        rule = "─" if screen.encoding.startswith("utf") else "-"
+        screen.print(Text(rule * cells_of(drawn.plain), "dim"), soft_wrap=True)
 
 
 def cells_of(text: str) -> int:
@@ -108,7 +130,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> dict[int, int]:
+def fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> dict[int, int]:
     """The indexes of the columns to show, each with its width."""
     shown = dict(enumerate(widths))
     least = [
@@ -127,27 +149,3 @@ def fitted(columns: Sequence[Column], widths: Sequence[int], room: int) -> dict[
         if shown[widest] == least[widest]:
             soft.remove(widest)
     return shown
-
-
-def _draw(
-    screen: Console, columns: Sequence[Column], texts: list[list[str]], styles: list[list[str]], widths: dict[int, int]
-) -> None:
-    from rich.text import Text
-
-    last = len(widths) - 1
-    cut = [
-        [shortened(row[place], widths[place], keep_end=columns[place].keep_end) for place in widths] for row in texts
-    ]
-    paint = [[style[place] for place in widths] for style in styles]
-    titles = [columns[place].title for place in widths]
-    for line, style in zip([titles, *cut], [["bold"] * len(titles), *paint], strict=True):
-        drawn = Text()
-        for number, (place, text) in enumerate(zip(widths, line, strict=True)):
-            right = columns[place].right
-            # The last column is not padded: one long text there should not widen the other rows.
-            padded = text if number == last and not right else _padded(text, widths[place], right=right)
-            drawn.append(padded, style[number]).append(" " * GAP if number < last else "")
-        screen.print(drawn, soft_wrap=True)
-        if line is titles:
-            rule = "─" if screen.encoding.startswith("utf") else "-"
-            screen.print(Text(rule * cells_of(drawn.plain), "dim"), soft_wrap=True)

@@ -10,6 +10,8 @@ import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
+from datetime import datetime
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from taskharbor import config
+from taskharbor.admin.admin import Admin
 from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError, DriverUnavailable, HarborError
 from taskharbor.harbor import Harbor
@@ -52,13 +55,18 @@ class Target:
         """A harbor without any tasks, to store jobs for workers elsewhere."""
         return Harbor(self.url, store_timeout=STORE_PATIENCE)
 
+    @cached_property
     def store(self) -> Harbor:
-        """A harbor to read from, whose store must exist."""
+        """The harbor that the command asks, whose store must exist."""
         harbor = self.named()
         if urlsplit(harbor.url).scheme == "memory":
             raise ConfigError(f"memory:// is a store inside one process: this command cannot see its jobs. {LASTING}")
         _check_file(harbor.url)
         return harbor
+
+    def now(self) -> datetime:
+        """The time by the clock of the store that was asked."""
+        return self.store.admin.now()
 
     def named(self) -> Harbor:
         """A harbor for its store. Imports the application only if it was given, or nothing else names a store."""
@@ -80,16 +88,11 @@ class Target:
 
 def target_options(command: C) -> C:
     """Give a command `-A/--app`, `--include` and `--url`; `here()` returns their values."""
-    app = click.option("-A", "--app", metavar=APPLICATION, help="The application.", **_REMEMBERED)
-    url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **_REMEMBERED)
-    include = click.option(
-        "--include",
-        metavar="MODULE",
-        multiple=True,
-        expose_value=False,
-        callback=_remember_all,
-        help="A module with further tasks; may be repeated.",
-    )
+    remembered: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    app = click.option("-A", "--app", metavar=APPLICATION, help="The application.", **remembered)
+    more = "A module with further tasks; may be repeated."
+    include = click.option("--include", metavar="MODULE", multiple=True, help=more, **remembered)
+    url = click.option("--url", metavar="URL", help="The store, such as sqlite:///jobs.db.", **remembered)
     return app(include(url(command)))
 
 
@@ -98,17 +101,12 @@ def here() -> Target:
     return click.get_current_context().ensure_object(Target)
 
 
-def _remember(context: click.Context, option: click.Parameter, value: str | None) -> None:
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
     target = context.ensure_object(Target)
-    if value is not None:
+    if option.multiple:
+        target.include += value
+    elif value is not None:
         setattr(target, option.name, value)
-
-
-def _remember_all(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> None:
-    context.ensure_object(Target).include += values
-
-
-_REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember}
 
 
 def filled_in(hint: str) -> str:
@@ -118,12 +116,13 @@ def filled_in(hint: str) -> str:
     return hint if config.project("app") is None else hint.replace(f" {APPLICATION}", "")
 
 
-def ask(harbor: Harbor, question: Callable[[Harbor], Awaitable[T]]) -> T:
-    """Connect, ask, and close."""
+def ask(question: Callable[[Admin], Awaitable[T]]) -> T:
+    """Open the store of the running command, ask, and close it."""
+    harbor = here().store
 
     async def answer() -> T:
         async with harbor.open():
-            return await question(harbor)
+            return await question(harbor.admin)
 
     return asyncio.run(answer())
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from taskharbor.cli.target import target_options
 from taskharbor.core.filter import duration
 from taskharbor.errors import ConfigError
 
@@ -43,16 +44,25 @@ def moment(text: str) -> datetime:
 
 
 def time_option(
-    name: str, help: str, default: str | None = None, *, type: Callable[[str], float] = span
+    *names: str, help: str, default: str | None = None, type: Callable[[str], float] = span
 ) -> Callable[[C], C]:
     """An option that takes a length of time."""
     shown = default is not None
-    return click.option(name, type=type, metavar="TIME", default=default, show_default=shown, help=help)
+    return click.option(*names, type=type, metavar="TIME", default=default, show_default=shown, help=help)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_wide_option = click.option("--wide", is_flag=True, help="Show all columns and whole ids, however wide.")
 
-wide_option = click.option("--wide", is_flag=True, help="Show all columns and whole ids, however wide.")
+
+def answer_options(command: C) -> C:
+    """The options of a command that answers: `--json` and the target."""
+    return _json_option(target_options(command))
+
+
+def list_options(command: C) -> C:
+    """The options of a command that prints a table: `--json`, `--wide` and the target."""
+    return _json_option(_wide_option(target_options(command)))
 
 
 def limit_option(default: int, most: int) -> Callable[[C], C]:

@@ -36,8 +36,8 @@ CLOSE_PATIENCE = 5.0
     help="a,b or with weights a=3,b=1; may be given several times. Default: the tasks' own.",
 )
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Jobs at a time.")
-@time_option("--lease", "How long a job's lease lasts without a heartbeat.", "30s")
-@time_option("--grace", "How long a shutdown waits for running jobs.", "25s")
+@time_option("--lease", help="How long a job's lease lasts without a heartbeat.", default="30s")
+@time_option("--grace", help="How long a shutdown waits for running jobs.", default="25s")
 @click.option("--reload", "reloading", is_flag=True, help="Restart whenever a .py file below this folder changes.")
 @click.option("--uvloop", is_flag=True, help='Run on uvloop (pip install "taskharbor[fast]").')
 @click.option(

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
 
 import click
 from msgspec.structs import asdict
 
-from taskharbor.admin.workflows import GraphNode, Workflow
+from taskharbor.admin.admin import Admin
+from taskharbor.admin.workflows import GraphNode, Workflow, Workflows
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.lists import error_cell
 from taskharbor.cli.output import Cell
-from taskharbor.cli.tables import Column, short_ids, table
-from taskharbor.cli.target import ask, here, target_options
-from taskharbor.cli.types import json_option, limit_option, wide_option
-from taskharbor.core.durations import ago
-from taskharbor.harbor import Harbor
+from taskharbor.cli.tables import Column, listing, table
+from taskharbor.cli.target import ask, here
+from taskharbor.cli.types import answer_options, limit_option, list_options
+from taskharbor.core.durations import ago, count
 
 STYLES = {"running": "yellow", "held": "bold red", "done": "green", "failed": "bold red", "cancelled": "dim"}
 KNOWN_AS = {"inflight": "running"}
-COLUMNS = (
-    Column("ID"),
-    Column("STATE"),
-    Column("JOBS", right=True, drop=1),
-    Column("BY STATE", least=16, drop=2),
-    Column("CREATED", drop=3),
-)
-NODE_COLUMNS = (
-    Column("NO", right=True),
-    Column("ID", drop=3),
-    Column("TASK", least=12, keep_end=True),
-    Column("STATE"),
-    Column("AFTER", least=6, drop=1),
-    Column("WAITS FOR", least=6, drop=4),
-    Column("ERROR", least=14, drop=2, weight=2),
-)
 
 
 @click.group()
@@ -47,63 +32,46 @@ def workflows() -> None:
 @workflows.command("ls")
 @limit_option(50, 1000)
 @click.option("--after", metavar="ID", help="Continue after this workflow.")
-@json_option
-@wide_option
-@target_options
-def list_workflows(limit: int, after: str | None, as_json: bool, wide: bool) -> None:
+@list_options
+def list_workflows(limit: int, after: str | None, **options: Any) -> None:
     """List workflows, the latest first.
 
     A workflow is running, held (a step failed and others wait for its replay), done, failed or cancelled.
     """
-    harbor = here().store()
 
-    async def look(harbor: Harbor) -> list[Workflow]:
-        behind = None if after is None else (await _named(harbor, after)).id
-        return await harbor.admin.workflows.alist(limit=limit + 1, after=behind)
+    async def look(admin: Admin) -> list[Workflow]:
+        behind = None if after is None else (await _named(admin, after)).id
+        return await admin.workflows.alist(limit=limit + 1, after=behind)
 
-    listed = ask(harbor, look)
-    found = listed[:limit]
-    if as_json:
-        output.print_json([asdict(workflow) for workflow in found])
-        return
-    if not found:
-        output.say("No workflows yet." if after is None else "No more workflows.", "dim")
-        return
-    now = harbor.admin.now()
-    ids = short_ids(workflow.id for workflow in found)
-    table(COLUMNS, [[id, *_row(workflow, now)] for id, workflow in zip(ids, found, strict=True)], wide=wide)
-    if len(listed) > limit:
-        click.echo(f"The first {limit}. More: --after {found[-1].id}, or --limit.", err=True)
-
-
-async def _named(harbor: Harbor, id: str) -> Workflow:
-    """The workflow with this id, or with an id of this ending."""
-    return await harbor.admin.workflows.aget(await harbor.admin.workflows.aresolve(id))
-
-
-def _row(workflow: Workflow, now: datetime) -> Sequence[str | Cell]:
-    return [
-        _state(workflow),
-        f"{workflow.jobs:,}",
-        _counts(workflow.counts),
-        ago(workflow.created_at, now),
+    found, now = ask(look), here().now()
+    columns: list[Column[Workflow]] = [
+        Column("ID", lambda workflow: workflow.id, ids=True),
+        Column("STATE", _state),
+        Column("JOBS", lambda workflow: f"{workflow.jobs:,}", right=True, drop=1),
+        Column("BY STATE", _counts, least=16, drop=2),
+        Column("CREATED", lambda workflow: ago(workflow.created_at, now), drop=3),
     ]
+    nothing = "No workflows yet." if after is None else "No more workflows."
+    listing(found, columns, nothing, asdict, after=attrgetter("id"), limit=limit, **options)
+
+
+async def _named(admin: Admin, id: str) -> Workflow:
+    """The workflow with this id, or with an id of this ending."""
+    return await admin.workflows.aget(await admin.workflows.aresolve(id))
 
 
 def _state(workflow: Workflow) -> Cell:
     return Cell(workflow.state, STYLES.get(workflow.state, ""))
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {KNOWN_AS.get(state, state)}" for state, number in counts.items())
+def _counts(workflow: Workflow) -> str:
+    return ", ".join(f"{number:,} {KNOWN_AS.get(state, state)}" for state, number in workflow.counts.items())
 
 
 @workflows.command("show")
 @click.argument("id")
 @limit_option(200, 10_000)
-@json_option
-@wide_option
-@target_options
+@list_options
 def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
     """Show the graph: each job with its state, what it comes after, and what it still waits for.
 
@@ -111,12 +79,11 @@ def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
     4 fails, it is cancelled.
     """
 
-    async def look(harbor: Harbor) -> tuple[Workflow, list[GraphNode]]:
-        workflow = await _named(harbor, id)
-        return workflow, await harbor.admin.workflows.agraph(workflow.id)
+    async def look(admin: Admin) -> tuple[Workflow, list[GraphNode]]:
+        workflow = await _named(admin, id)
+        return workflow, await admin.workflows.agraph(workflow.id)
 
-    harbor = here().store()
-    workflow, nodes = ask(harbor, look)
+    workflow, nodes = ask(look)
     if as_json:
         output.print_json({**asdict(workflow), "graph": [_node(node) for node in nodes]})
         return
@@ -124,8 +91,8 @@ def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
         [
             ("workflow", Cell(workflow.id, "bold")),
             ("state", _state(workflow)),
-            ("jobs", f"{workflow.jobs:,}: {_counts(workflow.counts)}"),
-            ("created", output.exact(workflow.created_at, harbor.admin.now())),
+            ("jobs", f"{workflow.jobs:,}: {_counts(workflow)}"),
+            ("created", output.exact(workflow.created_at, here().now())),
         ]
     )
     output.heading("Graph")
@@ -139,28 +106,27 @@ def _node(node: GraphNode) -> dict[str, object]:
 
 def _show_graph(nodes: Sequence[GraphNode], limit: int, wide: bool) -> None:
     numbers = {node.id: number for number, node in enumerate(nodes, 1)}
-    ids = short_ids(node.id for node in nodes)
-    table(
-        NODE_COLUMNS,
-        [
-            [
-                str(numbers[node.id]),
-                id,
-                node.task,
-                output.state_cell(node.state),
-                _edges((numbers[id], policy) for id, policy, _ in node.parents if id in numbers),
-                Cell(
-                    _edges((numbers[id], policy) for id, policy, met in node.parents if not met and id in numbers),
-                    "yellow",
-                ),
-                error_cell(node.error if node.state != "done" else None),
-            ]
-            for id, node in zip(ids[:limit], nodes[:limit], strict=True)
-        ],
-        wide=wide,
-    )
+
+    def edges(node: GraphNode, *, unmet: bool = False) -> str:
+        parents = [parent for parent in node.parents if parent[0] in numbers and not (unmet and parent[2])]
+        return _edges((numbers[id], policy) for id, policy, _ in parents)
+
+    columns: list[Column[GraphNode]] = [
+        Column("NO", lambda node: str(numbers[node.id]), right=True),
+        Column("ID", lambda node: node.id, ids=True, drop=3),
+        Column("TASK", lambda node: node.task, least=12, keep_end=True),
+        Column("STATE", lambda node: output.state_cell(node.state)),
+        Column("AFTER", edges, least=6, drop=1),
+        Column("WAITS FOR", lambda node: Cell(edges(node, unmet=True), "yellow"), least=6, drop=4),
+        Column("ERROR", _error, least=14, drop=2, weight=2),
+    ]
+    table(columns, nodes[:limit], wide=wide)
     if len(nodes) > limit:
         click.echo(f"The first {limit:,} of {len(nodes):,} jobs. All: --json, or --limit.", err=True)
+
+
+def _error(node: GraphNode) -> Cell:
+    return error_cell(node.error if node.state != "done" else None)
 
 
 def _edges(parents: Iterable[tuple[int, str]]) -> str:
@@ -186,44 +152,35 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 @workflows.command("cancel")
 @click.argument("id")
-@json_option
-@target_options
+@answer_options
 def cancel(id: str, as_json: bool) -> None:
     """Cancel the jobs of a workflow that have not ended; running ones are asked to stop."""
-
-    async def act(harbor: Harbor) -> tuple[int, Workflow]:
-        whole = (await _named(harbor, id)).id
-        return await harbor.admin.workflows.acancel(whole), await harbor.admin.workflows.aget(whole)
-
-    stopped, workflow = ask(here().store(), act)
-    if as_json:
-        output.print_json({"id": workflow.id, "cancelled": stopped, "state": workflow.state})
-    elif stopped:
-        output.say(f"Cancelled {output.count(stopped, 'job')} of workflow {workflow.id}.")
-    if not stopped:
-        _refuse(f"nothing of workflow {workflow.id} is left to cancel: it is {workflow.state}")
+    _act(id, as_json, "cancelled", "nothing of workflow {} is left to cancel", Workflows.acancel)
 
 
 @workflows.command("replay")
 @click.argument("id")
-@json_option
-@target_options
+@answer_options
 def replay(id: str, as_json: bool) -> None:
     """Run the dead and cancelled jobs of a workflow again."""
+    _act(id, as_json, "replayed", "there is nothing to replay in workflow {}", Workflows.areplay)
 
-    async def act(harbor: Harbor) -> tuple[list[str], Workflow]:
-        whole = (await _named(harbor, id)).id
-        return await harbor.admin.workflows.areplay(whole), await harbor.admin.workflows.aget(whole)
 
-    replayed, workflow = ask(here().store(), act)
+def _act(
+    id: str, as_json: bool, done: str, nothing: str, act: Callable[[Workflows, str], Awaitable[int | list[str]]]
+) -> None:
+    """Act on the jobs of a workflow; refused if there are none to act on."""
+
+    async def look_and_act(admin: Admin) -> tuple[int | list[str], Workflow]:
+        whole = (await _named(admin, id)).id
+        return await act(admin.workflows, whole), await admin.workflows.aget(whole)
+
+    changed, workflow = ask(look_and_act)
+    jobs = count(changed if isinstance(changed, int) else len(changed), "job")
     if as_json:
-        output.print_json({"id": workflow.id, "replayed": replayed, "state": workflow.state})
-    elif replayed:
-        output.say(f"Replayed {output.count(len(replayed), 'job')} of workflow {workflow.id}.")
-    if not replayed:
-        _refuse(f"there is nothing to replay in workflow {workflow.id}: it is {workflow.state}")
-
-
-def _refuse(why: str) -> None:
-    complain(why)
-    click.get_current_context().exit(BAD)
+        output.print_json({"id": workflow.id, done: changed, "state": workflow.state})
+    elif changed:
+        output.say(f"{done.capitalize()} {jobs} of workflow {workflow.id}.")
+    if not changed:
+        complain(f"{nothing.format(workflow.id)}: it is {workflow.state}")
+        click.get_current_context().exit(BAD)

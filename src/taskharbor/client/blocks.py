@@ -13,35 +13,34 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
+from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
+
+from msgspec import Struct
 
 from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.errors import DriverClosed
 
 CLOSE_PATIENCE = 1.0  # for tasks that still run on a loop of ours when its work is done
 abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()  # runs that a worker no longer waits for: not waited for here
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 Y = TypeVar("Y", covariant=True)
 Raised = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 NOTHING: Raised = (None, None, None)
 
 
-class Managed(Generic[Y]):
+class Managed(Struct, Generic[Y], frozen=True, eq=False):
     """A context manager for `with` and `async with`; a `with` on a running event loop is refused."""
 
-    def __init__(
-        self,
-        name: str,
-        awaited: Callable[[], AbstractAsyncContextManager[Y]],
-        blocking: Callable[[], AbstractContextManager[Y]],
-    ) -> None:
-        self._name = name
-        self._make_awaited = awaited
-        self._make_blocking = blocking
-        self._awaited: list[AbstractAsyncContextManager[Y]] = []
-        self._blocking: list[AbstractContextManager[Y]] = []
+    _name: str
+    _make_awaited: Callable[[], AbstractAsyncContextManager[Y]]
+    _make_blocking: Callable[[], AbstractContextManager[Y]]
+    _awaited: list[AbstractAsyncContextManager[Y]] = []
+    _blocking: list[AbstractContextManager[Y]] = []
 
     def __repr__(self) -> str:
         return f"<{self._name}(…): use it by `with` or `async with`>"
@@ -78,6 +77,16 @@ def run_here(twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return runner.run(function())
     finally:
         _close(runner)
+
+
+def blocking_here(method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], T]:
+    """The blocking twin of an async method, on a loop of its own in the calling thread."""
+
+    @wraps(method)
+    def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run_here(method.__name__, lambda: method(self, *args, **kwargs))
+
+    return twin
 
 
 def _close(runner: asyncio.Runner) -> None:

@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from taskharbor.client.attendance import WorkerWatch
 from taskharbor.client.batching import no_answer
-from taskharbor.client.liveness import missing_worker
+from taskharbor.client.liveness import WorkerWatch, missing_worker
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
@@ -77,11 +76,11 @@ _stand_ins: ContextVar[Mapping[Client, Session]] = ContextVar("taskharbor_stand_
 class Client:
     """Reaches the store for tasks, handles and the harbor."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, tasks: Mapping[str, Registered]) -> None:
+        self.tasks = tasks
         self._sessions = [session]
         self._waiting = 0
         self._warned: dict[str, float] = {}
-        self.tasks: Mapping[str, Registered] = {}
 
     @property
     def session(self) -> Session:
@@ -198,7 +197,7 @@ class Client:
             after = page[-1].id
 
     async def cancel(self, ids: Sequence[str]) -> list[Cancellation]:
-        """Cancel jobs in line at once; ask the workers of running ones to stop."""
+        """Cancel ready and waiting jobs at once; ask the workers of running ones to stop."""
         async with self.store() as driver:
             now = self.session.now()
             keep_until = later(now, self.session.settings.retention.done)

@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.client.call import Call
-from taskharbor.client.job_builder import JobBuilder
+from taskharbor.client.job_builder import Call, JobBuilder
 from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions, check_moment, moment
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
@@ -151,15 +150,5 @@ def check_options(options: JobOptions) -> None:
 def definition_of(call: Call, when: Recurrence, session: Session, *, in_code: bool) -> Definition:
     """What is stored for a recurring task: every option of its jobs is resolved (R5)."""
     (job,) = JobBuilder(session).jobs([call])
-    return Definition(
-        task=job.type,
-        when=when,
-        payload=job.payload,
-        queue=job.queue,
-        priority=job.priority,
-        timeout=job.timeout,
-        max_attempts=job.max_attempts,
-        max_crashes=job.max_crashes,
-        tags=job.tags,
-        in_code=in_code,
-    )
+    of_job = {field: getattr(job, field) for field in Definition.OF_JOBS}
+    return Definition(task=job.type, when=when, in_code=in_code, **of_job)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.handle import Job
-from taskharbor.client.job_builder import JobBuilder
+from taskharbor.client.job_builder import Call, JobBuilder
 from taskharbor.client.session import Session
 from taskharbor.driver import Enqueued, Group
 from taskharbor.errors import InvalidJob

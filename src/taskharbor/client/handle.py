@@ -32,7 +32,6 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
         return self._client.portal
 
     async def arecord(self) -> JobRecord:

@@ -1,16 +1,18 @@
-"""The builder of new jobs: gives each an id and resolves its options (R2, R5)."""
+"""Calls of tasks, and the builder of their jobs: gives each an id and resolves its options (R2, R5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from taskharbor.client.call import Call
-from taskharbor.client.options import Duration, KeyOptions, moment, seconds
+from taskharbor.client.client import Client
+from taskharbor.client.options import Duration, JobOptions, KeyOptions, moment, seconds
+from taskharbor.client.registered_task import JOIN, Registered
 from taskharbor.client.session import Session
 from taskharbor.client.settings import Settings
 from taskharbor.core.codec import checked_size
@@ -21,6 +23,26 @@ from taskharbor.core.reserved import TASKS
 
 if TYPE_CHECKING:  # most programs have no cron to read
     from taskharbor.core.recurrence import Definition
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Call:
+    """One call of a task, bound and encoded, with the options of its job. A `Step` is one in a flow."""
+
+    client: Client
+    task: Registered
+    payload: bytes
+    options: JobOptions
+
+    @property
+    def returns(self) -> Any:
+        """The type of the result, as far as annotations tell."""
+        return self.task.signature.returns
+
+    def joining(self) -> Call:
+        """A call that does nothing but wait for others, in the same queue."""
+        queue: JobOptions = {"queue": self.options["queue"]} if "queue" in self.options else {}
+        return Call(self.client, JOIN, JOIN.signature.encode((), {}), queue)
 
 
 class HasJob(Protocol):
@@ -56,19 +78,9 @@ class JobBuilder:
 
     def tick(self, name: str, definition: Definition, slot: datetime, run_at: datetime | None) -> NewJob:
         """The job of a tick of a recurring task; its headers name both."""
-        return NewJob(
-            id=self.new_id(),
-            type=definition.task,
-            queue=definition.queue,
-            payload=definition.payload,
-            priority=definition.priority,
-            run_at=run_at,
-            timeout=definition.timeout,
-            max_attempts=definition.max_attempts,
-            max_crashes=definition.max_crashes,
-            headers={"schedule": name, "slot": slot.isoformat()},
-            tags=definition.tags,
-        )
+        of_job = {field: getattr(definition, field) for field in definition.OF_JOBS}
+        headers = {"schedule": name, "slot": slot.isoformat()}
+        return NewJob(id=self.new_id(), type=definition.task, run_at=run_at, headers=headers, **of_job)
 
     def managed(self, payload: bytes, key: str | None, max_attempts: int | None) -> NewJob:
         """The job of a TaskManager's task (M1)."""

@@ -1,15 +1,24 @@
-"""Which workers are alive, by their reports, and what is missing where no worker claims the jobs of a queue."""
+"""Which workers are alive, by their reports, and what is missing where no worker claims the jobs of a queue.
+
+In tests, `Attendance` knows as well which workers run in this process, so that a wait for a result that none will give
+fails instead of lasting for ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Protocol
 
-from taskharbor.core.durations import ago
+from taskharbor.core.durations import ago, count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.shown import shown
 from taskharbor.core.states import Shown
 from taskharbor.driver import Driver, Registry, WorkerRecord, offered
+from taskharbor.errors import NobodyWorks
 
 REPORT_EVERY = timedelta(seconds=10)
 MISSED = 2 * REPORT_EVERY
@@ -35,7 +44,7 @@ def absence(
         return None
     known = [worker for worker in workers if queue in worker.queues]
     if not known:
-        others = f" ({len(workers):,} worker{'' if len(workers) == 1 else 's'} on other queues)" if workers else ""
+        others = f" ({count(len(workers), 'worker')} on other queues)" if workers else ""
         return "queue_without_worker", f"no worker listens to {called}{others}"
     last = max(known, key=lambda worker: (worker.seen_at, worker.id))
     if silent(last, now):
@@ -54,3 +63,67 @@ async def missing_worker(driver: Driver, job: JobRecord, now: datetime) -> str |
         return None if alive else "no worker is running"
     found = absence(workers, job.queue, now)
     return None if found is None else found[1]
+
+
+class OpenStore(Protocol):
+    """An open store and its time, as a session has them."""
+
+    async def driver(self) -> Driver: ...
+    def now(self) -> datetime: ...
+
+
+class Attendance:
+    """The workers of this process on one test's stores; `elsewhere` says that other processes can reach the store.
+
+    A wait that finds none of them for `patience` seconds is refused.
+    """
+
+    def __init__(self, *, elsewhere: bool, patience: float = 1.0) -> None:
+        self.elsewhere = elsewhere
+        self.patience = patience
+        self._working = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """A worker runs inside the block."""
+        with self._lock:
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._working -= 1
+
+    async def has_worker(self, store: OpenStore) -> bool:
+        """Whether a worker runs here, or reports from another process."""
+        if self._working or not self.elsewhere:
+            return self._working > 0
+        registry = offered(await store.driver(), Registry)
+        return registry is not None and bool(await registry.workers(store.now() - ALIVE))
+
+
+class WorkerWatch:
+    """Checks during a wait without a timeout that a worker runs."""
+
+    def __init__(self, attendance: Attendance, store: OpenStore) -> None:
+        self._attendance = attendance
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._last_seen = self._loop.time()
+
+    @property
+    def longest(self) -> float:
+        """The longest wait between two looks."""
+        return max(self._attendance.patience, 0.01)
+
+    async def look(self, what: str) -> None:
+        """`NobodyWorks` if there was no worker for some time."""
+        now = self._loop.time()
+        if await self._attendance.has_worker(self._store):
+            self._last_seen = now
+        elif now - self._last_seen >= self._attendance.patience:
+            raise NobodyWorks(
+                f"{what} has not ended, and nothing runs jobs in this test: call taskharbor.drain() first "
+                "(for a later time, taskharbor.run_for()), or start a worker, with harbor.worker():"
+            )

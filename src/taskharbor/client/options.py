@@ -2,12 +2,13 @@
 
 To add one:
 - of a job: `JobOptions`, `_RULES`; `_pattern` in `job_builder.py`; `cli/enqueue.py`; the table in docs/guide.md;
-- stored with the job: `Asked` in `core/job.py`, and each driver's columns (SQL, `rows.py`, a migration);
-- also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` and
-  `definition_of` in `declaration.py`, `Definition` in `core/recurrence.py`, and `tick` in `job_builder.py`;
+- stored with the job: `Asked` in `core/job.py`, `RECORD` in `drivers/shared/columns.py`, each driver's columns
+  (SQL, `rows.py`, a migration), and `FULL` in `testing/kit/records.py`;
+- also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` in
+  `declaration.py`, and `Definition` with its `OF_JOBS` in `core/recurrence.py`;
 - with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
 - of the task alone, as `retry`: `Harbor.task`, `Harbor.recurring` and `decorators.py`, `Registered`; not stored.
-`tests/client/test_options.py` fails if a place of a task's option was forgotten.
+`tests/client/test_options.py` fails if a place in Python was forgotten, the kit if a column was.
 """
 
 from __future__ import annotations
@@ -213,10 +214,7 @@ _RULES: dict[str, Rule] = {
     "tx": _transaction,
 }
 _SETTINGS: dict[str, Rule] = {
-    "max_attempts": _BOUND,
-    "max_crashes": _BOUND,
-    "timeout": _TIMEOUT,
-    "idempotency_ttl": _TIMEOUT,
+    **{name: _RULES[name] for name in ("max_attempts", "max_crashes", "timeout", "idempotency_ttl")},
     "payload_limit": _whole(1),
     "keep_done": _DELAY,
     "keep_dead": _DELAY,

@@ -28,7 +28,6 @@ class Registered:
         return Signature(self.name, self.handler)
 
     def named(self, payload: bytes) -> dict[str, Any]:
-        """The arguments in a payload, by name."""
         return self.signature.named(payload)
 
 

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from datetime import datetime
 from random import Random
 
-from taskharbor.client.attendance import Attendance
 from taskharbor.client.batching import Batcher
 from taskharbor.client.clock import Clock, EngineClock, host_clock
 from taskharbor.client.forking import after_fork
+from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
 from taskharbor.client.settings import Settings
 from taskharbor.driver import Driver, ServerClock
@@ -52,7 +52,6 @@ class Session:
             self._opening = None
 
     def now(self) -> datetime:
-        """The time to pass to the driver."""
         return self._clock()
 
     @property

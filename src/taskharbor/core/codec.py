@@ -45,21 +45,21 @@ class Signature:
         self.name = name
         self._call, self._hints = _inspected(name, handler)
         hints = self._hints
-        self._parameters = self._call.parameters
+        self.parameters = self._call.parameters
         self.returns: Any = hints.get("return", Any)
-        self._open = {p.kind: p.name for p in self._parameters.values() if p.kind in _OPEN}
+        self._open = {p.kind: p.name for p in self.parameters.values() if p.kind in _OPEN}
         bare = POSITIONAL if inspect.Parameter.VAR_POSITIONAL in self._open else POSITIONAL[:1]
-        self._bare = [p.name for p in self._parameters.values() if p.kind in bare]
+        self._bare = [p.name for p in self.parameters.values() if p.kind in bare]
         self._plain = not self._open and not self._bare
         self._whole = self._plain and all(
-            p.default is p.empty and p.kind in POSITIONAL for p in self._parameters.values()
+            p.default is p.empty and p.kind in POSITIONAL for p in self.parameters.values()
         )
         try:
-            self._struct = _struct(self._parameters.values(), hints)
+            self._struct = _struct(self.parameters.values(), hints)
             self._envelope: Callable[..., Any] = msgspec.defstruct("Envelope", [("v", int), ("args", self._struct)])
             self._decoder = decoder(self._envelope)
         except Exception as error:
-            raise ConfigError(f"task {name}: {_undecodable(hints, self._parameters)}: {error}") from error
+            raise ConfigError(f"task {name}: {_undecodable(hints, self.parameters)}: {error}") from error
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
         """The payload of a call, or an error that names the argument and the fix."""
@@ -100,15 +100,10 @@ class Signature:
         """Whether the handler takes `**kwargs`."""
         return inspect.Parameter.VAR_KEYWORD in self._open
 
-    @property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The handler's parameters by name."""
-        return self._parameters
-
     @cached_property
     def first(self) -> str | None:
         """The parameter that receives another step's result: the first, if it is positional."""
-        first = next(iter(self._parameters.values()), None)
+        first = next(iter(self.parameters.values()), None)
         return None if first is None or first.kind not in POSITIONAL else first.name
 
     def encode_rest(
@@ -120,7 +115,7 @@ class Signature:
                 f"task {self.name} has no first parameter for the result of the step before: "
                 f"write def {self.name.rpartition('.')[2]}(result, …), or put its step(…) into a chain if it only waits"
             )
-        if self.first in kwargs and self._parameters[self.first].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        if self.first in kwargs and self.parameters[self.first].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             raise WrongArguments(
                 f"task {self.name}: {self.first} is the result of the steps before it: leave it out of the arguments"
             )
@@ -137,7 +132,7 @@ class Signature:
         """A decoder for payloads without their first argument."""
         fields = [
             (name, kind, UNSET) if name == self.first else (name, kind, *default)
-            for name, kind, *default in _fields(self._parameters.values(), self._hints)
+            for name, kind, *default in _fields(self.parameters.values(), self._hints)
         ]
         arguments = msgspec.defstruct("Rest", fields, kw_only=True, forbid_unknown_fields=True)
         return decoder(msgspec.defstruct("Envelope", [("v", int), ("args", arguments)]))
@@ -163,14 +158,14 @@ class Signature:
         return envelope.args
 
     def _given(self, values: Any) -> dict[str, Any]:
-        return {name: value for name in self._parameters if (value := getattr(values, name)) is not UNSET}
+        return {name: value for name in self.parameters if (value := getattr(values, name)) is not UNSET}
 
     def _spread(self, values: Any) -> Arguments:
         named = self._given(values)
         if self._plain:
             return (), named
         # an omitted argument keeps its position, or the next one would move into it
-        args = [named.pop(name, self._parameters[name].default) for name in self._bare]
+        args = [named.pop(name, self.parameters[name].default) for name in self._bare]
         if (rest := self._open.get(inspect.Parameter.VAR_POSITIONAL)) is not None:
             args += named.pop(rest, ())
         if (more := self._open.get(inspect.Parameter.VAR_KEYWORD)) is not None:

@@ -7,7 +7,7 @@ run at all. Attempts count recorded failures, crashes count lapsed leases since 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -91,17 +91,7 @@ def decide(
         case NotRegistered():
             return _after_unknown(job, retention, now)
         case CancelledByRequest():
-            return Cancel(
-                id=job.id,
-                token=token_of(job),
-                keep_until=later(now, retention.done),
-                started_at=job.started_at,
-                attempts=job.attempts,
-                last_error=job.last_error,
-                failed_at=job.failed_at,
-                failures=job.failures,
-                increment=_counted(job, CANCELLED),
-            )
+            return Cancel(**_recorded(job, CANCELLED), keep_until=later(now, retention.done))
         case _:
             assert_never(outcome)
 
@@ -162,8 +152,7 @@ def _after_failure(
         reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
         job = replace(job, failures=_kept(job, entry))
         return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
-    job = replace(job, attempts=attempts, last_error=_summary(entry), failed_at=now, failures=_kept(job, entry))
-    return _put_back(job, later(now, delay), retention, now, RETRIED)
+    return _put_back(_noted(job, entry), later(now, delay), retention, now, RETRIED)
 
 
 def _after_interruption(job: JobRecord, retention: Retention, now: datetime) -> Fail:
@@ -191,40 +180,38 @@ def _released(job: JobRecord, run_at: datetime, unknown: int, retention: Retenti
 def _put_back(
     job: JobRecord, run_at: datetime, retention: Retention, now: datetime, outcome: str = RELEASED
 ) -> PutBack:
-    return PutBack(
-        id=job.id,
-        token=token_of(job),
-        keep_until=later(now, retention.done),
-        started_at=job.started_at,
-        attempts=job.attempts,
-        last_error=job.last_error,
-        failed_at=job.failed_at,
-        failures=job.failures,
-        run_at=run_at,
-        increment=_counted(job, outcome),
-    )
+    return PutBack(**_recorded(job, outcome), keep_until=later(now, retention.done), run_at=run_at)
 
 
 def _fail(job: JobRecord, entry: Failure, reason: str, retention: Retention, now: datetime) -> Fail:
     return Fail(
-        id=job.id,
-        token=token_of(job),
+        **_recorded(_noted(job, entry), DEAD),
         keep_until=_keep(job, later(now, retention.dead)),
-        started_at=job.started_at,
-        attempts=entry.attempt,
         crashes=job.crashes,
         unknown_put_backs=job.unknown_put_backs,
-        last_error=_summary(entry),
-        failed_at=now,
-        failures=_kept(job, entry),
         reason=reason,
         fingerprint=fingerprint(job.type, entry.kind, entry.message),
-        increment=_counted(job, DEAD),
     )
 
 
-def _counted(job: JobRecord, outcome: str) -> Increment:
-    return Increment(job.queue, job.type, outcome, job.due_at)
+def _recorded(job: JobRecord, outcome: str) -> dict[str, Any]:
+    """The fields of a transition that are as the job's record has them, and what the outcome adds to the totals."""
+    return {
+        "id": job.id,
+        "token": token_of(job),
+        "started_at": job.started_at,
+        "attempts": job.attempts,
+        "last_error": job.last_error,
+        "failed_at": job.failed_at,
+        "failures": job.failures,
+        "increment": Increment(job.queue, job.type, outcome, job.due_at),
+    }
+
+
+def _noted(job: JobRecord, entry: Failure) -> JobRecord:
+    """The job with a failure on its record."""
+    error = f"{entry.kind}: {entry.message}" if entry.message else entry.kind
+    return replace(job, attempts=entry.attempt, last_error=error, failed_at=entry.failed_at, failures=_kept(job, entry))
 
 
 def _entry(job: JobRecord, failed: Failed, now: datetime, attempt: int | None = None) -> Failure:
@@ -238,10 +225,6 @@ def _entry(job: JobRecord, failed: Failed, now: datetime, attempt: int | None = 
         started_at=job.started_at,
         worker=job.lease.worker if job.lease else None,
     )
-
-
-def _summary(entry: Failure) -> str:
-    return f"{entry.kind}: {entry.message}" if entry.message else entry.kind
 
 
 def _kept(job: JobRecord, entry: Failure) -> tuple[Failure, ...]:

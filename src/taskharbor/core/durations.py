@@ -1,4 +1,4 @@
-"""Durations and ages for people: `2 h 5 min`, `3 d ago`. JSON and logs have exact times."""
+"""Durations, ages and counts for people: `2 h 5 min`, `3 d ago`, `2 jobs`. JSON and logs have exact times."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def ago(moment: datetime, now: datetime) -> str:
         return "just now" if seconds >= 0 else "now"
     size, unit = next((size, unit) for size, unit in _UNITS if abs(seconds) >= 2 * size or size == 1)
     return f"{int(seconds // size):,} {unit} ago" if seconds > 0 else f"in {round(-seconds / size):,} {unit}"
+
+
+def count(number: int, what: str) -> str:
+    """`1 job`, `2,000 jobs`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

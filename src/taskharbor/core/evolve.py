@@ -1,7 +1,7 @@
 """Changes of a record: each legal move as a pure function from record to record.
 
-The memory driver applies these functions to a dict; drivers that store whole records use them too, and the conformance
-kit holds SQL drivers to them. Nothing here checks a lease: `core.lease` does.
+The memory driver and the steps (`core.steps`) apply these functions; the conformance kit holds the SQL of hot paths to
+them. Nothing here checks a lease: `core.lease` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Literal, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob, Progress
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, WAITING, Move, State, check
@@ -56,28 +56,9 @@ def enqueued(job: NewJob, now: datetime, unmet: int) -> JobRecord:
     """The record of a job as it enters the store."""
     state = WAITING if unmet else READY
     check(Move.ENQUEUE, None, state)
-    return JobRecord(
-        id=job.id,
-        type=job.type,
-        queue=job.queue,
-        payload=job.payload,
-        priority=job.priority,
-        expires_at=job.expires_at,
-        timeout=job.timeout,
-        max_attempts=job.max_attempts,
-        max_crashes=job.max_crashes,
-        idempotency_key=job.idempotency_key,
-        key_expires_at=job.key_expires_at,
-        headers=job.headers,
-        tags=job.tags,
-        workflow_id=job.workflow_id,
-        kept=job.kept,
-        state=state,
-        created_at=now,
-        due_at=job.run_at or now,
-        run_at=job.run_at,
-        unmet=unmet,
-    )
+    asked = asdict(job)
+    del asked["depends_on"]  # the store keeps the edges apart
+    return JobRecord(**asked, state=state, created_at=now, due_at=job.run_at or now, unmet=unmet)
 
 
 def claimed(job: JobRecord, token: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
@@ -178,13 +159,13 @@ def asked_to_die(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord:
 
 
 def withdrawn(job: JobRecord, now: datetime, keep_until: datetime) -> JobRecord:
-    """A job cancelled in line (T1)."""
+    """A ready or waiting job, cancelled (T1)."""
     check(Move.WITHDRAW, job.state, CANCELLED)
     return _cancelled(job, now, keep_until)
 
 
 def dead_lettered(job: JobRecord, death: DeadLetter, now: datetime) -> JobRecord:
-    """A job dead-lettered by hand in line (Q4)."""
+    """A ready or waiting job, dead-lettered by hand (Q4)."""
     check(Move.DEAD_LETTER, job.state, DLQ)
     return _dead(job, death.reason, death.fingerprint, now, death.keep_until)
 

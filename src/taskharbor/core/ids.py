@@ -29,7 +29,6 @@ class Ids:
         self._tail = 0
 
     def __call__(self) -> str:
-        """Return the next id."""
         if self._head and (tail := self._tail + 1 + self._bits(32)) < _END:
             self._tail = tail
             return self._head + "%012x" % tail  # noqa: UP031 (faster, and thousands at a time)

@@ -1,7 +1,6 @@
 """Outcomes: how a run ended, before `decide` says what that means.
 
-An exception becomes an outcome here (`from_error`), so that the worker never interprets what a handler raised (F4,
-F11).
+An exception becomes an outcome here (`from_error`), so that the worker interprets only errors of its own (F4, F11).
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Failed(Struct, frozen=True):
     delay: float | None = None
 
     def __post_init__(self) -> None:
-        """Cut texts that are too long to be stored."""
         force_setattr(self, "kind", bounded(self.kind, KIND_LIMIT))
         force_setattr(self, "message", bounded(self.message, MESSAGE_LIMIT))
         force_setattr(self, "traceback", bounded_end(self.traceback))

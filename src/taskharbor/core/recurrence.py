@@ -7,7 +7,7 @@ the declaring process or the time.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -79,6 +79,7 @@ class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A recurring task as declared: when it ticks, and the job of each tick with every option resolved (R5)."""
 
+    OF_JOBS: ClassVar = ("payload", "queue", "priority", "timeout", "max_attempts", "max_crashes", "tags")
     version: int = 1
     task: str
     when: Recurrence

@@ -41,7 +41,6 @@ class Retry(Struct, frozen=True, gc=False):
     custom: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
-        """Reject invalid settings."""
         _check_number("base", self.base, 0.0)
         _check_number("multiplier", self.multiplier, 1.0)
         _check_number("cap", self.cap, 0.0)
@@ -110,12 +109,8 @@ def _check_number(name: str, given: object, least: float) -> None:
 
 def _check_types(name: str, given: object) -> None:
     kinds = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (None,)
-    if not all(map(_is_error_type, kinds)):
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise _wrong(name, given, "give a tuple of exception classes, such as (OSError,) or (OSError, KeyError)")
-
-
-def _is_error_type(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def _checked(seconds: object) -> float:

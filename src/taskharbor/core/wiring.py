@@ -84,6 +84,7 @@ def filled(payload: bytes, parameter: str, given: Sequence[Parent]) -> bytes:
 
 
 def _parts(takes: Shape, results: Iterator[Parent]) -> Iterator[bytes]:
+    """Results in a shape: 0 is one result, n a list of n, a tuple a list of shapes."""
     if takes == 0:
         yield _value(results)
         return

@@ -18,14 +18,14 @@ class Manage(Protocol):
     """
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        """Cancel jobs in line at once, and record the request for jobs under a lease (T3).
+        """Cancel ready and waiting jobs at once, and record the request for jobs under a lease (T3).
 
         Dependants are told once all of these are cancelled: none of them is released on the way.
         """
         ...
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        """Dead-letter jobs in line at once, and record the request for jobs under a lease (Q4, T3).
+        """Dead-letter ready and waiting jobs at once, and record the request for jobs under a lease (Q4, T3).
 
         Dependants are told as of any failure, once all of these are dead.
         """

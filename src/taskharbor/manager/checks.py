@@ -59,7 +59,6 @@ def checked_id(task_id: object) -> str:
 
 
 def checked_worker(worker_id: object) -> str:
-    """The worker id of an agent."""
     try:
         return check_name("worker_id", worker_id)
     except InvalidJob as error:
@@ -83,7 +82,6 @@ def checked_progress(fraction: object, note: str, before: Progress | None) -> Pr
 
 
 def checked_status(status: object) -> TaskStatus | None:
-    """A status to list by."""
     try:
         return None if status is None else TaskStatus(str(status))
     except ValueError:
@@ -91,7 +89,6 @@ def checked_status(status: object) -> TaskStatus | None:
 
 
 def checked_limit(limit: object) -> int | None:
-    """How many to list."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise InvalidTask(f"limit must be a whole number from 1 up, or None, not {limit!r}")
     return limit

@@ -3,18 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
 from random import Random
+from typing import Any, TypeVar
 
 from taskharbor.client.clock import Clock
+from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.client.session import Session
 from taskharbor.driver import Driver
-from taskharbor.errors import ConfigError
+from taskharbor.errors import ConfigError, DriverClosed, StoreClosed
 from taskharbor.harbor import Harbor
-from taskharbor.manager.call_gate import CallGate, GatedPortal
 from taskharbor.manager.task_store import TaskStore
+
+T = TypeVar("T")
+
+
+class CallGate:
+    """Counts the calls of a manager, from any number of threads and event loops.
+
+    Closing a manager waits for the calls under way, and refuses later ones. Blocking twins run by `call`.
+    """
+
+    def __init__(self, harbor: Harbor) -> None:
+        self._harbor = harbor
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._emptied: Future[None] | None = None
+        after_fork(self, CallGate._renew)
+
+    def _renew(self) -> None:
+        """Reset the lock that a parent thread may have held; the calls are the parent's."""
+        self._lock, self._inside = threading.Lock(), 0
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Count a call; `StoreClosed` after `close`, also for a call that outlasts the store."""
+        with self._lock:
+            self._check_open()
+            self._inside += 1
+        try:
+            yield
+        except DriverClosed:
+            self._check_open()
+            raise
+        finally:
+            with self._lock:
+                self._inside -= 1
+                emptied = None if self._inside else self._emptied
+            if emptied is not None:
+                emptied.set_result(None)
+
+    def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `Portal.call`, and counted."""
+        with self.entered():
+            return self._harbor.portal.call(twin, function)
+
+    def _check_open(self) -> None:
+        if self._emptied is not None:
+            raise StoreClosed("this TaskManager was closed: make a new one")
+
+    def close(self) -> Future[None] | None:
+        """Refuse further calls; return a future that is done when the last call has ended. None if already closed."""
+        with self._lock:
+            if self._emptied is not None:
+                return None
+            emptied = self._emptied = Future[None]()
+            emptied.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it
+            if not self._inside:
+                emptied.set_result(None)
+            return emptied
 
 
 class Lifecycle:
@@ -22,18 +83,12 @@ class Lifecycle:
 
     def __init__(self, store: str | Driver | Harbor | None, clock: Clock | None, chance: Random | None) -> None:
         self.harbor = _harbor(store, clock, chance)
-        self.gate = CallGate()
+        self.gate = CallGate(self.harbor)
         self._owns = store is None or isinstance(store, str)
         self._borrows = isinstance(store, Harbor)
 
     @property
-    def portal(self) -> GatedPortal:
-        """Where blocking twins run."""
-        return GatedPortal(self.gate, self.harbor.portal)
-
-    @property
     def session(self) -> Session:
-        """The open harbor."""
         return self.harbor.client.session
 
     async def aclose(self) -> None:

@@ -23,9 +23,8 @@ from taskharbor.driver import Driver, Group
 from taskharbor.errors import TaskNotFound, TaskNotTerminal
 from taskharbor.harbor import Harbor
 from taskharbor.manager import checks, rules
-from taskharbor.manager.call_gate import GatedPortal
 from taskharbor.manager.claimer import BREATH, TRIES, Claimer
-from taskharbor.manager.lifecycle import Lifecycle
+from taskharbor.manager.lifecycle import CallGate, Lifecycle
 from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
 from taskharbor.manager.task_store import PAGE, TaskStore
 
@@ -53,9 +52,8 @@ class TaskManager:
         return f"<TaskManager on {self._lifecycle.harbor!r}>"
 
     @property
-    def portal(self) -> GatedPortal:
-        """Where blocking twins run."""
-        return self._lifecycle.portal
+    def portal(self) -> CallGate:
+        return self._lifecycle.gate
 
     async def aclose(self) -> None:
         """Close the store, if this manager opened it, after the calls under way. Later calls raise `StoreClosed`."""

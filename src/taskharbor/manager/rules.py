@@ -36,7 +36,6 @@ NO_RNG = Random(0)  # never used: a failed task may be claimed again at once
 
 
 def completed(job: JobRecord, result: bytes | None) -> Ack:
-    """The Ack of a claimed task."""
     return succeed(job, token_of(job), Succeeded(result), LAST_MOMENT, job.claimed_at)
 
 
@@ -52,7 +51,6 @@ def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
 
 
 def put_back(job: JobRecord, now: datetime) -> Transition:
-    """A claimed task that is put back."""
     return decide(replace(job, started_at=job.claimed_at), Interrupted(), NO_DELAY, FOR_EVER, now, NO_RNG)
 
 
@@ -64,7 +62,6 @@ def spent(job: JobRecord, now: datetime) -> Fail:
 
 
 def used_up(job: JobRecord) -> MaxAttemptsReached:
-    """The error for a task without attempts left."""
     return MaxAttemptsReached(f"task {job.id} was claimed {job.max_attempts} times, as often as it may be")
 
 
@@ -79,7 +76,6 @@ def is_claim(job: JobRecord, who: Caller) -> bool:
 
 
 def failure_of(error: str | BaseException) -> Failed:
-    """The failure that an agent reported."""
     if isinstance(error, str):
         return Failed(SAID, error)
     frames = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""

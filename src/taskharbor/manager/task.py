@@ -78,7 +78,6 @@ STATES: dict[TaskStatus, tuple[Shown, ...]] = {
 
 
 def status_of(job: JobRecord, now: datetime) -> TaskStatus:
-    """The status of the task that a job is."""
     if job.state is DONE:
         return TaskStatus.COMPLETED
     if job.state in (DLQ, CANCELLED) or is_stopping(job, now):

@@ -33,12 +33,10 @@ class TaskStore:
 
     @property
     def now(self) -> datetime:
-        """The time to pass to the store."""
         return self._session.now()
 
     @property
     def limit(self) -> int:
-        """The largest payload or result."""
         return self._session.payload_limit
 
     async def find(self, id: str) -> JobRecord:
@@ -59,7 +57,6 @@ class TaskStore:
         return job
 
     async def find_key(self, key: str) -> str | None:
-        """The id of the task that has this stored key."""
         return await self._inspect.find_key(key, self.now)
 
     async def claim(self, job: JobRecord, worker: str, lease: timedelta) -> JobRecord | None:
@@ -73,7 +70,6 @@ class TaskStore:
         return claimed[0] if claimed else None
 
     async def extend(self, job: JobRecord, lease: timedelta, progress: Progress | None) -> Extended | LeaseError:
-        """Renew a claim."""
         token = "" if job.lease is None else job.lease.token
         return (await self._driver.extend_lease([Report(job.id, token, progress=progress)], self.now, lease))[0]
 
@@ -90,7 +86,6 @@ class TaskStore:
         return answer in ("replayed", "replayed_without_key")
 
     async def delete(self, id: str) -> Deletion:
-        """Remove an ended task."""
         return (await self._manage.delete([id]))[0]
 
     async def page(self, states: tuple[Shown, ...], after: str | None) -> list[JobRecord]:

@@ -9,15 +9,14 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from taskharbor import drivers
-from taskharbor.client.attendance import Attendance
 from taskharbor.client.blocks import run_here
 from taskharbor.client.client import Client
 from taskharbor.client.forking import own_rng
 from taskharbor.client.handle import Job
+from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
 from taskharbor.client.session import Session
 from taskharbor.core.filter import Filter
@@ -73,9 +72,7 @@ class TestBed:
         self._stack.enter_context(every_harbor(self._adopt))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:
             places, self._only = list(self._places.values()), ()
         for place in places:

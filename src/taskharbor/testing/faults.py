@@ -11,19 +11,17 @@ import asyncio
 import inspect
 from collections import Counter as Tickets
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from random import Random
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import Verdict
-from taskharbor.core.transition import Transition
-from taskharbor.driver import COMMON, Driver, Extended, Group, GroupResult, Report, ServerClock, Within
-from taskharbor.errors import DriverUnavailable, LeaseError
+from taskharbor.driver import COMMON, Driver, ServerClock, Within
+from taskharbor.errors import DriverUnavailable
 
+P = ParamSpec("P")
+R = TypeVar("R")
 When = Callable[[str], bool]
 Call = Callable[[], Awaitable[Any]]
 
@@ -73,6 +71,16 @@ def script(*verbs: str) -> When:
     return strikes
 
 
+def _forwarded(verb: Callable[Concatenate[Driver, P], R]) -> Callable[Concatenate[Wrapper, P], R]:
+    """A verb of every driver, through `_perform`."""
+
+    @wraps(verb)
+    def forward(self: Wrapper, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", self._call(verb.__name__, *args, **kwargs))  # pyright: ignore[reportPrivateUsage]
+
+    return forward
+
+
 class Wrapper:
     """A driver around a driver. Subclasses implement `_perform`, which handles every call."""
 
@@ -85,7 +93,7 @@ class Wrapper:
         for offered in BESIDE:
             if _has(inner, offered):
                 for verb in offered:
-                    setattr(self, verb, partial(self._call, verb))
+                    setattr(self, verb, partial(self._call, verb) if self._handles(verb) else getattr(inner, verb))
         if _has(inner, WITHIN):  # transactions of the caller are not wrapped
             for verb in WITHIN:
                 setattr(self, verb, getattr(inner, verb))
@@ -94,6 +102,10 @@ class Wrapper:
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def _handles(self, verb: str) -> bool:
+        """Whether calls of this verb, other than the five of `Driver`, go through `_perform`."""
+        return True
 
     async def _call(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(PARAMETERS[verb], args, strict=False))
@@ -104,27 +116,10 @@ class Wrapper:
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         return await call()
 
-    async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        return await self._call("enqueue", groups, now)  # type: ignore[no-any-return]
-
-    async def reserve(
-        self,
-        queues: Sequence[str],
-        now: datetime,
-        lease_for: timedelta,
-        limit: int,
-        worker: str,
-        ids: Sequence[str] | None = None,
-    ) -> list[JobRecord]:
-        return await self._call("reserve", queues, now, lease_for, limit, worker, ids)  # type: ignore[no-any-return]
-
-    async def extend_lease(
-        self, reports: Sequence[Report], now: datetime, lease_for: timedelta
-    ) -> list[Extended | LeaseError]:
-        return await self._call("extend_lease", reports, now, lease_for)  # type: ignore[no-any-return]
-
-    async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        return await self._call("settle", transitions, now)  # type: ignore[no-any-return]
+    enqueue = _forwarded(Driver.enqueue)
+    reserve = _forwarded(Driver.reserve)
+    extend_lease = _forwarded(Driver.extend_lease)
+    settle = _forwarded(Driver.settle)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -53,15 +53,12 @@ class LentThread(Threads):
 
     def _run(self, call: Call) -> None:
         function, context, future = call
-        result: Any = None
-        error: BaseException | None = None
         try:
-            result = context.run(function)
-        except BaseException as raised:
-            error = raised
-        _hand_back(future, result, error)
-        if isinstance(error, KeyboardInterrupt):
-            raise error
+            _hand_back(future, context.run(function), None)
+        except BaseException as error:
+            _hand_back(future, None, error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
 
     def _refuse_all(self) -> None:
         with suppress(queue.Empty):

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from taskharbor.core.job import NewJob
 from taskharbor.core.transition import Ack
@@ -81,13 +81,6 @@ ROLES: dict[str, Callable[[Driver, dict[str, Any]], Awaitable[list[Any]]]] = {
 }
 
 
-class ForkedProcess(NamedTuple):
-    """A forked process, and the pipe on which it reports."""
-
-    pid: int
-    report: TextIO
-
-
 async def play(url: str, role: str, asked: dict[str, Any], report: TextIO) -> None:
     """Open, wait for the start, act, report."""
     driver = await from_url(url)
@@ -99,12 +92,15 @@ async def play(url: str, role: str, asked: dict[str, Any], report: TextIO) -> No
         await driver.close()
 
 
-def fork(url: str, role: str, arguments: str) -> ForkedProcess:
-    """Start one client. It opens the store by itself: a connection does not survive a fork."""
+def fork(url: str, role: str, arguments: str) -> tuple[int, TextIO]:
+    """Start one client; return its process id and the pipe on which it reports.
+
+    It opens the store by itself: a connection does not survive a fork.
+    """
     reading, writing = os.pipe()
     if pid := os.fork():
         os.close(writing)
-        return ForkedProcess(pid, os.fdopen(reading))
+        return pid, os.fdopen(reading)
     with os.fdopen(writing, "w") as report:
         asyncio.run(play(url, role, json.loads(arguments), report))
     os._exit(0)
@@ -113,12 +109,12 @@ def fork(url: str, role: str, arguments: str) -> ForkedProcess:
 def main(url: str, role: str, *arguments: str) -> None:
     """Let all clients act together, and print the result of each."""
     clients = [fork(url, role, each) for each in arguments]
-    if any(client.report.readline() != "ready\n" for client in clients):
+    if any(report.readline() != "ready\n" for _, report in clients):
         sys.exit("a client could not open the store")
     print("ready", flush=True)  # noqa: T201
-    for client in clients:
-        print(client.report.read())  # noqa: T201
-    sys.exit(int(any(os.waitpid(client.pid, 0)[1] for client in clients)))
+    for _, report in clients:
+        print(report.read())  # noqa: T201
+    sys.exit(int(any(os.waitpid(pid, 0)[1] for pid, _ in clients)))
 
 
 if __name__ == "__main__":

@@ -12,32 +12,9 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import PutBack, Transition
 from taskharbor.driver import Driver, Enqueued, Extended, Group, Inspect, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable, HarborError
+from taskharbor.testing import history
 from taskharbor.testing.faults import Call, Wrapper
-from taskharbor.testing.history import (
-    MICROSECOND,
-    Answer,
-    Asked,
-    Began,
-    Called,
-    ClaimEntry,
-    Ended,
-    Final,
-    JobEntry,
-    KeptEntry,
-    Last,
-    Made,
-    Named,
-    Raised,
-    Renew,
-    Returned,
-    Said,
-    SettleEntry,
-    Sink,
-    SwapEntry,
-    Want,
-    micros,
-    monotonic,
-)
+from taskharbor.testing.history import MICROSECOND, micros, monotonic
 from taskharbor.worker.context import JobContext
 
 PAGE = 1000
@@ -46,36 +23,36 @@ PAGE = 1000
 class Recorder(Wrapper):
     """Records every verb that changes something, as its process `who` sees it."""
 
-    def __init__(self, inner: Driver, who: str, sink: Sink, at: Callable[[], int] = monotonic) -> None:
+    def __init__(self, inner: Driver, who: str, sink: history.Sink, at: Callable[[], int] = monotonic) -> None:
         super().__init__(inner)
         self._who = who
         self._sink = sink
         self._at = at
         self._calls = 0
 
+    def _handles(self, verb: str) -> bool:
+        return verb in _ASKED
+
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
-        describe = _ASKED.get(verb)
-        if describe is None:
-            return await call()
         self._calls += 1
         number = self._calls
         now = micros(arguments.get("now"))
-        self._sink.append(Called(self._who, number, self._at(), verb, now, tuple(describe(arguments))))
+        self._sink.append(history.Called(self._who, number, self._at(), verb, now, tuple(_ASKED[verb](arguments))))
         try:
             result = await call()
         except BaseException as error:
-            self._sink.append(Raised(self._who, number, self._at(), type(error).__name__, _is_unknown(error)))
+            self._sink.append(history.Raised(self._who, number, self._at(), type(error).__name__, _is_unknown(error)))
             raise
-        self._sink.append(Returned(self._who, number, self._at(), tuple(_answers(result))))
+        self._sink.append(history.Returned(self._who, number, self._at(), tuple(_answers(result))))
         return result
 
     async def handler(self, job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """A middleware for the harbor that records when handlers begin and end."""
-        self._sink.append(Began(self._who, self._at(), job.id, job.lease_version))
+        self._sink.append(history.Began(self._who, self._at(), job.id, job.lease_version))
         try:
             return await call_next()
         finally:
-            self._sink.append(Ended(self._who, self._at(), job.id, job.lease_version))
+            self._sink.append(history.Ended(self._who, self._at(), job.id, job.lease_version))
 
 
 def _is_unknown(error: BaseException) -> bool:
@@ -83,20 +60,22 @@ def _is_unknown(error: BaseException) -> bool:
     return not isinstance(error, HarborError) or isinstance(error, DriverUnavailable | DriverClosed)
 
 
-async def take_stock(driver: Driver, now: datetime, sink: Sink, at: Callable[[], int] = monotonic) -> list[JobRecord]:
+async def take_stock(
+    driver: Driver, now: datetime, sink: history.Sink, at: Callable[[], int] = monotonic
+) -> list[JobRecord]:
     """Record the store's contents, page by page, and return them."""
     inspect, records, after = capability(driver, Inspect), list[JobRecord](), None
     while True:
         page = await inspect.query(Filter(), now, PAGE, after)
-        sink.append(Final(at(), micros(now), tuple(map(_last, page))))
+        sink.append(history.Final(at(), micros(now), tuple(map(_last, page))))
         records += page
         if len(page) < PAGE:
             return records
         after = page[-1].id
 
 
-def _last(job: JobRecord) -> Last:
-    return Last(
+def _last(job: JobRecord) -> history.Last:
+    return history.Last(
         job.id,
         job.state.value,
         job.version,
@@ -111,10 +90,10 @@ def _last(job: JobRecord) -> Last:
     )
 
 
-def _jobs(groups: Iterable[Group]) -> Iterable[JobEntry]:
+def _jobs(groups: Iterable[Group]) -> Iterable[history.JobEntry]:
     for number, group in enumerate(groups):
         for job in group.jobs:
-            yield JobEntry(
+            yield history.JobEntry(
                 job.id,
                 number,
                 job.queue,
@@ -132,26 +111,14 @@ def _jobs(groups: Iterable[Group]) -> Iterable[JobEntry]:
             )
 
 
-def _enqueue(given: dict[str, Any]) -> Iterable[Asked]:
-    return _jobs(given["groups"])
-
-
-def _reserve(given: dict[str, Any]) -> Iterable[Asked]:
+def _reserve(given: dict[str, Any]) -> Iterable[history.Asked]:
     ids: Sequence[str] | None = given.get("ids")
     wanted = None if ids is None else tuple(ids)
-    return [Want(tuple(given["queues"]), given["lease_for"] // MICROSECOND, given["limit"], wanted)]
+    return [history.Want(tuple(given["queues"]), given["lease_for"] // MICROSECOND, given["limit"], wanted)]
 
 
-def _extend(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Renew(report.id, report.token) for report in given["reports"]]
-
-
-def _settle(given: dict[str, Any]) -> Iterable[Asked]:
-    return [_settlement(to) for to in given["transitions"]]
-
-
-def _settlement(to: Transition) -> SettleEntry:
-    return SettleEntry(
+def _settlement(to: Transition) -> history.SettleEntry:
+    return history.SettleEntry(
         to.id,
         to.token,
         str(to.__struct_config__.tag),
@@ -164,30 +131,10 @@ def _settlement(to: Transition) -> SettleEntry:
     )
 
 
-def _ids(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Named(id) for id in given["ids"]]
-
-
-def _flow(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Named(given["workflow_id"])]
-
-
-def _replay(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Named(replay.id, micros(replay.run_at)) for replay in given["replays"]]
-
-
-def _deaths(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Named(death.id) for death in given["deaths"]]
-
-
-def _reschedule(given: dict[str, Any]) -> Iterable[Asked]:
-    return [Named(change.id, micros(change.run_at), change.priority) for change in given["changes"]]
-
-
-def _swap(given: dict[str, Any]) -> Iterable[Asked]:
+def _swap(given: dict[str, Any]) -> Iterable[history.Asked]:
     for swap in cast("Sequence[driver.Swap]", given["swaps"]):
         jobs = _jobs([Group(jobs=(swap.job,))] if swap.job else [])
-        yield SwapEntry(swap.name, micros(_slot(swap)), next(iter(jobs), None))
+        yield history.SwapEntry(swap.name, micros(_slot(swap)), next(iter(jobs), None))
 
 
 def _slot(swap: driver.Swap) -> datetime | None:
@@ -201,47 +148,46 @@ def _slot(swap: driver.Swap) -> datetime | None:
     return None if stays else then.last_slot
 
 
-def _nothing(given: dict[str, Any]) -> Iterable[Asked]:
-    return ()
-
-
-_ASKED: dict[str, Callable[[dict[str, Any]], Iterable[Asked]]] = {
-    "enqueue": _enqueue,
+# The recorded verbs, and the items that each is asked about.
+_ASKED: dict[str, Callable[[dict[str, Any]], Iterable[history.Asked]]] = {
+    "enqueue": lambda given: _jobs(given["groups"]),
     "reserve": _reserve,
-    "extend_lease": _extend,
-    "settle": _settle,
-    "cancel": _ids,
-    "dead_letter": _deaths,
-    "delete": _ids,
-    "free_workflow_key": _flow,
-    "replay": _replay,
-    "reschedule": _reschedule,
-    "sweep": _nothing,
-    "prune": _nothing,
+    "extend_lease": lambda given: [history.Renew(report.id, report.token) for report in given["reports"]],
+    "settle": lambda given: map(_settlement, given["transitions"]),
+    "cancel": lambda given: map(history.Named, given["ids"]),
+    "dead_letter": lambda given: [history.Named(death.id) for death in given["deaths"]],
+    "delete": lambda given: map(history.Named, given["ids"]),
+    "free_workflow_key": lambda given: [history.Named(given["workflow_id"])],
+    "replay": lambda given: [history.Named(replay.id, micros(replay.run_at)) for replay in given["replays"]],
+    "reschedule": lambda given: [
+        history.Named(each.id, micros(each.run_at), each.priority) for each in given["changes"]
+    ],
+    "sweep": lambda given: (),
+    "prune": lambda given: (),
     "swap_schedules": _swap,
 }
 RECORDED = frozenset(_ASKED)
 
 
-def _answers(result: Any) -> Iterable[Answer]:
+def _answers(result: Any) -> Iterable[history.Answer]:
     for item in _listed(result):
         if isinstance(item, tuple):
-            yield from (Made(each.id, each.created) for each in cast(tuple[Enqueued, ...], item))
+            yield from (history.Made(each.id, each.created) for each in cast(tuple[Enqueued, ...], item))
         elif isinstance(item, JobRecord):
             yield _claim(item)
         elif isinstance(item, Extended):
-            yield KeptEntry(micros(item.expires_at), item.cancel_requested)
+            yield history.KeptEntry(micros(item.expires_at), item.cancel_requested)
         else:
-            yield Said(type(item).__name__ if isinstance(item, Exception) else str(item))
+            yield history.Said(type(item).__name__ if isinstance(item, Exception) else str(item))
 
 
 def _listed(result: Any) -> list[Any]:
     return result if isinstance(result, list) else [result]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _claim(job: JobRecord) -> ClaimEntry:
+def _claim(job: JobRecord) -> history.ClaimEntry:
     assert job.lease is not None
-    return ClaimEntry(
+    return history.ClaimEntry(
         job.id,
         job.lease.token,
         job.lease.version,

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from taskharbor.client.portal import wind_up
 
@@ -15,13 +15,6 @@ logger = logging.getLogger("taskharbor.worker")
 AFTER_BREAKDOWN = 0.2
 
 Main = Callable[[], Coroutine[Any, Any, None]]
-
-
-class Hosted(Protocol):
-    """A running background coroutine."""
-
-    async def stop(self) -> None:
-        """Cancel it and wait for its end."""
 
 
 async def persistently(main: Main, name: str) -> None:
@@ -42,6 +35,7 @@ class InTask:
         self._task = asyncio.get_running_loop().create_task(persistently(main, name), name=name)
 
     async def stop(self) -> None:
+        """Cancel it and wait for its end."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
@@ -77,6 +71,7 @@ class InThread:
         await asyncio.gather(main, stopped, return_exceptions=True)
 
     async def stop(self) -> None:
+        """Cancel it and wait for its end."""
         with suppress(RuntimeError):  # its loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
         await self._ended.wait()

@@ -168,4 +168,4 @@ def running() -> JobContext | None:
 def lose() -> None:
     """Let the current run end as if its worker had died: nothing is settled, and its lease expires."""
     if (run := _current.get()) is not None:
-        run.host.lose(run)
+        run.lease.lose()

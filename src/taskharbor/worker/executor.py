@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from threading import get_ident
 from types import TracebackType
 from typing import Any
@@ -40,14 +40,8 @@ class Executor:
     `failures`, if given, receives what failed runs raised.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, Registered],
-        middleware: Sequence[Middleware],
-        client: Client,
-        pool: Threads | None,
-    ) -> None:
-        self._tasks = tasks
+    def __init__(self, client: Client, middleware: Sequence[Middleware], pool: Threads | None) -> None:
+        self._tasks = client.tasks
         self._middleware = tuple(reversed(middleware))
         self._session = client.session
         self._now = client.session.now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,14 @@ async def until_open(session: Session) -> None:
         except (DriverUnavailable, OSError) as error:
             logger.warning("store.unavailable: cannot open it, trying again: %s", error)
         await asyncio.sleep(STORE_BACKOFF.delay(failures, session.rng))
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most so many seconds; return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class Idle:

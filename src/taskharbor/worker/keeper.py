@@ -16,6 +16,7 @@ from datetime import timedelta
 from taskharbor.client.session import Session
 from taskharbor.driver import Extended, Report
 from taskharbor.errors import LeaseError
+from taskharbor.worker.idle import set_within
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.stacks import stack_of
@@ -30,7 +31,7 @@ TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancel
 class Keeper:
     """Renews every held lease three times per lease, and reports news of runs in between.
 
-    `hold`, `drop`, `lose` and `hurry` may be called from any thread.
+    `hold`, `drop` and `hurry` may be called from any thread.
     """
 
     def __init__(self, session: Session, lease_for: timedelta) -> None:
@@ -55,10 +56,6 @@ class Keeper:
         """Stop renewing these: their jobs are settled or lost."""
         for run in runs:
             self._held.pop(run.lease.token, None)
-
-    def lose(self, run: JobRun) -> None:
-        """Mark a lease as lost: the outcome of its run is not written. A held one is dropped when the run ends."""
-        run.lease.lost = True
 
     def hurry(self) -> None:
         """Renew now: a lease has arrived that lost much of its time on the way."""
@@ -92,11 +89,8 @@ class Keeper:
         self._idle = not self._held
         if self._held:
             wait = min(wait, TICK, self._next_report - loop.time())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(wait, MOMENT)):
-                await self._woken.wait()
+        woken = await set_within(self._woken, max(wait, MOMENT))
         self._idle = False
-        woken = self._woken.is_set()
         self._woken.clear()
         return woken
 
@@ -177,7 +171,7 @@ class Keeper:
 
     def _give_up(self, run: JobRun, why: str) -> None:
         self.drop(run)
-        self.lose(run)
+        run.lease.lose()
         run.host.request_stop(run, "lost")
         log_job(logger, logging.WARNING, "lease.lost", run.job, why)
 

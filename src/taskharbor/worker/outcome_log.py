@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
-from taskharbor.core.run_times import spread_of
+from taskharbor.core.shown import spread_of
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.errors import LeaseError
 from taskharbor.worker.context import running
 from taskharbor.worker.job_log import log_job
-from taskharbor.worker.own_frames import own_frames
 from taskharbor.worker.running import JobRun, Stop
+from taskharbor.worker.stacks import own_frames
 
 logger = logging.getLogger("taskharbor.worker")
 SECOND = timedelta(seconds=1)
@@ -158,19 +158,14 @@ def _spread(to: Transition, spread: timedelta | None) -> str:
 
 
 def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:
-    match to:
-        case Ack():
-            return State.DONE.value
-        case Fail():
-            return State.DLQ.value
-        case Cancel():
-            return State.CANCELLED.value
-        case PutBack():
-            if to.attempts > job.attempts:
-                return "retried"
-            return "by_hand" if stop == "dead_letter" else "released"
+    if not isinstance(to, PutBack):
+        return _ENDS[type(to)]
+    if to.attempts > job.attempts:
+        return "retried"
+    return "by_hand" if stop == "dead_letter" else "released"
 
 
+_ENDS: dict[type[Transition], str] = {Ack: "done", Fail: "dlq", Cancel: "cancelled"}
 _EVENTS = {
     "done": (logging.INFO, "job.succeeded"),
     "dlq": (logging.ERROR, "job.dead"),

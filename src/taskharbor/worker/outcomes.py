@@ -80,7 +80,8 @@ def stopped(run: JobRun, task: Registered | None) -> Outcome:
 def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
     if stop == "timeout" and task is not None:
         return timed_out(job.timeout or 0, task.retry)
-    # One dead-lettered by hand is put back: the store knows the reason, and that a cancel goes before it (T3).
+    # After a dead-letter by hand the job is put back: the store ends it, and a cancel wins (T3).
+    # After a lost lease the outcome is never written: see `Pipeline.conclude`.
     return CancelledByRequest() if stop == "cancel" else Interrupted(started=stop == "shutdown")
 
 

@@ -61,11 +61,11 @@ class Pipeline:
         self.freed = asyncio.Event()
         self._now = client.session.now
         self._executor = executor
-        self._keeper = keeper
+        self.keeper = keeper
         self._decider = decider
-        self._settler = settler
-        self._quarantine = quarantine
-        self._stopping = stopping
+        self.settler = settler
+        self.quarantine = quarantine
+        self.stopping = stopping
         self._loop = asyncio.get_running_loop()
         # Not around eager tasks: what their handlers ask of the loop is none of its business.
         self._starts = nullcontext() if EAGER else TaskStarts(self._loop)
@@ -74,7 +74,7 @@ class Pipeline:
     @property
     def is_empty(self) -> bool:
         """Whether no lease is held."""
-        return not self.running and self._settler.idle
+        return not self.running and self.settler.idle
 
     # start
 
@@ -84,15 +84,15 @@ class Pipeline:
             logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
             return
         runs = [JobRun(job, HeldLease(token_of(job), deadline), self, NO_EFFECTS) for job in jobs]
-        self._keeper.hold(runs)
-        suspects = self._quarantine.sort(jobs, self.is_empty)
+        self.keeper.hold(runs)
+        suspects = self.quarantine.sort(jobs, self.is_empty)
         try:
             if suspects:
                 given_back = [run for run in runs if run.job.id in suspects]
                 runs = [run for run in runs if run.job.id not in suspects]
                 await self._give_back(given_back, suspects)
         finally:  # also when a stop interrupts the wait: `_admit` then gives them back
-            stopping = self._stopping.is_set()
+            stopping = self.stopping.is_set()
             admitted = [run for run in runs if self._admit(run, stopping)]
             with self._starts:
                 for run in admitted:
@@ -102,7 +102,7 @@ class Pipeline:
         for run in runs:
             self._end_older_run(run.job)
             self.submit(run, Deferred(delays[run.job.id]))
-        await self._settler.flushed()
+        await self.settler.flushed()
 
     def _admit(self, run: JobRun, stopping: bool) -> bool:
         """Whether the job may run here and now; if not, its outcome is on the way."""
@@ -113,7 +113,7 @@ class Pipeline:
         elif stopping:
             self.submit(run, Interrupted())
         elif job.crashes and (refused := self._decider.admit(job)) is not None:
-            self._settler.submit(run, refused)
+            self.settler.submit(run, refused)
         else:
             self.running[job.id] = run
             return True
@@ -145,7 +145,7 @@ class Pipeline:
         """The clock has jumped and this worker claimed its own job again: the first run ends before the next begins."""
         if job.id in self.running:
             run = self.running[job.id]
-            self._keeper.lose(run)
+            run.lease.lose()
             self.end_run(run, "lost")
 
     async def reap(self) -> None:
@@ -157,13 +157,10 @@ class Pipeline:
                     self.conclude(run, Interrupted())
 
     def hold(self, run: JobRun) -> None:
-        self._keeper.hold([run])
+        self.keeper.hold([run])
 
     def let_go(self, run: JobRun) -> None:
-        self._keeper.drop(run)
-
-    def lose(self, run: JobRun) -> None:
-        self._keeper.lose(run)
+        self.keeper.drop(run)
 
     # outcome, decide, settle
 
@@ -176,12 +173,12 @@ class Pipeline:
             if run.abandoned:  # the shutdown has already dealt with its lease
                 pass
             elif settled is not None:  # by the handler's own transaction
-                self._settler.publish([(run, settled)], self._now())
+                self.settler.publish([(run, settled)], self._now())
                 log_too_late(run.job, settled, outcome)
             elif run.lease.lost:
-                self._keeper.drop(run)
+                self.keeper.drop(run)
             elif type(outcome) is Succeeded:  # decided with the others of its flush
-                self._settler.submit(run, outcome)
+                self.settler.submit(run, outcome)
             else:
                 self.submit(run, outcome)
         finally:
@@ -192,7 +189,7 @@ class Pipeline:
         failures = self._executor.failures
         if failures is not None and isinstance(outcome, Failed):
             failures.add(run, outcome)
-        self._settler.submit(run, self._decider.decide(run, outcome, not_before))
+        self.settler.submit(run, self._decider.decide(run, outcome, not_before))
 
     def acknowledge(self, run: JobRun) -> Ack:
         return self._decider.acknowledge(run)

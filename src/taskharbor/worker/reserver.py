@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from datetime import timedelta
 
-from taskharbor.client.session import Session
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.worker.dead_hooks import DeadHooks
-from taskharbor.worker.idle import Idle
-from taskharbor.worker.keeper import Keeper
+from taskharbor.worker.idle import Idle, set_within
 from taskharbor.worker.pipeline import Pipeline
-from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.queue_weights import QueueWeights, ToReserve
-from taskharbor.worker.settler import Settler
 from taskharbor.worker.worker_options import WorkerOptions
 
 logger = logging.getLogger("taskharbor.worker")
@@ -26,32 +21,20 @@ SOON = 0.05
 class Reserver:
     """Fills the free slots of one worker until `stopping` is set."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        session: Session,
-        options: WorkerOptions,
-        queues: QueueWeights,
-        quarantine: Quarantine,
-        keeper: Keeper,
-        settler: Settler,
-        pipeline: Pipeline,
-        stopping: asyncio.Event,
-    ) -> None:
+    def __init__(self, worker_id: str, options: WorkerOptions, queues: QueueWeights, pipeline: Pipeline) -> None:
         self._worker_id = worker_id
-        self._session = session
+        self._session = pipeline.client.session
         self._slots = options.concurrency
         self._lease = options.lease
         self._lease_for = timedelta(seconds=options.lease)
         self._queues = queues
-        self._quarantine = quarantine
-        self._keeper = keeper
-        self._settler = settler
         self._pipeline = pipeline
-        self._stopping = stopping
+        self._quarantine = pipeline.quarantine
+        self._settler = pipeline.settler
+        self._stopping = pipeline.stopping
         self._freed = pipeline.freed
         self._loop = asyncio.get_running_loop()
-        self._idle = Idle(session, stopping)
+        self._idle = Idle(self._session, self._stopping)
         self._failures = 0  # in a row
         self._has_reserved = False
 
@@ -64,8 +47,8 @@ class Reserver:
                 continue
             if claim.kept:
                 self._freed.clear()
-                if more and await self._slot_soon():
-                    continue
+                if more and await set_within(self._freed, SOON):
+                    continue  # the next reserve serves all queues, not only the idle ones
             jobs = await self._try_to_reserve(claim, ids)
             if jobs is None:
                 continue
@@ -130,15 +113,8 @@ class Reserver:
             self._quarantine.missed()
         await self._pipeline.take(jobs, asked + self._lease)
         if jobs and self._loop.time() - asked > self._lease / 3:
-            self._keeper.hurry()
+            self._pipeline.keeper.hurry()
         return jobs
-
-    async def _slot_soon(self) -> bool:
-        """Whether a slot becomes free at once: then the next reserve serves all queues, not only the idle ones."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SOON):
-                await self._freed.wait()
-        return self._freed.is_set()
 
     async def _slot_or_stop(self) -> None:
         self._freed.clear()

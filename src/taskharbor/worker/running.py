@@ -1,6 +1,6 @@
 """A running job as three objects, each with one owner that writes it.
 
-- `HeldLease`, the claim on the job: written by the keeper in its own thread; `lost` by `Keeper.lose`, from any thread.
+- `HeldLease`, the claim on the job: written by the keeper in its own thread; `lost` by `lose`, from any thread.
 - `JobRun`, one attempt to run the handler: written by the worker and its executor, on the worker's loop. Exceptions:
   the thread of a `def` handler writes `thread` and `returned_at`, and the first effect replaces `effects`.
 - `Effects`, what the handler asks for: written through `current()`, from any thread of the handler.
@@ -42,6 +42,10 @@ class HeldLease(Struct, eq=False, gc=False):
     reported_progress: Progress | None = None
     news_since: float | None = None
     overrun: bool = False
+
+    def lose(self) -> None:
+        """Mark it as lost, from any thread: the outcome of its run is not written."""
+        self.lost = True
 
 
 class Effects(Struct, eq=False, gc=False):
@@ -126,10 +130,6 @@ class Host(Protocol):
 
     def let_go(self, run: JobRun) -> None:
         """Stop renewing its lease, without giving it up."""
-        ...
-
-    def lose(self, run: JobRun) -> None:
-        """Treat its lease as lost: the outcome of the run is not written."""
         ...
 
     def acknowledge(self, run: JobRun) -> Ack:

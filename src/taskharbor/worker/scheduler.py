@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
-from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.declaration import Declared, definition_of
-from taskharbor.client.job_builder import JobBuilder
+from taskharbor.client.job_builder import Call, JobBuilder
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
@@ -27,6 +25,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
 from taskharbor.errors import ConfigError, DriverUnavailable, InvalidJob
 from taskharbor.worker.application import AppRegistry
+from taskharbor.worker.idle import set_within
 from taskharbor.worker.running import JobRun
 
 logger = logging.getLogger("taskharbor.scheduler")
@@ -78,13 +77,8 @@ class Scheduler:
                     self._refusal = error
                     self._decided.set()
                 wait = STORE_BACKOFF.delay(failures, self._session.rng)
-            await self._rest(wait + self._session.rng.random() * SPREAD)
-
-    async def _rest(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hurry.wait()
-        self._hurry.clear()
+            await set_within(self._hurry, wait + self._session.rng.random() * SPREAD)
+            self._hurry.clear()
 
     async def ready(self) -> None:
         """Return when the declarations are stored. Errors that waiting cannot fix (missing rights) are raised."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from taskharbor.client.blocks import abandoned
-from taskharbor.client.registered_task import Registered
 from taskharbor.core.outcome import Interrupted, Outcome
 from taskharbor.worker import outcomes
 from taskharbor.worker.job_log import log_job
@@ -25,10 +23,10 @@ PROCESS_END = 1.0
 class Shutdown:
     """Ends the runs of a worker. `hurry` ends the wait for handlers."""
 
-    def __init__(self, pipeline: Pipeline, tasks: Mapping[str, Registered]) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.hurry = asyncio.Event()
         self._pipeline = pipeline
-        self._tasks = tasks
+        self._tasks = pipeline.client.tasks
         self._abandoned: list[JobRun] = []
         self._loop = asyncio.get_running_loop()
 

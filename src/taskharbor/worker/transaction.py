@@ -100,7 +100,7 @@ async def _finish(
             raise
         verdict = "ok"
     if isinstance(verdict, LeaseError):
-        run.host.lose(run)
+        run.lease.lose()
         raise LeaseLost(f"{verdict}: the transaction was rolled back") from verdict
     run.own_effects().settled = ack
     if verdict == "replayed":

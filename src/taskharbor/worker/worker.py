@@ -15,7 +15,7 @@ from taskharbor.client.client import Client
 from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
 from taskharbor.worker.application import AppRegistry
-from taskharbor.worker.background import Hosted, InTask, InThread
+from taskharbor.worker.background import InTask, InThread
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.drain_failures import FailedRun, FailedRuns
@@ -52,13 +52,13 @@ class Worker:
         self._queues = QueueWeights(options.queues, options.concurrency, rng)
         self._started_at = now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{rng.getrandbits(32):08x}"
-        self._hosted: list[Hosted] = []
+        self._hosted: list[InTask | InThread] = []
         self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
         self._outcome_log = OutcomeLog()
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
-        self._executor = Executor(tasks, app.middleware, client, self._threads)
+        self._executor = Executor(client, app.middleware, self._threads)
         self._keeper = keeper = Keeper(session, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)
         self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
@@ -67,10 +67,8 @@ class Worker:
         quarantine = Quarantine(asyncio.get_running_loop().time, rng)
         stopping = self._stopping = asyncio.Event()
         self._pipeline = pipeline = Pipeline(client, self._executor, keeper, decider, settler, quarantine, stopping)
-        self._reserver = Reserver(
-            self.id, session, options, self._queues, quarantine, keeper, settler, pipeline, stopping
-        )
-        self._shutdown = Shutdown(pipeline, tasks)
+        self._reserver = Reserver(self.id, options, self._queues, pipeline)
+        self._shutdown = Shutdown(pipeline)
 
     @property
     def busy(self) -> int:

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from taskharbor.client.call import Call
+from msgspec import Struct
+
+from taskharbor.client.job_builder import Call
 from taskharbor.client.options import checked
 from taskharbor.core.collecting import FailedStep, collected, one_of
 from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, shape, with_default_policy
@@ -40,15 +42,12 @@ class Flow(ABC, Generic[R]):
     def beginnings(self) -> int:
         """The number of first steps: those that wait for no other step of the flow."""
 
-    @property
     @abstractmethod
-    def returns(self) -> Any:
-        """The type of the result, as far as annotations tell."""
+    def gives(self, *, collects: bool = False) -> Any:
+        """The type of the result, as far as annotations tell.
 
-    @property
-    @abstractmethod
-    def collected(self) -> Any:
-        """The type of the result if failures without a policy of their own are collected."""
+        If it `collects`, failures without a policy of their own are part of the result.
+        """
 
     @overload
     def then(
@@ -78,12 +77,11 @@ class Flow(ABC, Generic[R]):
         return Ready(self, {}).enqueue()
 
 
-class Ready(Generic[R]):
+class Ready(Struct, Generic[R], frozen=True, eq=False):
     """A flow with options, ready to be enqueued."""
 
-    def __init__(self, flow: Flow[R], options: FlowOptions) -> None:
-        self.flow = flow
-        self.options = options
+    flow: Flow[R]
+    options: FlowOptions
 
     async def aenqueue(self) -> Run[R]:
         """Store all of its steps or none. Returns after the commit."""
@@ -108,10 +106,6 @@ class Single(Flow[R]):
     def on_failure(self, policy: OnFailure, /) -> Flow[Any]:
         """On a failure, dependants wait for a replay (`hold`), are cancelled, or receive a FailedStep (`collect`)."""
         return WithPolicy(self, policy)
-
-    @property
-    def collected(self) -> Any:
-        return collected(self.returns)
 
 
 class FlowGroup(Flow[list[M]]):
@@ -140,13 +134,8 @@ class FlowGroup(Flow[list[M]]):
     def beginnings(self) -> int:
         return sum(member.beginnings for member in self.members)
 
-    @property
-    def returns(self) -> Any:
-        return _list_of(member.returns for member in self.members)
-
-    @property
-    def collected(self) -> Any:
-        return _list_of(member.collected for member in self.members)
+    def gives(self, *, collects: bool = False) -> Any:
+        return _list_of(member.gives(collects=collects) for member in self.members)
 
 
 def _list_of(types: Iterable[Any]) -> Any:
@@ -163,19 +152,12 @@ class Continued(Flow[R]):
     """A flow that continues another one: `before`."""
 
     before: Flow[Any]
+    following: Flow[Any] | None = None  # laid out after it
+    opens = 0  # the number of its own first steps if `before` has none
 
     @abstractmethod
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
         """The same as `lay`, given the outs of `before` and what is left to wait for."""
-
-    @property
-    @abstractmethod
-    def opens(self) -> int:
-        """The number of its own first steps if `before` has none."""
-
-    @property
-    def following(self) -> Flow[Any] | None:
-        return None
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
         first, line = unrolled(self)  # a loop: a chain may be longer than calls can be deep
@@ -192,7 +174,8 @@ class Continued(Flow[R]):
     @property
     def beginnings(self) -> int:
         first, line = unrolled(self)
-        return first.beginnings or next((count for link in reversed(line) if (count := link.opens)), 0)
+        counts = (it.opens if it.following is None else it.following.beginnings for it in reversed(line))
+        return first.beginnings or next(filter(None, counts), 0)
 
 
 def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Continued[Any]]]:
@@ -207,6 +190,8 @@ def unrolled(flow: Flow[Any]) -> tuple[Flow[Any], list[Continued[Any]]]:
 class Then(Continued[R], Single[R]):
     """A flow, then a step that takes its result."""
 
+    opens = 1
+
     def __init__(self, before: Flow[Any], step: Call) -> None:
         self.before = before
         self.step = step
@@ -214,13 +199,8 @@ class Then(Continued[R], Single[R]):
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
         return Edge(layout.add(self.step, [*flat(outs), *left], shape(outs))), NOTHING
 
-    @property
-    def opens(self) -> int:
-        return 1
-
-    @property
-    def returns(self) -> Any:
-        return self.step.returns
+    def gives(self, *, collects: bool = False) -> Any:
+        return collected(self.step.returns) if collects else self.step.returns
 
 
 class After(Continued[R]):
@@ -228,30 +208,16 @@ class After(Continued[R]):
 
     def __init__(self, before: Flow[Any], flow: Flow[R]) -> None:
         self.before = before
-        self._flow = flow
-        self._returns = flow.returns
+        self.following = self._flow = flow
 
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
         return (), joined(self._flow, layout, [*flat(outs), *left])
 
-    @property
-    def opens(self) -> int:
-        return self._flow.beginnings
-
-    @property
-    def following(self) -> Flow[R]:
-        return self._flow
-
-    @property
-    def returns(self) -> Any:
-        return self._returns
-
-    @property
-    def collected(self) -> Any:
+    def gives(self, *, collects: bool = False) -> Any:
         flow = self._flow
         while isinstance(flow, After):
             flow = flow._flow
-        return flow.collected
+        return flow.gives(collects=collects)
 
 
 class WithPolicy(Continued[R]):
@@ -264,17 +230,8 @@ class WithPolicy(Continued[R]):
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:
         return with_default_policy(outs, self._policy), left
 
-    @property
-    def opens(self) -> int:
-        return 0
-
-    @property
-    def returns(self) -> Any:
-        return self.before.collected if self._policy == "collect" else self.before.returns
-
-    @property
-    def collected(self) -> Any:
-        return self.returns
+    def gives(self, *, collects: bool = False) -> Any:
+        return self.before.gives(collects=self._policy == "collect")
 
 
 def known_policy(policy: OnFailure) -> OnFailure:
@@ -296,7 +253,7 @@ def next_step(before: Flow[Any], task: object, args: tuple[Any, ...], kwargs: di
     follow: Callable[..., Call] | None = getattr(task, "following", None)
     if follow is None:
         raise InvalidJob(f"what comes next is a task, made by @harbor.task, not {task!r}")
-    return follow(before.returns, args, kwargs)
+    return follow(before.gives(), args, kwargs)
 
 
 def planned(flow: Flow[R2], options: FlowOptions) -> Plan[R2]:

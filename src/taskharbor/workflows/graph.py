@@ -32,13 +32,8 @@ class Node(Single[R]):
     def beginnings(self) -> int:
         return 0
 
-    @property
-    def returns(self) -> Any:
-        return self._flow.returns
-
-    @property
-    def collected(self) -> Any:
-        return self._flow.collected
+    def gives(self, *, collects: bool = False) -> Any:
+        return self._flow.gives(collects=collects)
 
 
 class Graph(Flow[list[Any]]):
@@ -102,10 +97,5 @@ class Graph(Flow[list[Any]]):
     def beginnings(self) -> int:
         return sum(not laid.edges for laid in self._layout.laid)
 
-    @property
-    def returns(self) -> Any:
-        return list[Any]
-
-    @property
-    def collected(self) -> Any:
+    def gives(self, *, collects: bool = False) -> Any:
         return list[Any]

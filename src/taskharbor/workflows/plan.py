@@ -7,10 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from taskharbor.client.call import Call
 from taskharbor.client.client import Client
 from taskharbor.client.handle import Collected, Job
-from taskharbor.client.job_builder import JobBuilder, key_expiry
+from taskharbor.client.job_builder import Call, JobBuilder, key_expiry
 from taskharbor.client.options import KeyOptions
 from taskharbor.client.session import Session
 from taskharbor.core.job import Dependency, NewJob

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
+from msgspec import Struct
+
 from taskharbor.client.client import WARN_AFTER, Client
 from taskharbor.client.handle import Collected, Job
 from taskharbor.client.portal import Portal, blocking
@@ -23,37 +25,25 @@ FEW, MANY = 16, 1000
 FIRST_LOOK, LAST_LOOK = 0.2, 5.0
 
 
-class Run(Generic[R]):
+class Run(Struct, Generic[R], frozen=True, eq=False):
     """A workflow that was enqueued. `created` is False if its idempotency key already belonged to this one.
 
-    `outs` are the jobs that the result is made of; if None, they are read from the store, and `returns` are their types
-    as far as known. A flow without steps is done from the start and not stored: its run has no client.
+    `_outs` are the jobs that the result is made of; if None, they are read from the store, and `_returns` are their
+    types as far as known. A flow without steps is done from the start and not stored: its run has no client.
     """
 
-    __slots__ = ("_client", "_outs", "_returns", "created", "id", "same_payload")
-
-    def __init__(
-        self,
-        client: Client | None,
-        id: str,
-        outs: Nested[Job[Any]] | None = None,
-        created: bool = True,
-        same_payload: bool = True,
-        returns: Nested[Any] | None = None,
-    ) -> None:
-        self._client = client
-        self._outs = outs
-        self._returns = returns
-        self.id = id
-        self.created = created
-        self.same_payload = same_payload
+    _client: Client | None
+    id: str
+    _outs: Nested[Job[Any]] | None = None
+    created: bool = True
+    same_payload: bool = True
+    _returns: Nested[Any] | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
     @property
     def portal(self) -> Portal:
-        """Where blocking twins run."""
         return cast(Portal, _Here()) if self._client is None else self._client.portal
 
     async def astate(self) -> str:

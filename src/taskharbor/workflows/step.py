@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from taskharbor.client.call import Call
 from taskharbor.client.client import Client
+from taskharbor.client.job_builder import Call
 from taskharbor.client.options import JobOptions, checked
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.codec import encode_named
+from taskharbor.core.collecting import collected
 from taskharbor.core.names import check_name
 from taskharbor.core.workflow import Edge, Outs
 from taskharbor.errors import WrongArguments
@@ -34,16 +35,17 @@ class Step(Call, Single[R]):
     def beginnings(self) -> int:
         return 1
 
+    def gives(self, *, collects: bool = False) -> Any:
+        return collected(self.returns) if collects else self.returns
 
-def named_step(
-    client: Client, tasks: Mapping[str, Registered], task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]
-) -> Step[Any]:
+
+def named_step(client: Client, task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Step[Any]:
     """A call of a task by its name; if its code is not known here, the arguments are not checked."""
     session = client.session
     if not isinstance(arguments, Mapping):
         kind = type(arguments).__name__
         raise WrongArguments(f"the arguments of {task} must be a dict by the names of its parameters, not {kind}")
-    found = tasks.get(task)
+    found = client.tasks.get(task)
     if found is None:
         elsewhere = Registered(check_name("a task's name", task), _elsewhere, session.settings.retry, {})
         return Step(client, elsewhere, encode_named(arguments, session.payload_limit), checked(options))

@@ -13,6 +13,7 @@ from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
 from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import DriverClosed, JobExists
 
 from .bucket import Bucket
@@ -30,10 +31,12 @@ class KvDriver(MemoryDriver):
         self.kv = KvStore(bucket, lambda: f"{own}-{next(numbers)}")
 
     @contextmanager
-    def _step(self) -> Generator[Any]:
+    def _step(self, *wakeups: Wakeup) -> Generator[Any]:
         if self._closed:
             raise DriverClosed("this key-value driver was closed")
         yield self.kv
+        for wakeup in wakeups:
+            wakeup.wake()
 
     def _count(self, settled: Sequence[Transition], now: datetime) -> None:
         """Nothing: the step has counted them."""

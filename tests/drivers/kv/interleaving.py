@@ -120,7 +120,7 @@ class Play:
         for id, record in ours.items():
             assert record == theirs[id], str(self)
         above = {(e.child, e.parent, e.policy, e.satisfied) for each in stored for e in each.above.values()}
-        edges = {(e.child, e.parent, e.policy, e.satisfied) for each in self.model.parents.values() for e in each}
+        edges = {(e.child, e.parent, e.policy, e.satisfied) for each in self.model.edges.parents.values() for e in each}
         assert above == edges, str(self)
         below = {(each.job.id, *place) for each in stored for place in each.below}
         places = {(e.parent, e.child, e.position) for each in stored for e in each.above.values() if e.parent in ours}

@@ -11,10 +11,10 @@ from taskharbor.core.steps.needs import (
     Keys,
     Look,
     Members,
+    NamedSchedules,
     Need,
     Owned,
     Payloads,
-    RecurringJobs,
     Step,
     StoredEdge,
 )
@@ -74,7 +74,7 @@ def _answer(reader: Reader, draft: Draft, need: Need) -> Requests[None]:
             draft.members[workflow] = [job.id for job in jobs]
         case Payloads(ids):
             draft.payloads |= {id: draft.existing(id).payload for id in ids}
-        case RecurringJobs(names):
+        case NamedSchedules(names):
             for name in names:
                 draft.schedules.learn(name, (yield from reader.get(f"schedule/{name}")))
 

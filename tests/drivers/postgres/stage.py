@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import pytest
@@ -22,8 +22,10 @@ from taskharbor.core.transition import Ack, Fail, PutBack
 from taskharbor.drivers import from_url
 from taskharbor.drivers.postgres.db import Db, OwnDb, Row
 from taskharbor.drivers.postgres.driver import PostgresDriver
+from taskharbor.drivers.postgres.failure import Moved
 from taskharbor.testing.kit.jobs import KEEP, T0, token_of
 
+R = TypeVar("R")
 SCHEMA = "races"
 TABLES = ("job", "live", "ended", "keys", "edge", "paused", "schedule")
 LEASE = timedelta(seconds=30)
@@ -126,7 +128,7 @@ def player(url: str) -> Play:
 
     async def scene(act: Act) -> None:
         async with asyncio.timeout(60), connected(url) as other, connected(url) as third, connected(url) as eye:
-            await eye.connection.execute(f"TRUNCATE {', '.join(f'{SCHEMA}.{table}' for table in TABLES)}")
+            await eye.connection.execute(";".join(f"DELETE FROM {SCHEMA}.{table}" for table in TABLES))
             driver = await from_url(url)
             assert isinstance(driver, PostgresDriver)
             try:
@@ -143,10 +145,17 @@ def play(url: str) -> Play:
     return player(url)
 
 
-async def whole(db: OwnDb, step: Awaitable[Any]) -> Any:
+async def whole(db: OwnDb, step: Awaitable[R]) -> R:
     """A step in a transaction of its own, as the driver takes it."""
     async with db.transaction():
         return await step
+
+
+async def repeated(db: OwnDb, step: Callable[[], Awaitable[R]]) -> R:
+    """A step in a transaction of its own that begins again after a job moved, as the driver's does."""
+    while True:
+        with suppress(Moved):
+            return await whole(db, step())
 
 
 def ack(held: JobRecord, **options: Any) -> Ack:

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -19,10 +20,11 @@ from taskharbor.driver import Enqueued, Group, GroupResult
 from taskharbor.drivers.postgres import enqueue, manage, reserve, settle
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db, OwnDb
+from taskharbor.drivers.shared.claims import claim
 from taskharbor.testing.kit.jobs import KEEP, T0, at, group, job
 
 from . import stage
-from .stage import SCHEMA, Play, Stage, ack, connected, fail, whole
+from .stage import SCHEMA, Play, Stage, ack, connected, fail, repeated, whole
 
 play, url = stage.play, stage.url
 
@@ -222,7 +224,8 @@ class Hand:
         verbs = [self._enqueue, self._enqueue, self._settle, self._cancel, self._bury, self._delete, self._replay]
         async with connected(self._url) as db:
             for _ in range(rounds):
-                await whole(db, self._chance.choice(verbs)(db))
+                verb = self._chance.choice(verbs)
+                await repeated(db, partial(verb, db))
                 assert await db.connection.fetch(STRAYS) == []
 
     async def _ids(self, db: OwnDb) -> list[str]:
@@ -235,7 +238,7 @@ class Hand:
         self.done.update("created" if it[0].created else "known" for it in results if isinstance(it, tuple))
 
     async def _settle(self, db: OwnDb) -> None:
-        held = await reserve.reserve(db, reserve.claim(LATER, LEASE, "w"), ["q"], 3, Bookmarks())
+        held = await reserve.reserve(db, claim(LATER, LEASE, "w"), ["q"], 3, Bookmarks())
         await settle.settle(db, [fail(it) if self._chance.random() < 0.5 else ack(it) for it in held], LATER)
 
     async def _cancel(self, db: OwnDb) -> None:

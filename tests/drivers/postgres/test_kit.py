@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
-from itertools import count
-from typing import Self
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from typing import Any, Self
 
 import asyncpg
 import psycopg
 import pytest
 
 from servers.postgres import PostgresServer
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, Inspect, capability
+from taskharbor.errors import HarborError
 from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit, WithinKit
 
 from .hands import HANDS, Hand
@@ -80,6 +83,49 @@ class Orders:
         return [str(text) for (text,) in self._database.execute(sql, [self._store])]
 
 
+class Kept:
+    """Drivers that stay open from case to case, on one loop: a new connection prepares every statement again."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self._free: dict[str | None, list[Driver]] = defaultdict(list)
+
+    async def open(self, harness: Harness) -> Driver | None:
+        """A driver that was kept, if there is one for this store and loop."""
+        free = self._free[harness.url]
+        return free.pop() if free and asyncio.get_running_loop() is self.runner.get_loop() else None
+
+    async def keep(self, harness: Harness, driver: Driver) -> None:
+        """Keep a driver that still works."""
+        try:
+            await capability(driver, Inspect).get(["none"])
+        except HarborError:
+            await driver.close()
+        else:
+            self._free[harness.url].append(driver)
+
+    def close(self) -> None:
+        for driver in chain(*self._free.values()):
+            self.runner.run(driver.close())
+        self.runner.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepingHarness(Harness):
+    """Opens the drivers that earlier cases left."""
+
+    kept: Kept
+
+    async def opened(self) -> Driver:
+        return await self.kept.open(self) or await super().opened()
+
+    async def left(self, driver: Driver) -> None:
+        await self.kept.keep(self, driver)
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        self.kept.runner.run(case)
+
+
 class Schemas:
     """Schemas that are used again: emptying one is far quicker than making one."""
 
@@ -88,25 +134,26 @@ class Schemas:
         self._free: list[str] = []
         self._used: list[str] = []
         self._numbers = count()
+        self._kept = Kept()
         self._database.execute("CREATE TABLE orders (store text, text text, number serial)")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kept.close()
         self._database.close()
 
     def new(self) -> Harness:
         """An empty store."""
         if len(self._used) > AT_ONCE:  # a machine opens one store after another
             self._clear([self._used.pop(0)])
-        made = not self._free
-        schema = f"kit_{next(self._numbers)}" if made else self._free.pop()
+        schema = self._free.pop() if self._free else f"kit_{next(self._numbers)}"
         self._used.append(schema)
-        options = {"migrate": "true"} if made else {}
         database = self._database
-        url = database.server.url(database.name, namespace=schema, **options)
-        return Harness(url=url, probe=Peek(database, schema), application=Orders(database, schema))
+        url = database.server.url(database.name, namespace=schema, migrate="true")
+        probe, application = Peek(database, schema), Orders(database, schema)
+        return KeepingHarness(url=url, probe=probe, application=application, kept=self._kept)
 
     def give_back(self) -> None:
         """The test is over."""

@@ -130,7 +130,7 @@ class TestHearing:
                 await listening(here)
                 heard: SimpleQueue[None] = SimpleQueue()
                 assert here._listener is not None
-                here._listener._ring = lambda: heard.put(None)
+                here._listener._wake = lambda: heard.put(None)
                 await enqueue(elsewhere)
                 await enqueue(there)
                 await asyncio.to_thread(heard.get, timeout=PATIENCE)

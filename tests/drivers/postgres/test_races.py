@@ -22,12 +22,14 @@ from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Fail, Transition
 from taskharbor.driver import Enqueued, Report, Swap
 from taskharbor.drivers.postgres import enqueue, manage, records, reserve, settle
-from taskharbor.drivers.postgres.db import OwnDb, Row
+from taskharbor.drivers.postgres.db import Db, OwnDb, Row
+from taskharbor.drivers.postgres.within import Location, settle_in
+from taskharbor.drivers.shared.claims import claim
 from taskharbor.errors import JobExists
 from taskharbor.testing.kit.jobs import KEEP, T0, at, child, group, job, token_of
 
 from . import stage
-from .stage import LEASE, SCHEMA, Between, Play, Stage, ack, connected, fail, put_back, whole
+from .stage import LEASE, SCHEMA, Between, Play, Stage, ack, connected, fail, put_back, repeated, whole
 
 play, url = stage.play, stage.url
 
@@ -147,11 +149,29 @@ def test_a_collector_waits_for_no_parent_that_is_just_ending(play: Play, end: st
             else:
                 assert await manage.cancel(s.third, ["a"], T0, KEEP) == ["cancelled"]
 
-        db = Between(s.other, "hold_ended", begin_to_end)
+        db = Between(s.other, "step_hold_ended", begin_to_end)
         replaying = asyncio.ensure_future(whole(s.other, manage.replay(db, [Replay(id="z")], T0)))
         await s.meets(replaying, s.third)
         await ending.__aexit__(None, None, None)
         assert await replaying == ["replayed"]
+        assert await s.state("z") is State.READY
+
+    play(act)
+
+
+def test_a_collector_replayed_with_a_parent_that_runs_already_does_not_wait(play: Play) -> None:
+    """K2, Q3: the parent was dead when the replay locked what runs; it came to life before the replay got to it, so
+    nothing keeps it from ending."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("a"), child("z", "a", policy="collect"))], T0)
+        for id in "az":
+            await s.driver.settle(list(map(fail, await s.claim(id))), T0)
+        db = Between(s.other, "step_hold_parents", lambda: s.driver.replay([Replay(id="a")], T0))
+        async with s.other.transaction():
+            answers = await manage.replay(db, [Replay(id="a"), Replay(id="z")], T0)
+            assert answers == ["not_dead", "replayed"]
+            assert await s.driver.settle(list(map(ack, await s.claim("a"))), T0) == ["ok"]
         assert await s.state("z") is State.READY
 
     play(act)
@@ -197,37 +217,40 @@ def test_a_parent_is_not_deleted_under_a_new_child(play: Play, how: Callable[[Jo
 
 
 def test_a_workflow_is_not_pruned_under_a_replay(play: Play) -> None:
-    """X8, Q3: one of its jobs is put back while it is to be forgotten, and keeps what it waits for."""
+    """X8, Q3: one of its jobs is put back while it is to be forgotten."""
 
     async def act(s: Stage) -> None:
         flow = group(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w")
         await s.driver.enqueue([flow], T0)
         await s.driver.cancel(["p", "c"], T0, T0)
-        db = Between(s.other, "prune_members", lambda: s.driver.replay([Replay(id="c"), Replay(id="p")], T0))
+        db = Between(s.other, "step_members", lambda: s.driver.replay([Replay(id="p")], T0))
         assert await whole(s.other, manage.prune(db, T0, 9)) == 0
-        assert (await s.state("p"), await s.state("c")) == (State.READY, State.WAITING)
+        assert (await s.state("p"), await s.state("c")) == (State.READY, State.CANCELLED)
 
     play(act)
 
 
-def test_a_workflow_is_not_pruned_while_one_of_it_comes_and_goes(play: Play) -> None:
-    """X8, Q3: put back when it was to be held, and cancelled again: then nothing holds it, and it may be put back."""
+def test_a_workflow_is_pruned_after_one_of_it_came_and_went(play: Play) -> None:
+    """X8, Q3: put back and cancelled again before it is held; then it is held, and cannot be put back."""
 
     async def act(s: Stage) -> None:
         flow = group(job("p", workflow_id="w"), child("c", "p", workflow_id="w"), workflow_id="w")
         await s.driver.enqueue([flow], T0)
         await s.driver.cancel(["p", "c"], T0, T0)
 
-        async def cancel() -> None:
-            await s.driver.cancel(["c"], T0, T0)
+        async def come_and_go() -> None:
+            await s.driver.replay([Replay(id="p")], T0)
+            await s.driver.cancel(["p"], T0, T0)
+
+        replays: list[asyncio.Future[Any]] = []
 
         async def replay() -> None:
-            await s.driver.replay([Replay(id="c")], T0)
+            replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="p")], T0)))
+            await s.meets(replays[0])
 
-        db = Between(Between(s.other, "hold_ended", cancel), "prune_members", replay)
-        assert await whole(s.other, manage.prune(db, T0, 9)) == 0
-        assert await s.driver.replay([Replay(id="c"), Replay(id="p")], T0) == ["replayed"] * 2
-        assert (await s.state("p"), await s.state("c")) == (State.READY, State.WAITING)
+        db = Between(Between(s.other, "step_members", come_and_go), "hold_free", replay)
+        assert await whole(s.other, manage.prune(db, T0, 9)) == 2
+        assert await replays[0] == ["missing"]
 
     play(act)
 
@@ -238,7 +261,7 @@ def test_a_deleted_child_delays_no_other_job(play: Play) -> None:
     async def act(s: Stage) -> None:
         parent = await a_cancelled_child(s)
         async with s.other.transaction():
-            assert await s.other.rows("delete", ["c"])
+            assert await manage.delete(s.other, ["c"]) == ["deleted"]
             settling = asyncio.ensure_future(s.driver.settle([ack(parent)], T0))
             await s.meets(settling)
         assert await settling == ["ok"]
@@ -362,7 +385,7 @@ def test_a_settle_that_a_heartbeat_overtakes_is_written(play: Play, kind: str) -
 
 
 def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
-    """T3, G3: replayed and claimed while cancel looks at it, a job is inflight, and its holder is asked to stop."""
+    """T3, G3: it saw the job dead; replayed and claimed meanwhile, the job is left to its worker."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a"))], T0)
@@ -373,8 +396,8 @@ def test_cancel_takes_nothing_away_from_a_worker(play: Play) -> None:
             await s.driver.replay([Replay(id="a")], T0)
             held.extend(await s.claim("a"))
 
-        db = Between(s.third, "hold", claim)
-        assert await whole(s.third, manage.cancel(db, ["a"], T0, KEEP)) == ["requested"]
+        db = Between(s.third, "step_hold_live", claim)
+        assert await whole(s.third, manage.cancel(db, ["a"], T0, KEEP)) == ["finished"]
         assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"]
 
     play(act)
@@ -387,7 +410,7 @@ def test_a_dead_letter_by_hand_takes_nothing_away_from_a_worker(play: Play) -> N
         await s.driver.enqueue([group(job("a"))], T0)
         held: list[JobRecord] = []
         async with s.other.transaction():
-            held += await reserve.reserve_ids(s.other, reserve.claim(T0, LEASE, "w"), ["a"], 1)
+            held += await reserve.reserve_ids(s.other, claim(T0, LEASE, "w"), ["a"], 1)
             asking = asyncio.ensure_future(s.driver.dead_letter(deaths("a"), T0))
             await s.meets(asking)
         assert await asking == ["requested"]
@@ -414,20 +437,94 @@ def test_a_parent_that_ends_while_its_child_is_dead_lettered_counts_off(play: Pl
     play(act)
 
 
+def test_a_collector_that_is_cancelled_meanwhile_is_counted_off(play: Play) -> None:
+    """Q4, K2: the child leaves its table while its parent is dead-lettered, and lacks nothing once it is replayed."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p"), child("c", "p", policy="collect"))], T0)
+        async with s.other.transaction():
+            assert await manage.cancel(s.other, ["c"], T0, KEEP) == ["cancelled"]
+            asking = asyncio.ensure_future(s.driver.dead_letter(deaths("p"), T0))
+            await s.meets(asking)
+        assert await asking == ["dead"]
+        assert await s.driver.replay([Replay(id="c")], T0) == ["replayed"]
+        assert await s.state("c") is State.READY
+
+    play(act)
+
+
+def test_the_dependants_of_a_job_replayed_while_it_is_cancelled_hear_of_it(play: Play) -> None:
+    """T3, K2, Q3: `p` was over when the cancel looked, and it locks `p` only as a dependant of `g`. What it had seen
+    below `p` is no longer so: `c` waits for it again."""
+
+    async def act(s: Stage) -> None:
+        flow = group(job("g"), child("p", "g", policy="cancel"), child("c", "p", policy="collect"))
+        await s.driver.enqueue([flow], T0)
+        assert await s.driver.cancel(["g"], T0, KEEP) == ["cancelled"]
+        await s.driver.settle(list(map(fail, await s.claim("c"))), T0)
+        db = Between(s.other, "step_below", lambda: s.driver.replay([Replay(id="p"), Replay(id="c")], T0))
+        answers = await repeated(s.other, lambda: manage.cancel(db, ["g", "p"], T0, KEEP))
+        assert answers == ["finished", "cancelled"]
+        assert (await s.state("p"), await s.state("c")) == (State.CANCELLED, State.READY)
+
+    play(act)
+
+
+@pytest.mark.parametrize("verb", ["delete", "cancel"])
+def test_a_job_that_moves_away_and_back_is_not_locked_out_of_order(play: Play, url: str, verb: str) -> None:
+    """T1: the step waited for `a`, which left its table and came back while the step held `b`. Another transaction
+    locks `a` and waits for `b`: to lock `a` now would be a deadlock, so the step gives `b` up and begins again."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job(id)) for id in "ab"], T0)
+        steps: dict[str, Callable[[Db], Awaitable[object]]] = {
+            "delete": lambda db: manage.delete(db, ["a", "b"]),
+            "cancel": lambda db: manage.cancel(db, ["a", "b"], T0, KEEP),
+            "replay": lambda db: manage.replay(db, [Replay(id="a"), Replay(id="b")], T0),
+            "cancel a": lambda db: manage.cancel(db, ["a"], T0, KEEP),
+            "replay a": lambda db: manage.replay(db, [Replay(id="a")], T0),
+        }
+        there, back, meeting = (
+            ("replay a", "cancel a", "replay") if verb == "delete" else ("cancel a", "replay a", "cancel")
+        )
+        if verb == "delete":
+            await s.driver.cancel(["a", "b"], T0, KEEP)
+        waiting: list[asyncio.Future[Any]] = []
+
+        async def come_back() -> None:
+            if not waiting:
+                await whole(s.third, steps[back](s.third))
+                waiting.append(asyncio.ensure_future(whole(s.third, steps[meeting](s.third))))
+                await s.meets(waiting[0], holder)
+
+        async with connected(url) as holder:
+            async with s.other.transaction():
+                await steps[there](s.other)
+                db = Between(holder, f"step_hold_{'ended' if verb == 'delete' else 'live'}", come_back)
+                step = asyncio.ensure_future(repeated(holder, lambda: steps[verb](db)))
+                await s.meets(step)
+            answers = await step, await waiting[0]
+        if verb == "delete":
+            assert answers == (["live", "live"], ["replayed", "replayed"])
+        else:
+            assert answers == (["finished", "finished"], ["cancelled", "cancelled"])
+
+    play(act)
+
+
 def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
-    """I1, I2: ended while delete looks at it, a job is held until it is gone, and a replay comes too late."""
+    """I1, I2: a job is held until it is gone, and a replay comes too late."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a", idempotency_key="k"))], T0)
-        held = await s.claim("a")
+        await s.driver.settle(list(map(fail, await s.claim("a"))), T0)
         replays: list[asyncio.Future[Any]] = []
 
         async def replay() -> None:
             replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
             await s.meets(replays[0])
 
-        db = Between(s.other, "hold_ended", lambda: s.driver.settle(list(map(fail, held)), T0))
-        assert await whole(s.other, manage.delete(Between(db, "delete_below", replay), ["a"])) == ["deleted"]
+        assert await whole(s.other, manage.delete(Between(s.other, "step_below", replay), ["a"])) == ["deleted"]
         assert await replays[0] == ["missing"]
         assert (await s.state("a"), await s.keys()) == (None, [])
 
@@ -435,18 +532,18 @@ def test_delete_frees_no_key_of_a_job_that_lives(play: Play) -> None:
 
 
 def test_two_replays_are_one(play: Play) -> None:
-    """Q2: of two that replay a job which is cancelled at that moment, one does, and counts."""
+    """Q2: of two that replay a job, one does, and counts."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a"))], T0)
+        await s.driver.cancel(["a"], T0, KEEP)
         replays: list[asyncio.Future[Any]] = []
 
         async def replay() -> None:
             replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
             await s.meets(replays[0])
 
-        db = Between(s.other, "hold_ended", lambda: s.driver.cancel(["a"], T0, KEEP))
-        answers = await whole(s.other, manage.replay(Between(db, "get", replay), [Replay(id="a")], T0))
+        answers = await whole(s.other, manage.replay(Between(s.other, "step_above", replay), [Replay(id="a")], T0))
         assert (answers, await replays[0]) == (["replayed"], ["not_dead"])
         [found] = await s.driver.get(["a"])
         assert found is not None
@@ -456,7 +553,7 @@ def test_two_replays_are_one(play: Play) -> None:
 
 
 def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
-    """I2, X8: also if two prune at the same time; both take the last one first."""
+    """I2, X8: also if two prune at the same time: the second leaves alone what the first is pruning."""
 
     async def act(s: Stage) -> None:
         flow = group(job("a", workflow_id="w"), job("b", workflow_id="w"), key="k", workflow_id="w")
@@ -470,6 +567,23 @@ def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
         assert await s.keys() == ["k"]
         assert await s.driver.prune(T0, 9) == 1
         assert await s.keys() == []
+
+    play(act)
+
+
+def test_a_prune_waits_for_nobody(play: Play) -> None:
+    """X8: a workflow of which another transaction holds a record stays, and is pruned the next time."""
+
+    async def act(s: Stage) -> None:
+        flow = group(job("a", workflow_id="w"), job("b", workflow_id="w"), workflow_id="w")
+        await s.driver.enqueue([flow], T0)
+        await s.driver.settle([ack(it, keep_until=T0) for it in await s.claim("a", "b")], T0)
+        async with s.other.transaction():
+            assert await s.other.rows("hold_ended", ["b"])
+            pruning = asyncio.ensure_future(s.driver.prune(T0, 9))
+            await s.meets(pruning)
+            assert pruning.done()
+        assert (await pruning, await s.driver.prune(T0, 9)) == (0, 2)
 
     play(act)
 
@@ -812,6 +926,50 @@ def test_a_stop_and_a_heartbeat_never_wait_for_each_other(play: Play, verb: str)
     play(act)
 
 
+class Caller:
+    """A transaction of a caller."""
+
+    def __init__(self, db: Db) -> None:
+        self.location = Location("", SCHEMA, "races_work")
+        self._db = db
+
+    async def db(self) -> Db:
+        return self._db
+
+
+def test_a_settle_in_a_transaction_outlives_a_deadlock(play: Play) -> None:
+    """D9, K2: it goes back to its savepoint, which lets the other one pass, and is tried again."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p"), child("z", "p"), child("y", "p"))], T0)
+        await s.driver.cancel(["z"], T0, KEEP)
+        [parent] = await s.claim("p")
+
+        async def take_z_then_y() -> None:
+            async with s.other.transaction():
+                await s.other.rows("hold_ended", ["z"])
+                holding.set()
+                await released.wait()
+                await s.other.rows("hold", ["y"])
+
+        async def cross() -> None:
+            released.set()
+            await s.meets(other, s.third)
+
+        holding, released = asyncio.Event(), asyncio.Event()
+        other = asyncio.ensure_future(take_z_then_y())
+        await holding.wait()
+        db = Between(s.third, "dependants_release", cross)
+        async with s.third.transaction():
+            await s.third.connection.execute("SET LOCAL deadlock_timeout = '1ms'")
+            assert await settle_in(Caller(db), [ack(parent)], T0) == ["ok"]
+        await other
+        assert db.asked.count("dependants_release") == 2
+        assert (await s.state("p"), await s.state("y")) == (State.DONE, State.READY)
+
+    play(act)
+
+
 def test_a_delete_and_a_settle_never_wait_for_each_other(play: Play) -> None:
     """Q2, K2: a job is held before its edges; a settle that waits for a child being deleted holds none of them."""
 
@@ -828,6 +986,23 @@ def test_a_delete_and_a_settle_never_wait_for_each_other(play: Play) -> None:
     play(act)
 
 
+def test_two_deletes_take_jobs_in_one_order(play: Play) -> None:
+    """Q2: a delete that has to wait for the first job holds none of the others."""
+
+    async def act(s: Stage) -> None:
+        await three(s)
+        await s.driver.cancel([*"xyz"], T0, KEEP)
+        row = f"SELECT id FROM {SCHEMA}.ended JOIN {SCHEMA}.job USING (seq) WHERE id = $1 FOR UPDATE OF ended NOWAIT"
+        async with s.other.transaction():
+            assert await s.other.connection.fetchval(row, "z") == "z"
+            deleting = asyncio.ensure_future(s.driver.delete([*"xyz"]))
+            await s.meets(deleting)
+            assert [await s.other.connection.fetchval(row, id) for id in "yx"] == ["y", "x"]
+        assert await deleting == ["deleted"] * 3
+
+    play(act)
+
+
 def test_two_that_delete_never_wait_for_each_other(play: Play) -> None:
     """Q2, X8: edges are taken in one order, whether by their parents or by their children."""
 
@@ -836,7 +1011,7 @@ def test_two_that_delete_never_wait_for_each_other(play: Play) -> None:
         async with s.other.transaction():
             edges = f"SELECT parent FROM {SCHEMA}.edge WHERE child = $1 FOR UPDATE NOWAIT"
             assert await s.other.connection.fetchval(edges, "a") == "q"
-            deleting = asyncio.ensure_future(s.third.rows("delete_edges", ["a", "p"]))
+            deleting = asyncio.ensure_future(s.third.rows("step_remove_edges", ["a", "p"]))
             await s.meets(deleting)
             assert await s.other.connection.fetchval(edges, "b") == "p"
         await deleting

@@ -173,7 +173,7 @@ class TestMigrating:
         """X5: a schema that is in use for something else is refused, and nothing of ours is left in it."""
         name = namespace(url)
         postgres.execute(f"CREATE SCHEMA {name}; CREATE TABLE {name}.job (a int)", database=database)
-        with pytest.raises(ConfigError, match=r"something else .*use another namespace"):
+        with pytest.raises(ConfigError, match=r"another program .*use another namespace"):
             make(url)
         found = postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name], database=database)
         assert found == [("job",)]
@@ -303,7 +303,7 @@ class TestSteps:
 
             with more_steps(("0002_add", "ALTER TABLE harbor.live ADD COLUMN extra int;")):
                 assert make(url, tell=tell).steps == ("0002_add",)
-        assert told[:2] == ["somebody holds a lock on our tables: trying again"] * 2
+        assert told[:2] == ["another transaction holds a lock on our tables: trying again"] * 2
         assert told[-1] == "0002_add"
 
     def test_a_step_that_never_gets_its_tables_says_so(

@@ -16,6 +16,7 @@ from taskharbor.driver import Group
 from taskharbor.drivers.postgres import enqueue, manage, reserve, settle
 from taskharbor.drivers.postgres.bookmarks import Bookmarks, Mark
 from taskharbor.drivers.postgres.db import OwnDb
+from taskharbor.drivers.shared.claims import claim
 from taskharbor.testing.kit.jobs import KEEP, T0, at, child, group, job
 
 from . import stage
@@ -41,7 +42,7 @@ async def behind_a_bookmark(s: Stage, now: datetime) -> list[JobRecord]:
 async def going_on(db: OwnDb, now: datetime, limit: int) -> list[JobRecord]:
     """Claim what lies behind a bookmark an hour before `T0`."""
     mark = Mark(0, T0 - timedelta(hours=1), 0)
-    return await reserve.reserve_on(db, reserve.claim(now, LEASE, "w"), ["q"], limit, Bookmarks(), {"q": mark})
+    return await reserve.reserve_on(db, claim(now, LEASE, "w"), ["q"], limit, Bookmarks(), {"q": mark})
 
 
 CLAIMS: dict[str, tuple[Claim, bool]] = {
@@ -176,13 +177,16 @@ def test_a_replay_takes_keys_in_their_order(play: Play) -> None:
     play(act)
 
 
-def test_a_replay_that_is_refused_leaves_no_key(play: Play) -> None:
-    """I2, Q2: a key that does not exist is locked by a placeholder."""
+def test_a_replay_leaves_no_key_that_it_does_not_take(play: Play) -> None:
+    """I2, Q2: a key that does not exist, as the job's own here, is locked by a placeholder."""
 
     async def act(s: Stage) -> None:
-        await s.driver.enqueue([group(job("a"))], T0)
-        assert await s.driver.replay([Replay(id="a", idempotency_key="k")], T0) == ["not_dead"]
-        assert await s.keys() == []
+        await s.driver.enqueue([group(job("a", idempotency_key="k", key_expires_at=at(1)))], T0)
+        await s.driver.settle(list(map(fail, await s.claim("a"))), T0)
+        await s.driver.enqueue([group(job("b", idempotency_key="k"))], at(1))
+        assert await s.driver.cancel(["b"], at(1), KEEP) == ["cancelled"]
+        assert await s.driver.replay([Replay(id="a", idempotency_key="n")], at(1)) == ["replayed"]
+        assert await s.keys() == ["n"]
 
     play(act)
 
@@ -204,19 +208,32 @@ def test_the_key_of_a_workflow_goes_with_the_last_of_two_deletes(play: Play) -> 
     play(act)
 
 
-def test_a_record_that_was_kept_for_longer_meanwhile_stays(play: Play) -> None:
-    """X8: replayed and cancelled again between the search and the delete of a prune."""
+def test_a_record_that_is_being_pruned_is_not_replayed(play: Play) -> None:
+    """X8, Q2: it is locked from the search of a prune to its delete."""
 
     async def act(s: Stage) -> None:
         await s.driver.enqueue([group(job("a"))], T0)
         await s.driver.cancel(["a"], T0, T0)
+        replays: list[asyncio.Future[Any]] = []
 
-        async def again() -> None:
-            await s.driver.replay([Replay(id="a")], T0)
-            await s.driver.cancel(["a"], T0, KEEP)
+        async def replay() -> None:
+            replays.append(asyncio.ensure_future(s.driver.replay([Replay(id="a")], T0)))
+            await s.meets(replays[0])
 
-        assert await whole(s.other, manage.prune(Between(s.other, "prune", again), T0, 9)) == 0
-        assert await s.state("a") is State.CANCELLED
+        assert await whole(s.other, manage.prune(Between(s.other, "prune", replay), T0, 9)) == 1
+        assert await replays[0] == ["missing"]
+
+    play(act)
+
+
+def test_a_record_that_got_a_dependant_is_not_pruned(play: Play) -> None:
+    """X8, K3, D9: the dependant may be stored while the search of a prune is under way."""
+
+    async def act(s: Stage) -> None:
+        await s.driver.enqueue([group(job("p"), child("c", "p"))], T0)
+        await s.driver.settle([ack(it, keep_until=T0) for it in await s.claim("p")], T0)
+        assert await s.third.rows("prune_delete", ["p"]) == []
+        assert await s.state("p") is State.DONE
 
     play(act)
 
@@ -230,8 +247,7 @@ def test_members_of_a_workflow_come_with_dependants_first(play: Play) -> None:
     async def act(s: Stage) -> None:
         flows = [group(job(f"{id}p", workflow_id=id), child(f"{id}c", f"{id}p", workflow_id=id)) for id in "vw"]
         await s.driver.enqueue(flows, T0)
-        found = [tuple(row) for row in await s.third.rows("prune_members", ["w", "v"], 9)]
-        assert found == [("v", "vc"), ("v", "vp"), ("w", "wc"), ("w", "wp")]
+        assert [row[0] for row in await s.third.rows("step_members", "w", 9)] == ["wc", "wp"]
 
     play(act)
 

@@ -123,13 +123,13 @@ class TestChecking:
     @pytest.mark.parametrize("mode", ["verify-full", "verify-ca", "require"])
     def test_a_wrong_authority_is_refused(self, door: TlsDoor, database: str, stranger: Authority, mode: str) -> None:
         """X5: with the fix. An authority that is named is asked, also with `require`."""
-        with pytest.raises(ConfigError, match=r"nobody we trust has signed .*sslrootcert=/path/to/ca.pem"):
+        with pytest.raises(ConfigError, match=r"no trusted authority has signed .*sslrootcert=/path/to/ca.pem"):
             opened(at(door, database, sslmode=mode, sslrootcert=stranger.certificate))
 
     @pytest.mark.parametrize("mode", ["verify-full", "verify-ca"])
     def test_without_an_authority_the_systems_are_asked(self, door: TlsDoor, database: str, mode: str) -> None:
         for url in (at(door, database, sslmode=mode), at(door, database, sslmode=mode, sslrootcert="system")):
-            with pytest.raises(ConfigError, match="nobody we trust has signed"):
+            with pytest.raises(ConfigError, match="no trusted authority has signed"):
                 opened(url)
 
     def test_require_alone_checks_nothing(self, odd_door: TlsDoor, database: str) -> None:
@@ -190,7 +190,7 @@ class TestDefaults:
         self, door: TlsDoor, odd_door: TlsDoor, database: str, authority: Authority
     ) -> None:
         """TLS, verified, unless the URL says otherwise."""
-        with pytest.raises(ConfigError, match="nobody we trust has signed"):
+        with pytest.raises(ConfigError, match="no trusted authority has signed"):
             opened(at(door, database, FAR))
         with pytest.raises(ConfigError, match="for another name"):
             opened(at(odd_door, database, FAR, sslrootcert=authority.certificate))
@@ -210,7 +210,7 @@ class TestDefaults:
 
     def test_named_certificates_are_used(self, door: TlsDoor, database: str, stranger: Authority) -> None:
         """Also on this machine: the authority in the URL must not be forgotten silently."""
-        with pytest.raises(ConfigError, match="nobody we trust has signed"):
+        with pytest.raises(ConfigError, match="no trusted authority has signed"):
             opened(at(door, database, sslrootcert=stranger.certificate))
 
     def test_a_unix_socket_needs_none(self, authority: Authority) -> None:

@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 
 from servers.postgres import PostgresServer
 from taskharbor import Harbor
-from taskharbor.core.transition import Ack
-from taskharbor.driver import Within, at_once, capability
+from taskharbor.core.transition import Ack, Fail
+from taskharbor.driver import Inspect, Within, at_once, capability
 from taskharbor.drivers import from_url
 from taskharbor.errors import InvalidJob, JobExists, MissingExtra
+from taskharbor.testing.kit.jobs import KEEP, T0, child, group, job, token_of
 
 from .hands import HANDS, Hand, NewHand, dialect, enqueue, enqueue_many
 
@@ -73,7 +74,8 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def place(postgres: PostgresServer, database: str) -> Place:
-    postgres.execute("TRUNCATE orders, taskharbor.job, taskharbor.live, taskharbor.keys", database=database)
+    tables = ["orders", "taskharbor.job", "taskharbor.live", "taskharbor.keys"]
+    postgres.execute(";".join(f"DELETE FROM {table}" for table in tables), database=database)
     return Place(postgres, database)
 
 
@@ -548,6 +550,26 @@ def test_a_settle_goes_with_the_transaction_too(place: Place) -> None:
         await connection.close()
         await driver.close()
         await place.harbor.aclose()
+
+    asyncio.run(act())
+
+
+def test_a_failure_settled_in_a_transaction_reaches_its_dependants(place: Place) -> None:
+    """K4, D7: by a handle of another library too, which takes parameters in its own way."""
+
+    async def act() -> None:
+        driver = await from_url(place.server.url(place.database, migrate="true"))
+        new = group(job("p"), child("c", "p", policy="cancel", idempotency_key="k"), child("d", "c", policy="collect"))
+        await driver.enqueue([new], T0)
+        jobs = await driver.reserve([], T0, timedelta(seconds=30), 1, "w", ids=["p"])
+        fails = [Fail(id=it.id, token=token_of(it), keep_until=KEEP, reason="x") for it in jobs]
+        with psycopg.connect(place.server.url(place.database)) as blocking:
+            assert at_once(capability(driver, Within).within(blocking).settle(fails, T0)) == ["ok"]
+        found = [
+            it and (it.state.value, it.idempotency_key) for it in await capability(driver, Inspect).get(["p", "c", "d"])
+        ]
+        assert found == [("dlq", None), ("cancelled", None), ("ready", None)]
+        await driver.close()
 
     asyncio.run(act())
 

@@ -160,8 +160,8 @@ class TestReserve:
 
         on(tmp_path / "jobs.db", act)
 
-    def test_one_step_buries_a_bounded_number(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reserve, "MOST_BURIED", 2)
+    def test_one_step_dead_letters_a_bounded_number(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reserve, "MOST_DAMAGED", 2)
 
         async def act(driver: SqliteDriver) -> None:
             await add(driver, *(job(f"{n}") for n in range(4)))

@@ -23,11 +23,11 @@ from taskharbor.core.states import State
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Group
 from taskharbor.drivers import from_url
+from taskharbor.drivers.shared.columns import RECORD
 from taskharbor.drivers.sqlite import SqliteDriver, sql
 from taskharbor.drivers.sqlite.connection import open_store
 from taskharbor.drivers.sqlite.paths import unusable
 from taskharbor.drivers.sqlite.reserve import LAPSED, LINE_UP, NEXT_PRIORITY, PICK, SEQS
-from taskharbor.drivers.sqlite.rows import WIDTH
 from taskharbor.drivers.sqlite.schema import APPLICATION_ID, check_identity
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError, SchemaMismatch, StoreCorrupt
 
@@ -197,7 +197,7 @@ class TestFile:
         db.execute("CREATE TABLE customer (name)")
         db.close()
         before = path.read_bytes()
-        with pytest.raises(StoreCorrupt, match="something else: use another file"):
+        with pytest.raises(StoreCorrupt, match="another program: use another file"):
             opened(f"sqlite:///{path}")
         assert path.read_bytes() == before
 
@@ -316,7 +316,7 @@ class TestSql:
     def test_records_are_read_in_one_order_of_columns(self) -> None:
         columns = re.match("SELECT (.*) FROM", sql.load("get"))
         assert columns is not None
-        assert columns[1].count(",") == WIDTH - 1
+        assert [part.split()[-1] for part in columns[1].split(", ")] == list(RECORD)
         for name in ("query", "query_dead", "query_workflow", "reserve_row"):
             assert sql.load(name).startswith(f"SELECT {columns[1]}"), name
 

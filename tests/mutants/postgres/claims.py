@@ -61,7 +61,7 @@ def pg_reserve_takes_live_leases(sql: str) -> str:
     return broken(sql, "AND lease_expires_at <= $1 AND stop", "AND stop")
 
 
-@mutant((SQL, "reserve"), by="test_T3_a_job_left_behind_after_the_request_ends_cancelled")
+@mutant((SQL, "reserve"), by="test_T3_Q4_left_behind_after_the_request_the_job_ends[cancel]")
 def pg_reserve_takes_jobs_that_shall_stop(sql: str) -> str:
     """A job whose holder died after a cancel runs again."""
     return broken(sql, "AND stop_requested_at IS NULL ")
@@ -85,7 +85,7 @@ def pg_reserve_skips_priorities(sql: str) -> str:
     return broken(sql, "live.priority < rank.priority ORDER", "live.priority < -32767 ORDER")
 
 
-@mutant((SQL, "reserve"), by="test_D11_a_first_reclaim_goes_to_the_front")
+@mutant((SQL, "reserve"), by="test_D11_a_first_reclaim_goes_to_the_front[0]")
 def pg_first_reclaim_not_in_front(sql: str) -> str:
     """A job whose worker died queues up by its expiry the first time too."""
     return broken(sql, "CASE WHEN crashes = 0 THEN '-infinity' ELSE lease_expires_at END", "lease_expires_at")

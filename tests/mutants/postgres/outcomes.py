@@ -73,7 +73,7 @@ def pg_overtaken_put_back_ends_the_job(sql: str) -> str:
     return broken(sql, "AND (given.kind IS DISTINCT FROM 'put_back' OR live.stop_requested_at IS NOT NULL) ")
 
 
-@mutant((SQL, "settle_ended"), by="test_Q4_a_put_back_after_the_request_is_dead")
+@mutant((SQL, "settle_ended"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[dead_letter-put_back]")
 def pg_end_ignores_the_dead_letter_request(sql: str) -> str:
     """A job that was to be dead-lettered ends cancelled."""
     return broken(sql, "CASE WHEN stopped AND stop_reason IS NOT NULL THEN 'dlq' ELSE state END", "state")
@@ -97,7 +97,7 @@ def pg_put_back_without_expiry(sql: str) -> str:
     return broken(sql, "AND live.lease_expires_at > $11 ")
 
 
-@mutant((SQL, "settle_put_back"), by="test_T3_a_put_back_after_the_request_lands_in_cancelled[put_back]")
+@mutant((SQL, "settle_put_back"), by="test_T3_Q4_a_put_back_after_the_request_ends_the_job[cancel-put_back]")
 def pg_put_back_ignores_the_cancel_request(sql: str) -> str:
     """A cancelled job that is put back runs again."""
     return broken(sql, "AND live.stop_requested_at IS NULL ")
@@ -115,21 +115,27 @@ def pg_put_back_forgets_its_token(sql: str) -> str:
     return broken(sql, "settled_token = live.token", "settled_token = NULL")
 
 
-@mutant((SQL, "hold"), by="test_a_stop_and_a_heartbeat_never_wait_for_each_other[cancel]")
+@mutant((SQL, "hold"), by="test_a_settle_and_a_heartbeat_never_wait_for_each_other[settle_parent]")
 def pg_hold_by_id(sql: str) -> str:
     """Rows are locked in the order of ids, heartbeats lock by number."""
     return broken(sql, "ORDER BY live.seq FOR", "ORDER BY job.id FOR")
 
 
-@mutant((SQL, "hold"), by="test_a_dead_letter_by_hand_takes_nothing_away_from_a_worker")
+@mutant((SQL, "step_hold_live"), by="test_a_dead_letter_by_hand_takes_nothing_away_from_a_worker")
 def pg_hold_without_locks(sql: str) -> str:
     """A job is claimed while it is being dead-lettered."""
     return broken(sql, "FOR UPDATE OF live")
 
 
-@mutant((SQL, "hold_ended"), by="test_two_replays_are_one")
-def pg_hold_ended_without_locks(sql: str) -> str:
+@mutant((SQL, "step_hold_ended"), by="test_two_replays_are_one")
+def pg_replays_without_locks(sql: str) -> str:
     """Two replays of one job both count."""
+    return broken(sql, "FOR UPDATE OF ended")
+
+
+@mutant((SQL, "hold_ended"), by="test_a_parent_is_not_deleted_under_a_new_child[ack]")
+def pg_hold_ended_without_locks(sql: str) -> str:
+    """A parent is deleted while its new dependant is stored."""
     return broken(sql, "FOR UPDATE OF ended")
 
 
@@ -191,19 +197,3 @@ def pg_released_at_its_old_time(sql: str) -> str:
 def pg_ended_child_not_released(sql: str) -> str:
     """A parent that ends does not count for a cancelled child."""
     return broken(sql, "SET unmet = unmet - given.met", "SET unmet = unmet")
-
-
-@mutant((SQL, "withdraw"), by="test_Q4_left_behind_after_the_request_it_is_dead")
-def pg_withdraw_ignores_the_dead_letter_request(sql: str) -> str:
-    """A job left behind after a dead-letter request ends cancelled."""
-    return broken(sql, "CASE WHEN live.stop_reason IS NULL THEN 'cancelled' ELSE 'dlq' END", "'cancelled'")
-
-
-@mutant((SQL, "withdraw"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[ready]")
-def pg_withdraw_ignores_kept(sql: str) -> str:
-    """A cancelled kept job is forgotten."""
-    return broken(
-        sql,
-        "CASE WHEN given.kept THEN $5 ELSE coalesce(live.stop_keep_until, $4) END",
-        "coalesce(live.stop_keep_until, least($4::timestamptz, $5))",
-    )

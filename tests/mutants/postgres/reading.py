@@ -40,7 +40,7 @@ def pg_page_of_a_workflow_repeats_its_last(sql: str) -> str:
 @mutant((SQL, "query"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
 def pg_lapsed_not_shown(sql: str) -> str:
     """Jobs of a dead worker are listed as running."""
-    return broken(sql, "live.lease_expires_at <= $11", "false")
+    return broken(sql, "lease_expires_at <= $11", "false")
 
 
 @mutant((SQL, "workflows"), by="test_K5_workflows_can_be_read_in_pages")

@@ -28,7 +28,7 @@ def pg_enqueue_not_notified(sql: str) -> str:
 @mutant((SQL, "enqueue_keyed"), by="test_an_enqueue_notifies_with_its_commit[keyed]")
 def pg_enqueue_keyed_not_notified(sql: str) -> str:
     """Workers of other processes are not woken by a job with a key."""
-    return broken(sql, "pg_notify($19, '')", "pg_notify('other ' || $19, '')")
+    return broken(sql, "pg_notify($18, '')", "pg_notify('other ' || $18, '')")
 
 
 @mutant((SQL, "notify"), by="test_an_enqueue_notifies_with_its_commit[a group]")
@@ -55,7 +55,7 @@ def pg_key_taken_while_its_owner_is_replayed(sql: str) -> str:
     return broken(sql, "keys.xmin = (", "EXISTS (")
 
 
-@mutant((SQL, "key_put"), by="test_a_key_past_its_time_is_held_while_its_owner_is_replayed[by_group]")
+@mutant((SQL, "key_take"), by="test_a_key_past_its_time_is_held_while_its_owner_is_replayed[by_group]")
 def pg_key_of_a_group_taken_while_its_owner_is_replayed(sql: str) -> str:
     """A group takes a key over from an owner that is being replayed."""
     return broken(sql, "keys.xmin = (", "EXISTS (")
@@ -68,52 +68,42 @@ def pg_key_for_ever(sql: str) -> str:
 
 
 @mutant((SQL, "key_hold"), by="test_a_replay_takes_keys_in_their_order")
-def pg_key_not_held(sql: str) -> str:
-    """A key is not locked while its owner is replayed."""
-    return broken(sql, "DO UPDATE SET owner = excluded.owner WHERE false", "DO NOTHING")
+def pg_keys_held_in_no_order(sql: str) -> str:
+    """Two replays wait for each other's keys."""
+    return broken(sql, "ORDER BY key", "ORDER BY key DESC")
 
 
-@mutant((SQL, "key_leave"), by="test_a_replay_that_is_refused_leaves_no_key")
+@mutant((SQL, "key_leave"), by="test_a_replay_leaves_no_key_that_it_does_not_take")
 def pg_placeholder_left(sql: str) -> str:
     """A key that no job took stays taken."""
     return broken(sql, "AND owner = ''", "AND owner = '?'")
 
 
-@mutant((SQL, "key_keep"), by="test_a_key_past_its_time_is_held_while_its_owner_is_replayed[by_enqueue]")
-def pg_key_not_touched(sql: str) -> str:
-    """A replayed owner leaves its key to a statement that saw it dead."""
-    return broken(
-        sql,
-        "UPDATE harbor.keys SET owner = owner WHERE key = $1 AND owner = $2 RETURNING key",
-        "SELECT key FROM harbor.keys WHERE key = $1 AND owner = $2",
-    )
+@mutant((SQL, "key_free"), by="test_T3_a_kept_job_keeps_its_key_and_its_record_when_cancelled[cancel]")
+def pg_kept_job_gives_up_its_key(sql: str) -> str:
+    """A kept job whose run ends cancelled loses its key."""
+    return broken(sql, "AND kept IS NULL ")
 
 
-@mutant((SQL, "key_keep"), by="test_Q2_a_key_meanwhile_taken_is_dropped_and_the_answer_says_so")
-def pg_replay_keeps_the_key_of_another(sql: str) -> str:
-    """Two jobs own one key."""
-    return broken(sql, "AND owner = $2", "AND $2::text <> ''")
+@mutant((SQL, "key_free"), by="test_I2_entering_cancelled_frees_the_key[cancel]")
+def pg_key_outlives_a_cancelled_run(sql: str) -> str:
+    """A job whose run ends cancelled keeps its key."""
+    return broken(sql, "AND keys.owner = theirs.id ", "AND keys.owner = theirs.id AND false ")
 
 
-@mutant((SQL, "key_free"), by="test_Q2_a_new_key_leaves_the_old_one_to_its_new_owner")
-def pg_key_freed_by_an_old_owner(sql: str) -> str:
-    """A former owner frees the key of its new one."""
-    return broken(sql, "AND keys.owner = theirs.id ")
-
-
-@mutant((SQL, "key_free_owner"), by="test_I2_the_key_of_a_workflow_can_be_freed")
-def pg_all_keys_freed(sql: str) -> str:
-    """With the key of a workflow the keys of others go."""
-    return broken(sql, "owner = $1", "$1::text <> ''")
-
-
-@mutant((SQL, "prune_members"), by="test_X8_the_key_of_a_workflow_is_freed_with_its_last_record")
+@mutant((SQL, "step_members"), by="test_X8_the_key_of_a_workflow_is_freed_with_its_last_record")
 def pg_workflow_key_freed_early(sql: str) -> str:
     """The key of a workflow goes with its first record."""
     return broken(sql, "DESC LIMIT $2", "DESC LIMIT least($2, 0)")
 
 
-@mutant((SQL, "key_owned"), by="test_the_key_of_a_workflow_goes_with_the_last_of_two_deletes")
+@mutant((SQL, "step_owned"), by="test_the_key_of_a_workflow_goes_with_the_last_of_two_deletes")
 def pg_workflow_key_not_locked(sql: str) -> str:
     """Of two that remove a record each, both leave the key behind."""
     return broken(sql, "FOR UPDATE")
+
+
+@mutant((SQL, "key_hold"), by="test_a_key_past_its_time_is_held_while_its_owner_is_replayed[by_enqueue]")
+def pg_key_not_touched(sql: str) -> str:
+    """A replayed owner leaves its key to a statement that saw it dead."""
+    return broken(sql, "SET owner = keys.owner", "SET owner = keys.owner WHERE false")

@@ -194,7 +194,7 @@ async def between_many_and_many_stands_one_step() -> None:
     async with world.worker():
         run = await flow.aenqueue()
         assert len(world.memory._store.jobs) == 25
-        assert sum(map(len, world.memory._store.parents.values())) == 24
+        assert sum(map(len, world.memory._store.edges.parents.values())) == 24
         assert await over(run) == "done"
     assert (len(ends), len(starts)) == (12, 12)
     assert max(ends) <= min(starts)

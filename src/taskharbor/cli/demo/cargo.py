@@ -120,8 +120,7 @@ class Cargo:
 
     async def look(self) -> list[JobRecord]:
         """Read every job from the store again."""
-        total = sum(kind.expected for kind in self.kinds)
-        records = await tasks.harbor.admin.jobs.alist(limit=2 * total)
+        records = await tasks.harbor.admin.jobs.alist(limit=2 * self.expected)
         by_id = {record.id: record for record in records}
         self.bell.ids = sorted(record.id for record in records if record.headers.get("schedule") == tasks.bell.name)
         self.bell.expected = len(self.bell.ids)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 LEASE = "2s"
 CONCURRENCY = 6
-NAMES = ("Argo", "Beagle", "Calypso")
-QUEUES = ("default,voyages", "default,voyages", "default,express")
+QUEUES = {"Argo": "default,voyages", "Beagle": "default,voyages", "Calypso": "default,express"}
 _EVENT = re.compile(
     r" job=(\S+) task=(?:\S*\.)?(\S+) attempt=\S+ ((?:job|worker|lease|store|recurring)\.\w+)(?:: (.*))?$"
 )
@@ -60,13 +59,7 @@ class Ship:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
         return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        return self._process.poll() is None
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
@@ -89,7 +82,7 @@ class Ship:
         self.state = "stopping"
 
     def exit_code(self) -> int | None:
-        """How the process ended; None while it runs."""
+        """The exit code; None while the process runs."""
         code = self._process.poll()
         if code is not None and self.state == "stopping":
             self.state = "stopped"
@@ -97,8 +90,7 @@ class Ship:
 
     def sink(self) -> None:
         """Kill the process if needed, and end the thread that reads its log."""
-        if self.alive:
-            self._process.kill()
+        self._process.kill()
         self._process.wait()
         self._listener.join()
         assert self._process.stderr is not None
@@ -115,7 +107,7 @@ class Crew:
 
     def start(self) -> None:
         """Start all."""
-        for name, queues in zip(NAMES, QUEUES, strict=True):
+        for name, queues in QUEUES.items():
             self.ships.append(Ship(name, queues, self._url, self._told))
 
     def heard(self) -> list[Told]:
@@ -124,8 +116,7 @@ class Crew:
 
     def by_worker(self, worker: str) -> Ship | None:
         """The ship behind a worker's id, `host:pid:…`."""
-        pid = worker.rsplit(":", 2)[-2]
-        return next((ship for ship in self.ships if str(ship.pid) == pid), None)
+        return self.by_pid(int(worker.rsplit(":", 2)[-2]))
 
     def by_pid(self, pid: int) -> Ship | None:
         """The ship with this process id."""

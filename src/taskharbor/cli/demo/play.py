@@ -51,7 +51,9 @@ def _folder(keep: bool) -> Generator[Path]:
 
 
 async def _play(url: str) -> tuple[Story, list[Promise]]:
-    _cancel_on_signals()
+    main = asyncio.current_task()
+    assert main is not None
+    on_end_signals(main.cancel)  # Ctrl-C, SIGTERM and a closed terminal run the `finally` blocks
     tasks.harbor.url = url
     screen = view()
     story = Story(url, screen.frame, screen.tell)
@@ -64,25 +66,15 @@ async def _play(url: str) -> tuple[Story, list[Promise]]:
         story.crew.sink()
 
 
-def _cancel_on_signals() -> None:
-    """Make Ctrl-C, SIGTERM and a closed terminal end the demo through its `finally` blocks."""
-    main = asyncio.current_task()
-    assert main is not None
-    on_end_signals(main.cancel)
-
-
 def _show_verdict(promises: Sequence[Promise], story: Story) -> None:
     output.heading("What the store says now")
     output.facts(
         (Cell(f"{'✔' if kept else '✘'} {text}", "green" if kept else "bold red"), evidence)
         for text, kept, evidence in promises
     )
-    broken = sum(not promise.kept for promise in promises)
-    seconds = f"{story.elapsed:.1f} s"
-    if broken:
-        output.say(f"\n{broken} of {len(promises)} promises were broken, in {seconds}.", "bold red")
-    else:
-        output.say(f"\nAll {len(promises)} promises kept, in {seconds}.", "bold green")
+    total, broken = len(promises), sum(not promise.kept for promise in promises)
+    verdict = f"{broken} of {total} promises were broken" if broken else f"All {total} promises kept"
+    output.say(f"\n{verdict}, in {story.elapsed:.1f} s.", "bold red" if broken else "bold green")
 
 
 def _show_next(url: str | None) -> None:

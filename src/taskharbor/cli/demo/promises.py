@@ -10,7 +10,7 @@ import msgspec
 
 from taskharbor.cli.demo.cargo import Cargo
 from taskharbor.cli.demo.story import Story
-from taskharbor.cli.output import count
+from taskharbor.core.durations import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL, State
 

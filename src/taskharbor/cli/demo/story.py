@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from taskharbor.cli.demo.cargo import Cargo
 from taskharbor.cli.demo.crew import Crew, Ship, Told
-from taskharbor.cli.output import count
+from taskharbor.core.durations import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 
@@ -77,21 +77,43 @@ class Story:
         await self._go_home()
 
     async def _step(self) -> None:
-        self._hear()
+        for told in self.crew.heard():
+            self._react(told)
         records = await self.cargo.look()
         for ship in self.crew.ships:
             ship.running = sum(_held_by(ship, record) for record in records)
-            if not ship.alive and ship.state in ("starting", "working"):
-                raise DemoFailed(f"worker {ship.name} ended by itself with exit code {ship.exit_code()}")
+            if (code := ship.exit_code()) is not None and ship.state in ("starting", "working"):
+                raise DemoFailed(f"worker {ship.name} ended by itself with exit code {code}")
         if all(ship.state == "working" for ship in self.crew.ships):
             self._at_work.set()
         for voyage in self.cargo.voyage.seen:
             self._follow(voyage, records)
         self._frame(self)
 
-    def _hear(self) -> None:
-        for told in self.crew.heard():
-            _REACTIONS.get(told.event, _ignore)(self, told)
+    def _react(self, told: Told) -> None:
+        ship, error = told.ship, told.text.partition(": ")[2]
+        match told.event:
+            case "worker.started":
+                ship.state = "working" if ship.state == "starting" else ship.state
+                self.tell(f"{ship.name} is at work, pid {ship.pid}, on {ship.queues.replace(',', ' and ')}")
+            case "worker.stopped":
+                self.tell(f"{ship.name} stops gracefully after {ship.finished} jobs")
+            case "worker.failed" | "lease.lost" | "store.unavailable":
+                is_minor = told.event != "worker.failed"
+                self.tell(f"{ship.name}: {told.event}: {told.text}", "yellow", minor=is_minor)
+            case "recurring.declared":
+                self.first_tick = tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
+                self.tell(f"{ship.name} stores the schedule of the bell: it rings every second from {tick:%H:%M:%S} on")
+            case "job.succeeded":
+                ship.finished += 1
+                if told.job in self.cargo.voyage.ids:
+                    self.tell(f"{ship.name} finishes the voyage", "bold green")
+            case "job.retrying":
+                self.tell(f"{told.task} fails on {ship.name}, will be tried again: {error}", "yellow", minor=True)
+            case "job.dead":
+                self.tell(f"{told.task} goes to the dead-letter queue: {error}", "red")
+            case _:
+                pass
 
     def _follow(self, voyage: JobRecord, records: list[JobRecord]) -> None:
         """The long voyage: kill its worker half-way, then watch another take over."""
@@ -127,58 +149,3 @@ class Story:
 
 def _held_by(ship: Ship, record: JobRecord) -> bool:
     return record.state is State.INFLIGHT and record.lease is not None and f":{ship.pid}:" in record.lease.worker
-
-
-def _ignore(story: Story, told: Told) -> None:
-    pass
-
-
-def _started(story: Story, told: Told) -> None:
-    if told.ship.state == "starting":
-        told.ship.state = "working"
-    story.tell(f"{told.ship.name} is at work, pid {told.ship.pid}, on {told.ship.queues.replace(',', ' and ')}")
-
-
-def _succeeded(story: Story, told: Told) -> None:
-    told.ship.finished += 1
-    if told.job in story.cargo.voyage.ids:
-        story.tell(f"{told.ship.name} finishes the voyage", "bold green")
-
-
-def _retrying(story: Story, told: Told) -> None:
-    error = told.text.partition(": ")[2]
-    story.tell(f"{told.task} fails on {told.ship.name}, will be tried again: {error}", "yellow", minor=True)
-
-
-def _dead(story: Story, told: Told) -> None:
-    error = told.text.partition(": ")[2]
-    story.tell(f"{told.task} goes to the dead-letter queue: {error}", "red")
-
-
-def _trouble(story: Story, told: Told) -> None:
-    story.tell(f"{told.ship.name}: {told.event}: {told.text}", "yellow", minor=told.event != "worker.failed")
-
-
-def _stopped(story: Story, told: Told) -> None:
-    story.tell(f"{told.ship.name} stops gracefully after {told.ship.finished} jobs")
-
-
-def _declared(story: Story, told: Told) -> None:
-    """Record the first tick, from the worker that stored the schedule of the bell."""
-    story.first_tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
-    story.tell(
-        f"{told.ship.name} stores the schedule of the bell: it rings every second from {story.first_tick:%H:%M:%S} on"
-    )
-
-
-_REACTIONS: dict[str, Callable[[Story, Told], None]] = {
-    "worker.started": _started,
-    "worker.stopped": _stopped,
-    "worker.failed": _trouble,
-    "recurring.declared": _declared,
-    "job.succeeded": _succeeded,
-    "job.retrying": _retrying,
-    "job.dead": _dead,
-    "lease.lost": _trouble,
-    "store.unavailable": _trouble,
-}

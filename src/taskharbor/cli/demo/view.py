@@ -6,42 +6,22 @@ import sys
 import time
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
 
 import click
 import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from taskharbor.cli.demo.cargo import Cargo, Kind
 from taskharbor.cli.demo.crew import CONCURRENCY, Ship
 from taskharbor.cli.demo.story import Event, Story
 from taskharbor.core.states import State
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 MOST_EVENTS = 9
 OTHER_LINES = 18
-
-
-class View(Protocol):
-    """The display of the demo."""
-
-    def on_screen(self) -> AbstractContextManager[object]:
-        """Show the display while the story runs."""
-        ...
-
-    def frame(self, story: Story) -> None:
-        """Show the current numbers."""
-        ...
-
-    def tell(self, event: Event) -> None:
-        """Show an event."""
-        ...
-
-
-def view() -> View:
-    """The view for stdout: live in a terminal, else lines."""
-    return LiveView() if sys.stdout.isatty() else PlainView()
 
 
 class PlainView:
@@ -68,9 +48,6 @@ class LiveView:
     """Progress per kind, workers, and the last events, drawn ten times a second."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
@@ -86,25 +63,11 @@ class LiveView:
             self._events.append(event)
 
     def frame(self, story: Story) -> None:
-        from rich.console import Group
-        from rich.text import Text
-
-        self._live.update(
-            Group(
-                _title(story),
-                Text(),
-                _kinds(story, self._console.width),
-                Text(),
-                _ships(story, self._console.width),
-                Text(),
-                self._told(),
-            ),
-            refresh=True,
-        )
+        width, gap = self._console.width, Text()
+        picture = Group(_title(story), gap, _kinds(story, width), gap, _ships(story, width), gap, self._told())
+        self._live.update(picture, refresh=True)
 
     def _told(self) -> RenderableType:
-        from rich.text import Text
-
         room = max(3, min(MOST_EVENTS + 1, self._console.height - OTHER_LINES))
         events = list(self._events)[1 - room :]
         if self._aside is not None:
@@ -115,9 +78,12 @@ class LiveView:
         return text
 
 
-def _title(story: Story) -> RenderableType:
-    from rich.text import Text
+def view() -> LiveView | PlainView:
+    """The view for stdout: live in a terminal, else lines. `frame` shows the current numbers, `tell` an event."""
+    return LiveView() if sys.stdout.isatty() else PlainView()
 
+
+def _title(story: Story) -> RenderableType:
     return Text.assemble(
         ("TaskHarbor demo", "bold cyan"),
         ("  three worker processes, one SQLite file  ", "dim"),
@@ -128,10 +94,6 @@ def _title(story: Story) -> RenderableType:
 
 
 def _kinds(story: Story, width: int) -> RenderableType:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
     bar = max(6, min(32, width - 58))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -142,8 +104,7 @@ def _kinds(story: Story, width: int) -> RenderableType:
         whole, part = float(max(kind.expected, 1)), float(kind.ended)
         if kind is story.cargo.voyage:
             part = max(part, *(job.progress.fraction for job in kind.seen if job.progress), 0.0)
-        style = "red" if kind is story.cargo.poison else "cyan"
-        finished = "red" if kind is story.cargo.poison else "green"
+        style, finished = ("red", "red") if kind is story.cargo.poison else ("cyan", "green")
         grid.add_row(
             kind.title,
             ProgressBar(total=whole, completed=part, width=bar, complete_style=style, finished_style=finished),
@@ -154,22 +115,17 @@ def _kinds(story: Story, width: int) -> RenderableType:
 
 
 def _note(kind: Kind, story: Story) -> str:
-    cargo = story.cargo
-    special = {
-        cargo.flaky: _failures,
-        cargo.poison: _poison,
-        cargo.keyed: _pair,
-        cargo.voyage: _voyage,
-        cargo.scheduled: _scheduled,
-        cargo.bell: _bell,
-    }
-    if kind in special:
+    cargo, pair = story.cargo, story.cargo.pair
+    left = kind.expected - kind.ended
+    if kind is cargo.flaky:
+        return f"{kind.failures} failures so far" if left else f"after {kind.failures} failures"
+    if kind is cargo.keyed:
+        return f"enqueued {len(pair)} times, stored {sum(job.created for job in pair)}" if pair else ""
+    if kind is cargo.scheduled:
+        return f"{left} wait for their time" if left else ""
+    if kind in (special := {cargo.poison: _poison, cargo.voyage: _voyage, cargo.bell: _bell}):
         return special[kind](kind, story)
     return f"{kind.running} running" if kind.running else ""
-
-
-def _failures(kind: Kind, story: Story) -> str:
-    return f"{kind.failures} failures so far" if kind.ended < kind.expected else f"after {kind.failures} failures"
 
 
 def _poison(kind: Kind, story: Story) -> str:
@@ -177,16 +133,6 @@ def _poison(kind: Kind, story: Story) -> str:
         state = "dead" if job.state is State.DLQ else "failing"
         return f"{state} after {job.attempts} of {job.max_attempts} attempts" if job.attempts else ""
     return ""
-
-
-def _pair(kind: Kind, story: Story) -> str:
-    pair = story.cargo.pair
-    return f"enqueued {len(pair)} times, stored {sum(job.created for job in pair)}" if pair else ""
-
-
-def _scheduled(kind: Kind, story: Story) -> str:
-    waiting = kind.expected - kind.ended
-    return f"{waiting} wait for their time" if waiting else ""
 
 
 def _bell(kind: Kind, story: Story) -> str:
@@ -212,9 +158,6 @@ def _voyage(kind: Kind, story: Story) -> str:
 
 
 def _ships(story: Story, width: int) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
     grid = Table.grid(padding=(0, 2))
     for _ in range(5 if width >= 70 else 4):
         grid.add_column(no_wrap=True, overflow="ellipsis")

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from taskharbor.core import evolve
 from taskharbor.core.dependency import Effect, Policy, effect
 from taskharbor.core.job import JobRecord
-from taskharbor.core.states import CANCELLED, WAITING
+from taskharbor.core.states import CANCELLED, READY, WAITING
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.needs import Step
 
@@ -54,10 +54,11 @@ def tell(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
                 put_end(draft, child, evolve.withdrawn(child, now, keep_until))
 
 
-def tell_of(draft: Draft, ids: Sequence[str], now: datetime) -> Step[None]:
-    """Carry the end of jobs that a driver has written already on to their dependants."""
+def tell_of(draft: Draft, ids: Sequence[str], now: datetime) -> Step[bool]:
+    """Carry the end of jobs that are written already on to their dependants; return whether any is in line now."""
     yield from look_below(draft, ids)
     yield from tell(draft, [draft.existing(id) for id in ids], now)
+    return any(after is not None and after.state is READY for _, _, after in draft.jobs.changes())
 
 
 def _affected(draft: Draft, id: str, now: datetime) -> list[str]:

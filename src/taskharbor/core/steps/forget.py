@@ -51,7 +51,6 @@ def prune(draft: Draft, ids: Sequence[str], now: datetime, limit: int) -> Step[i
     yield from draft.look(ids, below=ids)
     over = [job for id in ids if (job := draft.job(id)) is not None and _is_over(job, now) and not is_needed(draft, id)]
     workflows = dict.fromkeys(job.workflow_id for job in over if job.workflow_id is not None)
-    yield from draft.look_up_owned(workflows)
     if workflows:
         yield Kept(list(workflows))
     going: dict[str, JobRecord] = {}
@@ -79,6 +78,7 @@ def _members(draft: Draft, workflow: str, now: datetime, most: int) -> Step[dict
         return {}
     yield Members(workflow, most)
     yield Kept([workflow])  # again: a driver that locks did not hold them before
+    yield from draft.look_up_owned([workflow])  # keys after jobs, the order in which such a driver locks them
     if _stays(draft, workflow, now):
         return {}
     return {id: draft.existing(id) for id in draft.members[workflow]}

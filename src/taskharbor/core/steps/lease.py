@@ -43,8 +43,8 @@ def _extend(draft: Draft, report: Report, now: datetime, expires_at: datetime) -
 
 def is_claimable(job: JobRecord, now: datetime) -> bool:
     """Whether the job is due, unheld and still wanted."""
-    in_line = job.state is INFLIGHT or (job.state is READY and job.due_at <= now)
-    return in_line and held_until(job, now) <= now and not is_unwanted(job, now)
+    is_due = job.state is INFLIGHT or (job.state is READY and job.due_at <= now)
+    return is_due and held_until(job, now) <= now and not is_unwanted(job, now)
 
 
 def is_unwanted(job: JobRecord, now: datetime) -> bool:

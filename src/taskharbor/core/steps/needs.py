@@ -63,11 +63,11 @@ class Payloads(Struct, frozen=True, gc=False):
     ids: Sequence[str]
 
 
-class RecurringJobs(Struct, frozen=True, gc=False):
+class NamedSchedules(Struct, frozen=True, gc=False):
     """Schedules by name."""
 
     names: Sequence[str]
 
 
-Need = Look | Keys | Owned | Kept | Members | Payloads | RecurringJobs
+Need = Look | Keys | Owned | Kept | Members | Payloads | NamedSchedules
 Step = Generator[Need, None, R]

@@ -15,7 +15,7 @@ from taskharbor.core.steps.needs import Step
 
 
 def cancel(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime) -> Step[list[Cancellation]]:
-    """Cancel jobs in line at once, and ask the holders of the others to stop.
+    """Cancel ready and waiting jobs at once, and ask the holders of inflight ones to stop.
 
     Dependants hear of it when all of these are cancelled, so that none is released on the way.
     """
@@ -41,7 +41,7 @@ def _cancel(draft: Draft, id: str, now: datetime, keep_until: datetime) -> Cance
 
 
 def dead_letter(draft: Draft, deaths: Sequence[DeadLetter], now: datetime) -> Step[list[DeadLettering]]:
-    """Dead-letter jobs in line at once, and ask the holders of the others to stop; then tell the dependants."""
+    """Dead-letter ready and waiting jobs, and ask the holders of inflight ones to stop; then tell the dependants."""
     yield from look_below(draft, [death.id for death in deaths])
     answers: list[DeadLettering] = [_dead_letter(draft, death, now) for death in deaths]
     ended = [death.id for death, answer in zip(deaths, answers, strict=True) if answer == "dead"]

@@ -9,13 +9,13 @@ from taskharbor.core.group import Group
 from taskharbor.core.schedule import Swap
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
-from taskharbor.core.steps.needs import RecurringJobs, Step
+from taskharbor.core.steps.needs import NamedSchedules, Step
 from taskharbor.errors import JobExists, UnknownDependency
 
 
 def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> Step[list[bool | JobExists]]:
     """Change each schedule that is exactly as it was seen, and enqueue its job. A refused job changes nothing."""
-    yield RecurringJobs(list(dict.fromkeys(swap.name for swap in swaps)))
+    yield NamedSchedules(list(dict.fromkeys(swap.name for swap in swaps)))
     answers: list[bool | JobExists] = []
     for swap in swaps:
         answers.append((yield from _swap(draft, swap, now)))

@@ -12,34 +12,19 @@ from random import Random, SystemRandom
 
 from msgspec.structs import replace
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.dependency import Parent
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 from taskharbor.core.filter import Filter
+from taskharbor.core.group import Group, GroupResult
 from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.lease import Extended, Report, Verdict, check_duration
 from taskharbor.core.reserved import is_news
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown
-from taskharbor.core.tally import added, tallies
+from taskharbor.core.tally import Tally, added, tallies
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    Cancellation,
-    DeadGroup,
-    DeadLettering,
-    Deletion,
-    Extended,
-    Group,
-    GroupResult,
-    Parent,
-    QueueCounts,
-    Replaying,
-    Report,
-    Reschedule,
-    Swap,
-    Tally,
-    WorkerRecord,
-    WorkflowCounts,
-)
+from taskharbor.driver import DeadGroup, QueueCounts, WorkerRecord, WorkflowCounts
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
 from taskharbor.drivers.wakeup import Wakeup
@@ -69,20 +54,21 @@ class MemoryDriver:
         self._ends = Wakeup()
 
     @contextmanager
-    def _step(self) -> Generator[Store]:
+    def _step(self, *wakeups: Wakeup) -> Generator[Store]:
+        """The store for one atomic step, after which waiters are woken."""
         if self._pid != os.getpid():  # before taking the lock, which a parent thread may have held at the fork
             raise DriverForked("a memory store belongs to the process that opened it; a child has only a copy")
         with self._lock:
             if self._closed:
                 raise DriverClosed("this memory driver was closed")
             yield self._store
+        for wakeup in wakeups:
+            wakeup.wake()
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        with self._step() as store:
-            results = [store.enqueue(group, now) for group in groups]
-        if any(is_news(group.jobs) for group in groups):
-            self._work.wake()
-        return results
+        wakeups = [self._work] if any(is_news(group.jobs) for group in groups) else []
+        with self._step(*wakeups) as store:
+            return [store.enqueue(group, now) for group in groups]
 
     async def reserve(
         self,
@@ -104,12 +90,10 @@ class MemoryDriver:
             return [store.extend(report, now, lease_for) for report in reports]
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        with self._step() as store:
+        with self._step(self._work, self._ends) as store:
             verdicts: list[Verdict] = [store.settle(to, now) for to in transitions]
             self._count([to for to, verdict in zip(transitions, verdicts, strict=True) if verdict == "ok"], now)
-        self._work.wake()
-        self._ends.wake()
-        return verdicts
+            return verdicts
 
     async def close(self) -> None:
         with self._lock:
@@ -152,39 +136,28 @@ class MemoryDriver:
     # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        with self._step() as store:
-            results = store.cancel(ids, now, keep_until)
-        self._work.wake()
-        self._ends.wake()
-        return results
+        with self._step(self._work, self._ends) as store:
+            return store.cancel(ids, now, keep_until)
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        with self._step() as store:
-            results = store.dead_letter(deaths, now)
-        self._work.wake()
-        self._ends.wake()
-        return results
+        with self._step(self._work, self._ends) as store:
+            return store.dead_letter(deaths, now)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         with self._step() as store:
             return [store.delete(id) for id in ids]
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        with self._step() as store:
-            results = store.replay(replays, now)
-        self._work.wake()
-        return results
+        with self._step(self._work) as store:
+            return store.replay(replays, now)
 
     async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
-        with self._step() as store:
-            results = [store.reschedule(change) for change in changes]
-        self._work.wake()
-        return results
+        with self._step(self._work) as store:
+            return [store.reschedule(change) for change in changes]
 
     async def pause(self, queue: str, paused: bool) -> None:
-        with self._step() as store:
+        with self._step(self._work) as store:
             (store.paused.add if paused else store.paused.discard)(queue)
-        self._work.wake()
 
     # Maintain
 
@@ -239,11 +212,9 @@ class MemoryDriver:
             return [self._schedules[name] for name in sorted(self._schedules)]
 
     async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
-        with self._step() as store:
-            verdicts = [self._swap(store, swap, now) for swap in swaps]
-        if any(swap.job is not None for swap in swaps):
-            self._work.wake()
-        return verdicts
+        wakeups = [self._work] if any(swap.job is not None for swap in swaps) else []
+        with self._step(*wakeups) as store:
+            return [self._swap(store, swap, now) for swap in swaps]
 
     def _swap(self, store: Store, swap: Swap, now: datetime) -> bool | JobExists:
         if self._schedules.get(swap.name) != swap.seen:

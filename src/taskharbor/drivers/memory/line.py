@@ -1,4 +1,4 @@
-"""The order of jobs in one store, kept so that the next job is found without a search.
+"""The order of jobs and of leases in one store, so that the next one is found without a search.
 
 An entry is a ticket for a position in line. A job holds at most one valid ticket, so moving a job is a new ticket; an
 old one is dropped when it surfaces.
@@ -6,13 +6,15 @@ old one is dropped when it surfaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import count
 
+from taskharbor.core.job import JobRecord
 from taskharbor.drivers.memory.ordered import Ordered
 
 Ticket = tuple[datetime, int, int, str]
+LeaseEntry = tuple[datetime, str, str]
 
 
 class Line:
@@ -42,18 +44,18 @@ class Line:
         rows = self._rows.get(queue, {})
         for priority in sorted(rows, reverse=True):
             row = rows[priority]
-            kept: list[Ticket] = []
+            passed: list[Ticket] = []
             for ticket in self._due(row, now):
                 if len(taken) == limit:
-                    kept.append(ticket)
+                    passed.append(ticket)
                     break
                 id = ticket[3]
                 if fits(id):
                     taken.append(id)
                     del self._tickets[id]
                 else:
-                    kept.append(ticket)
-            for ticket in kept:
+                    passed.append(ticket)
+            for ticket in passed:
                 row.put(ticket)
             if row.first() is None:
                 del rows[priority]
@@ -76,3 +78,41 @@ class Line:
             if ticket is not None and (first is None or ticket[0] < first):
                 first = ticket[0]
         return first
+
+
+class Leases(Ordered[LeaseEntry]):
+    """Expiry, job and token of leases; entries of leases that have ended are dropped when they surface."""
+
+    def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
+        super().__init__()
+        self._jobs = jobs
+
+    def first(self) -> LeaseEntry | None:
+        """The lease that runs out first."""
+        while (entry := super().first()) is not None and not self._is_current(*entry):
+            self.drop_first()
+        return entry
+
+    def _is_current(self, expires_at: datetime, id: str, token: str) -> bool:
+        lease = self._jobs[id].lease if id in self._jobs else None
+        return lease is not None and lease.token == token and lease.expires_at == expires_at
+
+
+def is_free(job: JobRecord, now: datetime) -> bool:
+    """Whether the job has no lease and nothing keeps it from running."""
+    lease, expires_at = job.lease, job.expires_at
+    return (
+        (lease is None or lease.expires_at <= now)
+        and job.stop_requested_at is None
+        and (expires_at is None or expires_at > now)
+    )
+
+
+def is_held(job: JobRecord, now: datetime) -> bool:
+    """Whether the job is under a lease."""
+    return job.lease is not None and job.lease.expires_at > now
+
+
+def is_unwanted(job: JobRecord, now: datetime) -> bool:
+    """Whether the job expired or was requested to stop."""
+    return job.stop_requested_at is not None or (job.expires_at is not None and job.expires_at <= now)

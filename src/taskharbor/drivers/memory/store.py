@@ -9,39 +9,28 @@ from collections.abc import Callable, Sequence, Set
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from itertools import count
+from typing import Literal
 
 from msgspec.structs import replace
 
 from taskharbor.core import evolve
 from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
+from taskharbor.core.group import Enqueued, Group, GroupResult
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.keys import KeyRecord, digest, group_digest
-from taskharbor.core.lease import Verdict, check_duration, refusal, settle_verdict
+from taskharbor.core.lease import Extended, Report, Verdict, check_duration, refusal, settle_verdict
 from taskharbor.core.line import effective_due, shares
 from taskharbor.core.reserved import in_line
-from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, TERMINAL, WAITING
+from taskharbor.core.states import CANCELLED, DLQ, INFLIGHT, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    PRUNE_AGAIN,
-    Cancellation,
-    DeadLettering,
-    Deletion,
-    Enqueued,
-    Extended,
-    Group,
-    GroupResult,
-    Parent,
-    Replaying,
-    Report,
-    Reschedule,
-)
-from taskharbor.drivers.memory.edge import MemoryEdge
-from taskharbor.drivers.memory.line import Line
-from taskharbor.drivers.memory.ordered import Ordered
+from taskharbor.driver import PRUNE_AGAIN
+from taskharbor.drivers.memory.edges import Edges, MemoryEdge
+from taskharbor.drivers.memory.keys import KeyTable
+from taskharbor.drivers.memory.line import Leases, Line, is_free, is_held, is_unwanted
 from taskharbor.errors import JobExists, LeaseError, UnknownDependency
 
-LeaseEntry = tuple[datetime, str, str]
+StopAnswer = Literal["missing", "finished", "requested"]
 
 
 class Store:
@@ -49,23 +38,23 @@ class Store:
 
     def __init__(self, new_token: Callable[[], str]) -> None:
         self.jobs: dict[str, JobRecord] = {}
-        self.keys: dict[str, KeyRecord] = {}
+        self.keys = KeyTable(self.jobs)
+        self.free_workflow_key = self.keys.free_workflow
+        self.edges = Edges(self.jobs)
+        self.parents_of = self.edges.parents_of
         self.paused: set[str] = set()
-        self.parents: dict[str, list[MemoryEdge]] = {}
-        self.children: dict[str, list[MemoryEdge]] = {}
         self._seq: dict[str, int] = {}
         self._numbers = count()
         self._line = Line()
-        self._leases: Ordered[LeaseEntry] = Ordered()
+        self._leases = Leases(self.jobs)
         self._expiring: list[tuple[datetime, str]] = []
         self._ended: list[tuple[datetime, int, str]] = []
         self._stopping: dict[str, None] = {}
-        self._members: dict[str, set[str]] = {}
         self._new_token = new_token
 
     def enqueue(self, group: Group, now: datetime) -> GroupResult:
         """Store one group all or none (D1)."""
-        if group.key is not None and (known := self._living_key(group.key, now)) is not None:
+        if group.key is not None and (known := self.keys.living(group.key, now)) is not None:
             same = known.digest == group_digest(group.jobs)
             return tuple(Enqueued(known.owner, False, same) for _ in group.jobs)
         ids = {job.id for job in group.jobs}
@@ -79,50 +68,33 @@ class Store:
         if len(ids) < len(group.jobs):
             return JobExists("a group names the same id twice")
         if group.key is not None and group.workflow_id is not None:
-            self.keys[group.key] = KeyRecord(
-                group.key, group.workflow_id, group_digest(group.jobs), group.key_expires_at
-            )
+            content = group_digest(group.jobs)
+            self.keys[group.key] = KeyRecord(group.key, group.workflow_id, content, group.key_expires_at)
         return self._store(group.jobs, now)
 
     def _store(self, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
         for job in jobs:
             for edge in job.depends_on:
-                self._connect(MemoryEdge(edge.parent, job.id, edge.policy))
+                self.edges.connect(MemoryEdge(edge.parent, job.id, edge.policy))
         return tuple(self._store_one(job, now) for job in jobs)
 
     def _store_one(self, job: NewJob, now: datetime) -> Enqueued:
-        if (known := self._key_of(job, now)) is not None:
-            return Enqueued(known.owner, False, known.digest == digest([(job.type, job.payload)]))
-        if job.idempotency_key is not None:
-            self.keys[job.idempotency_key] = KeyRecord(
-                job.idempotency_key, job.id, digest([(job.type, job.payload)]), job.key_expires_at
-            )
-        unmet = sum(not edge.satisfied for edge in self.parents.get(job.id, ()))
+        if (key := job.idempotency_key) is not None:
+            content = digest([(job.type, job.payload)])
+            if (known := self._key_of(job, now)) is not None:
+                return Enqueued(known.owner, False, known.digest == content)
+            self.keys[key] = KeyRecord(key, job.id, content, job.key_expires_at)
+        unmet = sum(not edge.satisfied for edge in self.edges.parents.get(job.id, ()))
         self._seq[job.id] = next(self._numbers)
         if job.expires_at is not None:
             heappush(self._expiring, (job.expires_at, job.id))
         if job.workflow_id is not None:
-            self._members.setdefault(job.workflow_id, set()).add(job.id)
+            self.keys.members.setdefault(job.workflow_id, set()).add(job.id)
         self._write(evolve.enqueued(job, now, unmet))
         return Enqueued(job.id, True)
 
-    def _connect(self, edge: MemoryEdge) -> None:
-        parent = self.jobs.get(edge.parent)
-        edge.satisfied = parent is not None and effect(edge.policy, parent.state) is Effect.SATISFY
-        self.parents.setdefault(edge.child, []).append(edge)
-        self.children.setdefault(edge.parent, []).append(edge)
-
     def _key_of(self, job: NewJob, now: datetime) -> KeyRecord | None:
-        return None if job.idempotency_key is None else self._living_key(job.idempotency_key, now)
-
-    def _living_key(self, key: str, now: datetime) -> KeyRecord | None:
-        known = self.keys.get(key)
-        return known if known is not None and known.alive(now, self._has_ended(known.owner)) else None
-
-    def _has_ended(self, owner: str) -> bool:
-        """Whether a job, or every job of a workflow, has ended (I2)."""
-        ids = self._members.get(owner, (owner,))
-        return all(id not in self.jobs or self.jobs[id].state in TERMINAL for id in ids)
+        return self.keys.living(job.idempotency_key, now)
 
     def newest_first(self, after: str | None, *, unfinished: bool) -> list[str]:
         """The ids of the jobs stored before `after`, or of all, newest first; `unfinished`: that have not ended."""
@@ -133,7 +105,7 @@ class Store:
 
     def find_key(self, key: str, now: datetime) -> str | None:
         """The id of the job or workflow that holds a key in force (I3)."""
-        known = self._living_key(key, now)
+        known = self.keys.living(key, now)
         return None if known is None else known.owner
 
     def reserve(
@@ -152,7 +124,7 @@ class Store:
         jobs = self.jobs
 
         def fits(id: str) -> bool:
-            return _is_free(jobs[id], now)
+            return is_free(jobs[id], now)
 
         found: list[str] = []
         if ids is not None:
@@ -171,20 +143,14 @@ class Store:
         return self._write(evolve.claimed(job, self._new_token(), now, expires_at, worker))
 
     def _line_up_lapsed(self, now: datetime) -> None:
-        while (entry := self._first_lease()) is not None and entry[0] <= now:
+        while (entry := self._leases.first()) is not None and entry[0] <= now:
             self._leases.drop_first()
             job = self.jobs[entry[1]]
             self._line.put(job.id, job.queue, job.priority, effective_due(job), self._seq[job.id])
 
-    def _first_lease(self) -> LeaseEntry | None:
-        """The lease that runs out first; drops entries of leases that have ended."""
-        while (entry := self._leases.first()) is not None and not self._is_current(entry):
-            self._leases.drop_first()
-        return entry
-
     def _is_due(self, job: JobRecord, now: datetime) -> bool:
         in_line = job.state is INFLIGHT or (job.state is READY and job.due_at <= now)
-        return in_line and job.queue not in self.paused and _is_free(job, now)
+        return in_line and job.queue not in self.paused and is_free(job, now)
 
     def extend(self, report: Report, now: datetime, lease_for: timedelta) -> Extended | LeaseError:
         """Renew one lease (D6)."""
@@ -210,7 +176,7 @@ class Store:
                 if new.id not in self.jobs and self._key_of(new, now) is None:
                     fresh.setdefault(new.id, new)
             self._store(list(fresh.values()), now)
-        if to.id in self.children:
+        if to.id in self.edges.children:
             self._tell_children(to.id, now)
         return verdict
 
@@ -219,7 +185,7 @@ class Store:
         ended, keep_until = [id], self.jobs[id].keep_until
         while ended:
             parent = self.jobs[ended.pop()]
-            for edge in self.children.get(parent.id, ()):
+            for edge in self.edges.children.get(parent.id, ()):
                 child = self.jobs[edge.child]
                 outcome = Effect.HOLD if edge.satisfied else effect(edge.policy, parent.state)
                 if outcome is Effect.SATISFY:
@@ -232,7 +198,7 @@ class Store:
                     ended.append(child.id)
 
     def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        """Cancel jobs in line, and request a stop of inflight ones (T3)."""
+        """Cancel ready and waiting jobs, and request a stop of inflight ones (T3)."""
         answers: list[Cancellation] = [self._cancel(id, now, keep_until) for id in ids]
         for id, answer in zip(ids, answers, strict=True):
             if answer == "cancelled":
@@ -240,20 +206,26 @@ class Store:
         return answers
 
     def _cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
+        answer = self._request_stop(id, lambda job: evolve.asked_to_cancel(job, now))
+        if answer is None:
+            self._write(evolve.withdrawn(self.jobs[id], now, keep_until))
+        return answer or "cancelled"
+
+    def _request_stop(self, id: str, ask: Callable[[JobRecord], JobRecord]) -> StopAnswer | None:
+        """Request a stop if the job is inflight; None if no worker holds it and it can end at once."""
         job = self.jobs.get(id)
         if job is None:
             return "missing"
         if job.state in TERMINAL:
             return "finished"
-        if job.state is INFLIGHT:
-            self._write(evolve.asked_to_cancel(job, now))
-            self._stopping[id] = None
-            return "requested"
-        self._write(evolve.withdrawn(job, now, keep_until))
-        return "cancelled"
+        if job.state is not INFLIGHT:
+            return None
+        self._write(ask(job))
+        self._stopping[id] = None
+        return "requested"
 
     def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        """Dead-letter jobs in line, and request a stop of inflight ones (Q4)."""
+        """Dead-letter ready and waiting jobs, and request a stop of inflight ones (Q4)."""
         answers: list[DeadLettering] = [self._dead_letter(death, now) for death in deaths]
         for death, answer in zip(deaths, answers, strict=True):
             if answer == "dead":
@@ -261,17 +233,10 @@ class Store:
         return answers
 
     def _dead_letter(self, death: DeadLetter, now: datetime) -> DeadLettering:
-        job = self.jobs.get(death.id)
-        if job is None:
-            return "missing"
-        if job.state in TERMINAL:
-            return "finished"
-        if job.state is INFLIGHT:
-            self._write(evolve.asked_to_die(job, death, now))
-            self._stopping[job.id] = None
-            return "requested"
-        self._write(evolve.dead_lettered(job, death, now))
-        return "dead"
+        answer = self._request_stop(death.id, lambda job: evolve.asked_to_die(job, death, now))
+        if answer is None:
+            self._write(evolve.dead_lettered(self.jobs[death.id], death, now))
+        return answer or "dead"
 
     def delete(self, id: str) -> Deletion:
         """Delete one ended job that no dependant needs."""
@@ -280,42 +245,15 @@ class Store:
             return "missing"
         if job.state not in TERMINAL:
             return "live"
-        if self._is_needed(id):
+        if self.edges.is_needed(id):
             return "needed"
         self._remove(job)
         return "deleted"
 
-    def _is_needed(self, id: str) -> bool:
-        """Whether a dependant is not done: a dead one may be replayed and needs the results again (K3)."""
-        return any(not edge.satisfied or self.jobs[edge.child].state is not DONE for edge in self.children.get(id, ()))
-
     def _remove(self, job: JobRecord) -> None:
         del self.jobs[job.id], self._seq[job.id]
-        self._free_key(job)
-        for edge in self.parents.pop(job.id, ()):
-            self.children[edge.parent].remove(edge)
-        for edge in self.children.pop(job.id, ()):
-            self.parents[edge.child].remove(edge)
-        if job.workflow_id is not None:
-            members = self._members[job.workflow_id]
-            members.remove(job.id)
-            if not members:
-                del self._members[job.workflow_id]
-                self.free_workflow_key(job.workflow_id)
-
-    def free_workflow_key(self, workflow_id: str) -> bool:
-        """Delete the key of a workflow (I2)."""
-        known = len(self.keys)
-        self.keys = {key: record for key, record in self.keys.items() if record.owner != workflow_id}
-        return len(self.keys) < known
-
-    def _free_key(self, job: JobRecord) -> None:
-        if job.idempotency_key is not None and self._owns_key(job):
-            del self.keys[job.idempotency_key]
-
-    def _owns_key(self, job: JobRecord) -> bool:
-        known = self.keys.get(job.idempotency_key or "")
-        return known is not None and known.owner == job.id
+        self.keys.forget(job)
+        self.edges.remove(job.id)
 
     def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
         """Put dead or cancelled jobs back in line (Q2), each waiting for those parents that run again too (Q3)."""
@@ -326,7 +264,7 @@ class Store:
 
     def _reopen(self, id: str, again: Set[str]) -> None:
         """Let a job wait again for replayed parents whose failure it had collected."""
-        for edge in self.parents.get(id, ()):
+        for edge in self.edges.parents.get(id, ()):
             if edge.satisfied and (edge.parent in again or self.jobs[edge.parent].state not in TERMINAL):
                 edge.satisfied = False
                 self.jobs[id] = replace(self.jobs[id], unmet=self.jobs[id].unmet + 1)
@@ -338,20 +276,21 @@ class Store:
         if job.state not in (DLQ, CANCELLED):
             return "not_dead"
         if replay.idempotency_key is not None:
-            self._free_key(job)
-            wanted = replay
+            self.keys.free(job)
         else:
-            wanted = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
-        kept = self._take_key(wanted, job, now)
-        self._write(evolve.replayed(job, wanted if kept else _without_key(wanted), now))
-        return "replayed" if kept else "replayed_without_key"
+            replay = replace(replay, idempotency_key=job.idempotency_key, key_expires_at=job.key_expires_at)
+        has_key = self._take_key(replay, job, now)
+        if not has_key:
+            replay = replace(replay, idempotency_key=None, key_expires_at=None)
+        self._write(evolve.replayed(job, replay, now))
+        return "replayed" if has_key else "replayed_without_key"
 
     def _take_key(self, replay: Replay, job: JobRecord, now: datetime) -> bool:
         """Give a replayed job its key back; False if another job or workflow holds it."""
         key = replay.idempotency_key
-        if key is None or self._owns_key(replace(job, idempotency_key=key)):
+        if key is None or self.keys.owns(job.id, key):
             return True
-        if self._living_key(key, now) is not None:
+        if self.keys.living(key, now) is not None:
             return False
         payload = job.payload if replay.payload is None else replay.payload
         self.keys[key] = KeyRecord(key, job.id, digest([(job.type, payload)]), replay.key_expires_at)
@@ -365,17 +304,6 @@ class Store:
         self._write(evolve.rescheduled(job, change.run_at, change.priority))
         return True
 
-    def parents_of(self, id: str, most: int) -> list[Parent]:
-        """The dependencies of a job in order (K3)."""
-        edges = self.parents.get(id, ())
-        parents = [self.jobs[edge.parent] for edge in edges]
-        sizes = [len(job.result or b"") for job in parents]
-        told = sum(sizes) <= most
-        return [
-            Parent(job.id, edge.policy, edge.satisfied, job.state, job.result if told else None, job.last_error, size)
-            for edge, job, size in zip(edges, parents, sizes, strict=True)
-        ]
-
     def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         """End jobs that expired, and lapsed ones with a stop request (T1, N1)."""
         while self._expiring and self._expiring[0][0] <= now:
@@ -385,11 +313,11 @@ class Store:
             job = self.jobs.get(id)
             if job is None or job.state in TERMINAL:
                 del self._stopping[id]
-            elif not _is_unwanted(job, now):  # `now` is earlier than the last sweep's, or the job was replayed
+            elif not is_unwanted(job, now):  # `now` is earlier than the last sweep's, or the job was replayed
                 del self._stopping[id]
                 if job.expires_at is not None:
                     heappush(self._expiring, (job.expires_at, id))
-            elif swept < limit and not _is_held(job, now):
+            elif swept < limit and not is_held(job, now):
                 del self._stopping[id]
                 end = evolve.lapsed if job.state is INFLIGHT else evolve.withdrawn
                 self._write(end(job, now, keep_until))
@@ -400,28 +328,28 @@ class Store:
     def prune(self, now: datetime, limit: int) -> int:
         """Delete records whose retention has run out and that nothing needs (X8)."""
         over: dict[str, JobRecord] = {}
-        kept: list[tuple[datetime, int, str]] = []
+        later: list[tuple[datetime, int, str]] = []
         while len(over) < limit and self._ended and self._ended[0][0] <= now:
             entry = heappop(self._ended)
             job = self.jobs.get(entry[2])
             if job is None or job.keep_until != entry[0] or job.id in over:
                 continue
-            if self._is_needed(job.id):
-                kept.append(entry)
+            if self.edges.is_needed(job.id):
+                later.append(entry)
             elif job.workflow_id is None:
                 over[job.id] = job
             elif not self._is_kept(job.workflow_id, now):
-                kept.append(entry)
+                later.append(entry)
                 over |= self._last_members(job.workflow_id, limit - len(over))
         for job in over.values():
             self._remove(job)
-        for entry in kept:
+        for entry in later:
             heappush(self._ended, entry)
         return len(over)
 
     def _last_members(self, workflow: str, limit: int) -> dict[str, JobRecord]:
         """The jobs of a workflow to be deleted, dependants before their parents."""
-        ids = sorted(self._members[workflow], key=self._seq.__getitem__, reverse=True)
+        ids = sorted(self.keys.members[workflow], key=self._seq.__getitem__, reverse=True)
         return {id: self.jobs[id] for id in ids[:limit]}
 
     def _is_kept(self, workflow: str, now: datetime) -> bool:
@@ -429,28 +357,23 @@ class Store:
         until = self._kept_until(workflow, now)
         if until <= now:
             return False
-        for id in self._members[workflow]:
+        for id in self.keys.members[workflow]:
             job = self.jobs[id]
             if job.keep_until is not None and job.keep_until < until:
                 self._write(replace(job, keep_until=until))
         return True
 
     def _kept_until(self, workflow: str, now: datetime) -> datetime:
-        times = [self.jobs[id].keep_until for id in self._members[workflow]]
+        times = [self.jobs[id].keep_until for id in self.keys.members[workflow]]
         ends = [known.expires_at for known in self.keys.values() if known.owner == workflow]
         return now + PRUNE_AGAIN if None in times else max(time for time in (*times, *ends) if time is not None)
 
     def next_due(self, queues: Sequence[str]) -> datetime | None:
         """When the next job of the queues is due, or any lease runs out."""
         times = [due for queue in in_line(queues) if queue not in self.paused and (due := self._line.next_due(queue))]
-        if (lease := self._first_lease()) is not None:
+        if (lease := self._leases.first()) is not None:
             times.append(lease[0])
         return min(times, default=None)
-
-    def _is_current(self, entry: LeaseEntry) -> bool:
-        expires_at, id, token = entry
-        lease = self.jobs[id].lease if id in self.jobs else None
-        return lease is not None and lease.token == token and lease.expires_at == expires_at
 
     def _write(self, job: JobRecord) -> JobRecord:
         """Store a record and everything derived from it."""
@@ -466,27 +389,5 @@ class Store:
         elif job.keep_until is not None:
             heappush(self._ended, (job.keep_until, self._seq[id], id))
             if state is CANCELLED and job.idempotency_key is None and before is not None:
-                self._free_key(before)
+                self.keys.free(before)
         return job
-
-
-def _without_key(replay: Replay) -> Replay:
-    return replace(replay, idempotency_key=None, key_expires_at=None)
-
-
-def _is_free(job: JobRecord, now: datetime) -> bool:
-    """Whether the job has no lease and nothing keeps it from running."""
-    lease, expires_at = job.lease, job.expires_at
-    return (
-        (lease is None or lease.expires_at <= now)
-        and job.stop_requested_at is None
-        and (expires_at is None or expires_at > now)
-    )
-
-
-def _is_held(job: JobRecord, now: datetime) -> bool:
-    return job.lease is not None and job.lease.expires_at > now
-
-
-def _is_unwanted(job: JobRecord, now: datetime) -> bool:
-    return job.stop_requested_at is not None or (job.expires_at is not None and job.expires_at <= now)

@@ -1,4 +1,4 @@
-"""The PostgreSQL driver: for those who outgrow one machine.
+"""The PostgreSQL driver: a store that several machines share.
 
 Internal: `taskharbor.drivers.from_url` opens it. It imports the core, the seam (`taskharbor.driver`),
 the errors, and of `drivers` only `shared` and `wakeup`.
@@ -22,7 +22,7 @@ __all__ = ["connect", "migrate"]
 
 
 async def connect(url: SplitResult, options: dict[str, str]) -> PostgresDriver:
-    """Open the store that a URL names; with `migrate=true`, make or update its schema first."""
+    """Open the store that a URL names; with `migrate=true`, create or migrate its schema first."""
     login, migrates = _read(url, options)
     from taskharbor.drivers.postgres.driver import PostgresDriver
 
@@ -32,7 +32,7 @@ async def connect(url: SplitResult, options: dict[str, str]) -> PostgresDriver:
 async def migrate(
     url: SplitResult, options: dict[str, str], *, dry: bool = False, tell: Callable[[str], object] = lambda _: None
 ) -> Migration:
-    """Bring the schema that a URL names up to date, or (`dry`) say what is to be done. `tell` hears of every step."""
+    """Migrate the schema that a URL names, or (`dry`) only plan it. `tell` is called with each migration."""
     login, _ = _read(url, options)
     from taskharbor.drivers.postgres import schema
     from taskharbor.drivers.postgres.failure import failure
@@ -44,7 +44,7 @@ async def migrate(
 
 
 def _read(url: SplitResult, options: dict[str, str]) -> tuple[Login, bool]:
-    """What the URL says, all of it, before anybody connects; and whether to migrate."""
+    """Read the whole URL before any connection is made; also return whether to migrate."""
     try:
         import_module("asyncpg")
     except ImportError:

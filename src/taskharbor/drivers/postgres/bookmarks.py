@@ -1,9 +1,9 @@
-"""Where the last claims stood in their lines, so that the next ones go on from there.
+"""The positions of the last claims in their lines, so that the next claims continue there.
 
-Behind a bookmark lie the index entries of jobs that were claimed. While some old transaction is open, anywhere in the
-database, they cannot be removed; claims that walk over all of them get slower with every job. What gets in behind a
-bookmark or past it (a late commit, a lapsed lease, a higher priority) is found by a look at everything: within 500 ms
-(D11), and at once whenever a claim finds too little.
+Before a bookmark lie the index entries of jobs that were claimed. While an old transaction is open, anywhere in the
+database, they cannot be removed, and claims that walk over all of them get slower with every job. A job that appears
+before a bookmark (a late commit, a lapsed lease, a higher priority) is found by a full search: within 500 ms (D11), and
+at once whenever a claim finds too few jobs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from taskharbor.drivers.postgres.db import Row
 
 LOOK_EVERY = 0.4
-BUSY = 100  # jobs in a row, without finding too few even once: only then is there a line to go on in
+BUSY = 100  # jobs claimed in a row by full claims, before a queue gets a bookmark
 
 
 class Mark(NamedTuple):
-    """A place in the line of one queue and priority."""
+    """A position in the line of one queue and priority."""
 
     priority: int
     due_at: datetime
@@ -28,7 +28,7 @@ class Mark(NamedTuple):
 
 
 class QueueProgress(NamedTuple):
-    """What is known about a queue."""
+    """The next full search of a queue, the jobs claimed in a row, and the bookmark."""
 
     look_at: float
     in_a_row: int
@@ -39,13 +39,13 @@ UNKNOWN = QueueProgress(0.0, 0, None)
 
 
 class Bookmarks:
-    """Of the queues that one driver claims from."""
+    """The bookmarks of the queues that one driver claims from."""
 
     def __init__(self) -> None:
         self._progress: dict[str, QueueProgress] = {}
 
     def going_on(self, queues: Sequence[str]) -> dict[str, Mark]:
-        """The queues in which a claim can go on now, and where; none if it has to look at everything."""
+        """The bookmarks at which a claim can continue; empty if it needs a full search."""
         time = asyncio.get_running_loop().time()
         marks: dict[str, Mark] = {}
         for queue in queues:
@@ -57,7 +57,7 @@ class Bookmarks:
         return marks
 
     def note(self, queues: Sequence[str], rows: Sequence[Row], limit: int, looked_at: float | None = None) -> None:
-        """Remember how far a claim came, and when it looked at everything, if so; `rows` are those of a claim."""
+        """Remember how far a claim came, and when it was a full search (`looked_at`)."""
         fresh = {row[4]: Mark(row[6], row[10], row[1]) for row in rows if row[-1] is None}  # no lapsed ones among them
         for queue in set(queues):
             look_at, in_a_row, mark = self._progress.pop(queue, UNKNOWN)

@@ -1,6 +1,6 @@
-"""What a statement runs on: a connection of our own, or one that the caller has a transaction on.
+"""What statements run on: a connection of the driver, or one on which the caller has a transaction.
 
-The verbs are written against `Db`, so that they work the same in both.
+The verbs are written against `Db`, so that they work the same on both.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Db(Protocol):
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[object]:
-        """What happens inside happens whole or not at all; inside of a transaction, a savepoint."""
+        """Run the block all or none; inside a transaction, in a savepoint."""
         ...
 
 
 class OwnDb:
-    """A connection of the driver's own."""
+    """A connection of the driver."""
 
     def __init__(self, connection: Connection, schema: str) -> None:
         self.connection = connection
@@ -49,13 +49,10 @@ class OwnDb:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
-        """A call that is cut short rolls nothing back: its connection is thrown away, and a silent server would keep it
-        waiting for ever."""
-        transaction = self.connection.transaction(
-            isolation=None
-            if self.connection.is_in_transaction()
-            else "read_committed"  # whatever the database's own is
-        )
+        """After a cancellation nothing is rolled back, which could wait for ever: the connection is closed."""
+        is_inner = self.connection.is_in_transaction()
+        # The default of the database may be another isolation.
+        transaction = self.connection.transaction(isolation=None if is_inner else "read_committed")
         await transaction.start()
         try:
             yield
@@ -71,8 +68,8 @@ class OwnDb:
 
 
 class JoinedDb(OwnDb):
-    """A connection of the caller's. It lives on, so what is cut short is undone; if that fails the connection ends, for
-    a server answers the commit of a transaction that went wrong as if all were well, and writes nothing."""
+    """A connection of the caller. It stays open, so a cancelled block is rolled back. If that fails, the connection is
+    closed: the server would answer the commit of a failed transaction without an error, and write nothing."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:

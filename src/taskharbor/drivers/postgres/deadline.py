@@ -1,7 +1,7 @@
-"""Hard limits for blocking calls, outside of the client library: the line of a server that stays silent is cut.
+"""Hard limits for blocking calls, outside the client library: the socket of a silent server is shut down.
 
-Whoever waits on it then gets an error, in whatever thread and library he waits. One thread watches over all lines,
-because a timer for every call would take longer than the call.
+The waiting call then gets an error, in any thread and library. One thread watches all connections, because a timer for
+every call would take longer than the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Cuts lines whose answer is overdue. Its thread is there while there may be some."""
+    """Cuts connections whose answer is overdue. Its thread runs while answers are awaited."""
 
     def __init__(self) -> None:
         self._due: dict[Watched, float] = {}
@@ -30,7 +30,7 @@ class Watch:
         self._looks_at = 0.0
 
     def begin(self, line: Watched, within: float) -> None:
-        """From now on an answer is awaited."""
+        """Start to wait for an answer."""
         with self._changed:
             due = self._due[line] = time.monotonic() + within
             if self._thread is None:
@@ -41,7 +41,7 @@ class Watch:
                 self._changed.notify()
 
     def end(self, line: Watched) -> None:
-        """It has come, or nobody waits for it any more."""
+        """Stop waiting for an answer."""
         with self._changed:
             self._due.pop(line, None)
 
@@ -58,7 +58,7 @@ class Watch:
 
 
 class Watched:
-    """A connection, with its socket under a number of our own: theirs may be closed and given to another meanwhile."""
+    """A connection, with a duplicate of its socket: the original may be closed and its number reused meanwhile."""
 
     def __init__(self, connection: psycopg.Connection[Any], watch: Watch) -> None:
         self.connection = connection
@@ -68,7 +68,7 @@ class Watched:
 
     @contextmanager
     def answered(self, within: float) -> Generator[None]:
-        """What is done inside ends within so many seconds, by a `TimeoutError` at the latest."""
+        """Limit the block to so many seconds, after which it raises `TimeoutError`."""
         self._watch.begin(self, within)
         try:
             yield
@@ -81,7 +81,7 @@ class Watched:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the server has said nothing to an idle session: it could only be a farewell."""
+        """Whether an idle session has received nothing: a message could only be its end."""
         if self.connection.closed:
             return False
         with selectors.DefaultSelector() as selector:
@@ -89,19 +89,19 @@ class Watched:
             return not selector.select(0)
 
     def cut(self) -> None:
-        """End it, on both sides."""
+        """Shut the connection down in both directions."""
         self._is_cut = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self.connection.close()
         self._socket.close()
 
 
 def connected(connect: Callable[[], psycopg.Connection[Any]], within: float) -> psycopg.Connection[Any]:
-    """A new connection within so many seconds, or a `TimeoutError`. One that comes too late is closed."""
+    """Connect within so many seconds, or raise `TimeoutError`. A connection that comes too late is closed."""
     made: Future[psycopg.Connection[Any]] = Future()
 
     def make() -> None:

@@ -10,52 +10,27 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from weakref import WeakSet
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.dependency import Parent
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 from taskharbor.core.filter import Filter
+from taskharbor.core.group import Group, GroupResult
 from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.lease import Extended, Report, Verdict, check_duration
 from taskharbor.core.reserved import in_line, is_news
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.schedule import Schedule, Swap
+from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    Cancellation,
-    DeadGroup,
-    DeadLettering,
-    Deletion,
-    Extended,
-    Group,
-    GroupResult,
-    OwnTransaction,
-    Parent,
-    QueueCounts,
-    Replaying,
-    Report,
-    Reschedule,
-    Swap,
-    Tally,
-    Transaction,
-    WorkerRecord,
-    WorkflowCounts,
-)
-from taskharbor.drivers.postgres import (
-    enqueue,
-    inspection,
-    manage,
-    overview,
-    records,
-    reserve,
-    schema,
-    settle,
-    transactions,
-)
+from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
+from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import failure
 from taskharbor.drivers.postgres.listen import Listener, Notifier
 from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
-from taskharbor.drivers.postgres.steps import Step, Steps
+from taskharbor.drivers.postgres.steps import Steps, Work
 from taskharbor.drivers.postgres.within import Location, joined
+from taskharbor.drivers.shared.claims import claim
 from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import JobExists, LeaseError
 
@@ -77,7 +52,7 @@ class PostgresDriver:
         self._lent_blocking = transactions.BlockingPool(login)
         self._bookmarks, self._settle_hint = Bookmarks(), settle.SettleHint()
         self._work_channel = f"{login.schema}_work"
-        self._listener = None if login.pooled else Listener(login, self._work_channel, self._ring)
+        self._listener = None if login.pooled else Listener(login, self._work_channel, lambda: self._work.wake())
         self._begin()
         self._location = Location(login.database or "", login.schema, self._work_channel)
 
@@ -87,17 +62,14 @@ class PostgresDriver:
         _drivers.add(self)
 
     def renew(self) -> None:
-        """In a forked child: what threads and loops of the parent hold is theirs (P1)."""
+        """In a forked child: leave to the parent what its threads and loops hold (P1)."""
         self._pool.renew()
         self._lent.renew()
         self._begin()
 
-    def _ring(self) -> None:
-        self._work.wake()
-
     @classmethod
     async def open(cls, login: Login, *, migrates: bool = False) -> PostgresDriver:
-        """Open the schema, and make it first if asked to."""
+        """Open the schema; with `migrates`, create or migrate it first."""
         driver = cls(login)
         try:
             if migrates:
@@ -137,7 +109,7 @@ class PostgresDriver:
         queues = in_line(queues)
         if limit <= 0 or (not queues and ids is None):
             return []
-        to = reserve.claim(now, lease_for, worker)
+        to = claim(now, lease_for, worker)
         if ids is not None:
             return await self._workers.write(lambda db: reserve.reserve_ids(db, to, ids, limit), whole=False)
         bookmarks = self._bookmarks
@@ -145,7 +117,7 @@ class PostgresDriver:
             jobs = await self._workers.write(
                 lambda db: reserve.reserve_on(db, to, queues, limit, bookmarks, marks), whole=False
             )
-            if jobs:  # if they are too few, the next call looks at everything: these must not be lost with it
+            if jobs:  # if they are too few, the next call searches everything; these are claimed already
                 return jobs
         return await self._workers.write(lambda db: reserve.reserve(db, to, queues, limit, bookmarks), whole=False)
 
@@ -163,8 +135,7 @@ class PostgresDriver:
         )
         if stirred:
             self._notifier.defer(self._work_channel)
-        self._work.wake()
-        self._ends.wake()
+        self._wake_all()
         return verdicts
 
     async def close(self) -> None:
@@ -174,6 +145,9 @@ class PostgresDriver:
         await self._pool.close()
         await self._lent.close()
         self._lent_blocking.close()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         self._work.wake()
         self._ends.wake()
 
@@ -184,14 +158,10 @@ class PostgresDriver:
         return joined(tx, self._location)
 
     def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
-        return transactions.awaited(self._lent, self._location, self._committed)
+        return transactions.awaited(self._lent, self._location, self._wake_all)
 
     def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
-        return self._lent_blocking.transaction(self._location, self._committed)
-
-    def _committed(self) -> None:
-        self._work.wake()
-        self._ends.wake()
+        return self._lent_blocking.transaction(self._location, self._wake_all)
 
     # Inspect
 
@@ -208,44 +178,42 @@ class PostgresDriver:
         return await self._callers.read(lambda db: inspection.counts(db, now))
 
     async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
-        return await self._callers.read(lambda db: overview.dead_groups(db, where, limit))
+        return await self._callers.read(lambda db: inspection.dead_groups(db, where, limit))
 
     # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        results = await self._told(lambda db: manage.cancel(db, ids, now, keep_until))
-        self._ends.wake()
-        return results
+        return await self._notifying(lambda db: manage.cancel(db, ids, now, keep_until), ends=True)
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        results = await self._told(lambda db: manage.dead_letter(db, deaths, now))
-        self._ends.wake()
-        return results
+        return await self._notifying(lambda db: manage.dead_letter(db, deaths, now), ends=True)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
         return await self._callers.write(lambda db: manage.delete(db, ids))
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        return await self._told(lambda db: manage.replay(db, replays, now))
+        return await self._notifying(lambda db: manage.replay(db, replays, now))
 
     async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
-        return await self._told(lambda db: manage.reschedule(db, changes))
+        return await self._notifying(lambda db: manage.reschedule(db, changes))
 
     async def pause(self, queue: str, paused: bool) -> None:
-        await self._told(lambda db: manage.pause(db, queue, paused))
+        await self._notifying(lambda db: manage.pause(db, queue, paused))
 
-    async def _told(self, step: Step[R]) -> R:
-        """A step after which there may be work."""
+    async def _notifying(self, step: Work[R], *, ends: bool = False) -> R:
+        """Run a step after which there may be work, and with `ends` jobs that have ended."""
 
-        async def and_tell(db: Db) -> R:
+        async def and_notify(db: Db) -> R:
             result = await step(db)
             if tell is not None:
                 await db.rows("notify", tell)
             return result
 
         with self._notifier.about(self._work_channel) as tell:
-            result = await self._callers.write(and_tell)
+            result = await self._callers.write(and_notify)
         self._work.wake()
+        if ends:
+            self._ends.wake()
         return result
 
     # Maintain
@@ -253,8 +221,7 @@ class PostgresDriver:
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:
         swept = await self._workers.write(lambda db: manage.sweep(db, now, keep_until, limit))
         if swept:
-            self._work.wake()
-            self._ends.wake()
+            self._wake_all()
             self._notifier.defer(self._work_channel)
         return swept
 
@@ -269,7 +236,7 @@ class PostgresDriver:
     async def workflows(
         self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
     ) -> list[WorkflowCounts]:
-        return await self._callers.read(lambda db: overview.workflows(db, limit, after, ids))
+        return await self._callers.read(lambda db: inspection.workflows(db, limit, after, ids))
 
     async def free_workflow_key(self, workflow_id: str) -> bool:
         return await self._callers.write(lambda db: manage.free_workflow_key(db, workflow_id))
@@ -283,8 +250,8 @@ class PostgresDriver:
         await self._work.wait(timeout)
 
     async def wait_for_end(self, id: str, timeout: float) -> None:
-        """Ends are told inside this process; those of others are looked for, ever more slowly: nobody knows who waits,
-        and to tell every process of every end would cost more than a few looks."""
+        """An end in this process wakes the caller; for others it polls, less and less often: to notify every process of
+        every end would cost more than a few reads."""
         self._pool.check()
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + timeout, FIRST_LOOK
@@ -302,7 +269,7 @@ class PostgresDriver:
         return await self._callers.read(records.schedules)
 
     async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
-        take = self._told if any(swap.job is not None for swap in swaps) else self._callers.write
+        take = self._notifying if any(swap.job is not None for swap in swaps) else self._callers.write
         return await take(lambda db: records.swap_schedules(db, swaps, now))
 
     # Registry

@@ -1,7 +1,7 @@
-"""Enqueue: groups all or none (D1), keys that stand for what they first enqueued (I1), edges to parents (K).
+"""Enqueue: groups all or none (D1), keys that resolve to their first job (I1), edges to parents (K).
 
-Jobs on their own go by one statement for all of them, a large group by COPY, edges too; whatever has keys or depends on
-others is stored step by step in a transaction.
+Jobs on their own are stored by one statement for all of them, large groups and their edges by COPY; other groups take
+several statements in a transaction.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ TRIES = 5
 Known = tuple[str, bytes]
 
 
-async def enqueue(db: Db, groups: Sequence[Group], now: datetime, tell: str | None) -> list[GroupResult]:
-    """Store each group all or none; `tell` is the channel to notify."""
+async def enqueue(db: Db, groups: Sequence[Group], now: datetime, channel: str | None) -> list[GroupResult]:
+    """Store each group all or none; `channel` is notified."""
     if len(groups) == 1 and _kind(groups[0]) is GroupKind.PLAIN:
-        return [await _one(db, groups[0].jobs[0], now, tell)]
+        return [await _one(db, groups[0].jobs[0], now, channel)]
     results: dict[int, GroupResult] = {}
     for kind, run in groupby(enumerate(groups), key=lambda place_and_group: _kind(place_and_group[1])):
         if kind is GroupKind.GROUP:
             for place, group in run:
-                results[place] = await _group_told(db, group, now, tell)
+                results[place] = await _group_told(db, group, now, channel)
         else:
             jobs = {place: group.jobs[0] for place, group in run}
-            results |= await (_plain if kind is GroupKind.PLAIN else _keyed)(db, jobs, now, tell)
+            results |= await (_plain if kind is GroupKind.PLAIN else _keyed)(db, jobs, now, channel)
     return [results[place] for place in range(len(groups))]
 
 
@@ -62,30 +62,30 @@ def _kind(group: Group) -> GroupKind:
 
 
 def is_one_step(groups: Sequence[Group]) -> bool:
-    """Whether nothing is stored before the last statement: only then may all be repeated after a clash with others."""
+    """Whether nothing is stored before the last statement: only then can all be repeated after a conflict."""
     kinds = {_kind(group) for group in groups}
     return len(groups) == 1 or (len(kinds) == 1 and GroupKind.GROUP not in kinds)
 
 
-async def _one(db: Db, job: NewJob, now: datetime, tell: str | None) -> GroupResult:
+async def _one(db: Db, job: NewJob, now: datetime, channel: str | None) -> GroupResult:
     row = new_row(job)
     if row.count(None) < RARE:
-        return (await _plain(db, {0: job}, now, tell))[0]
-    new = await db.rows("enqueue_one", *row[:-RARE], now, tell)
+        return (await _plain(db, {0: job}, now, channel))[0]
+    new = await db.rows("enqueue_one", *row[:-RARE], now, channel)
     return (Enqueued(job.id, True),) if new else JobExists(f"job {job.id} exists")
 
 
-async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | None) -> dict[int, GroupResult]:
+async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | None) -> dict[int, GroupResult]:
     results: dict[int, GroupResult] = {}
-    stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values()), now, tell)}
+    stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values()), now, channel)}
     for place, job in jobs.items():
         results[place] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
         stored.discard(job.id)  # the same id twice is stored once
     return results
 
 
-async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | None) -> dict[int, GroupResult]:
-    """Store jobs by their keys; one whose key is known resolves to what the key stands for."""
+async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | None) -> dict[int, GroupResult]:
+    """Store jobs by their keys; one whose key is taken resolves to the owner of the key."""
     results: dict[int, GroupResult] = {}
     for _ in range(TRIES):
         first: dict[str, int] = {}
@@ -94,7 +94,7 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | Non
             if place not in results and job.idempotency_key not in first and job.id not in ids:
                 first[job.idempotency_key or ""] = place
                 ids.add(job.id)
-        stored = await _store_keyed(db, [jobs[place] for place in first.values()], now, tell)
+        stored = await _store_keyed(db, [jobs[place] for place in first.values()], now, channel)
         for place in first.values():
             if jobs[place].id in stored:
                 results[place] = (Enqueued(jobs[place].id, True),)
@@ -106,15 +106,15 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, tell: str | Non
     raise DriverError("idempotency keys change hands faster than they can be read")
 
 
-async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, tell: str | None) -> set[str]:
-    """The ids of those that were stored. None are if one met somebody else: the others of an earlier round are stored
-    for good, so it is the round that is tried again, and not the whole call."""
-    is_alone = isinstance(db, OwnDb) and not db.connection.is_in_transaction()  # then a statement is a step of its own
+async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, channel: str | None) -> set[str]:
+    """Store jobs and return their ids; none after a conflict. Jobs of an earlier round are stored for good, so the
+    caller repeats the round, not the whole call."""
+    is_alone = isinstance(db, OwnDb) and not db.connection.is_in_transaction()  # then the statement commits by itself
     try:
         async with nullcontext() if is_alone else db.transaction():
             digests = [digest_of(job) for job in jobs]
-            return {row[0] for row in await db.rows("enqueue_keyed", *_columns(jobs), now, digests, tell)}
-    except asyncpg.UniqueViolationError:  # somebody stored one of the ids just now
+            return {row[0] for row in await db.rows("enqueue_keyed", *_columns(jobs), now, channel, digests)}
+    except asyncpg.UniqueViolationError:  # another process stored one of the ids just now
         return set()
     except CROSSED:
         if not is_alone:
@@ -123,7 +123,7 @@ async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, tell: str 
 
 
 async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, GroupResult]:
-    """What keys stand for; a job whose key was freed meanwhile is left out, to be tried again."""
+    """The owners of taken keys, or JobExists; a job whose key was freed meanwhile is left out, to be tried again."""
     known = await living_keys(db, [job.idempotency_key or "" for job in jobs.values()], now)
     taken = {row[0] for row in await db.rows("states", [job.id for job in jobs.values()])}
     results: dict[int, GroupResult] = {}
@@ -135,21 +135,21 @@ async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, Gr
     return results
 
 
-async def _group_told(db: Db, group: Group, now: datetime, tell: str | None) -> GroupResult:
+async def _group_told(db: Db, group: Group, now: datetime, channel: str | None) -> GroupResult:
     try:
         async with db.transaction():
             result = await enqueue_group(db, group, now, looks=False)
-            if tell is not None and not isinstance(result, Exception):
-                await db.rows("notify", tell)
+            if channel is not None and not isinstance(result, Exception):
+                await db.rows("notify", channel)
             return result
-    except asyncpg.UniqueViolationError:  # somebody stored one of the ids just now
+    except asyncpg.UniqueViolationError:  # another process stored one of the ids just now
         return await _refusal(db, group, now) or JobExists("an id of the group exists")
 
 
 async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = True) -> GroupResult:
-    """Store one group inside a transaction, or say why not; a refusal leaves no trace.
+    """Store one group inside a transaction, or return why it is refused; a refusal stores nothing.
 
-    Without `looks`, an id that is taken shows as an error of PostgreSQL: the caller's transaction ends with that.
+    Without `looks`, an id that is taken raises an error of PostgreSQL, which ends the transaction.
     """
     if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
         return all_known(group.jobs, *known)
@@ -163,7 +163,7 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
 
 
 async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
-    """What the key of a group stands for already, or None once it stands for this one."""
+    """The owner and digest of the key of a group, or None once the group has taken it."""
     key = group.key or ""
     values = [key], [group.workflow_id], [group_digest(group.jobs)], [group.key_expires_at]
     for _ in range(TRIES):
@@ -171,7 +171,7 @@ async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
             return known
         if group.workflow_id is None or await _refusal(db, group, now) is not None:
             return None
-        if await db.rows("key_put", *values, now):
+        if await db.rows("key_take", *values, now):
             return None
     raise DriverError("idempotency keys change hands faster than they can be read")
 
@@ -183,7 +183,7 @@ async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDe
 
 
 async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
-    """Store jobs whose ids are free; one whose key is known resolves to what the key stands for."""
+    """Store jobs whose ids are free; one whose key is taken resolves to the owner of the key."""
     results: dict[str, Enqueued] = {}
     taken, owners = await _take_keys(db, jobs, now)
     fresh: list[NewJob] = []
@@ -201,7 +201,7 @@ async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued
 
 
 async def add(db: Db, jobs: Sequence[NewJob], now: datetime) -> None:
-    """Store jobs inside a transaction, without those whose key or id is known (D9), if only since this moment."""
+    """Store jobs inside a transaction, without those whose key or id is taken (D9), even if it was just now."""
     first: dict[str, NewJob] = {}
     for job in jobs:
         first.setdefault(job.id, job)
@@ -211,7 +211,7 @@ async def add(db: Db, jobs: Sequence[NewJob], now: datetime) -> None:
             await db.rows("enqueue", *_columns(asked), now, None)
         return
     for _ in range(TRIES):
-        with suppress(asyncpg.UniqueViolationError):  # somebody stored one of the ids just now
+        with suppress(asyncpg.UniqueViolationError):  # another process stored one of the ids just now
             async with db.transaction():
                 await store(db, await _fresh(db, asked, now), now)
                 return
@@ -219,7 +219,7 @@ async def add(db: Db, jobs: Sequence[NewJob], now: datetime) -> None:
 
 
 async def _fresh(db: Db, jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
-    """Those whose ids and keys nobody has, of several with one key the first."""
+    """The jobs whose ids and keys are free; of several with one key, the first."""
     taken = {row[0] for row in await db.rows("states", [job.id for job in jobs])}
     known = set(await living_keys(db, [job.idempotency_key for job in jobs if job.idempotency_key], now))
     fresh: list[NewJob] = []
@@ -232,7 +232,7 @@ async def _fresh(db: Db, jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
 
 
 async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set[str], dict[str, Known]]:
-    """The keys of these jobs that were free and are theirs now, and whom each of all their keys stands for."""
+    """Take the free keys of these jobs; return those taken, and the owner and digest of each key."""
     first: dict[str, NewJob] = {}
     for job in jobs:
         if job.idempotency_key is not None:
@@ -243,7 +243,7 @@ async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set
     for _ in range(TRIES):
         asked = [job for key, job in first.items() if key not in taken]
         values = [job.id for job in asked], [digest_of(job) for job in asked], [job.key_expires_at for job in asked]
-        taken |= {row[0] for row in await db.rows("key_put", [job.idempotency_key for job in asked], *values, now)}
+        taken |= {row[0] for row in await db.rows("key_take", [job.idempotency_key for job in asked], *values, now)}
         owners = await living_keys(db, [key for key in first if key not in taken], now)
         owners |= {key: (first[key].id, digest_of(first[key])) for key in taken}
         if len(owners) == len(first):
@@ -252,10 +252,10 @@ async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set
 
 
 async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
-    """Store the edges of jobs; how many of each are unmet. A parent stored in the same step has not ended."""
+    """Store the edges of jobs and return how many of each are unmet. A parent stored in the same step has not ended."""
     ids = {job.id for job in jobs}
     outside = {edge.parent for job in jobs for edge in job.depends_on} - ids
-    if outside:  # held from here on, so that their ends hear of it; and once more, if one was just put back
+    if outside:  # locked from here on, so that their ends see the new edges; twice, in case one was just put back
         for name in ("enqueue_awaited", "hold_ended", "enqueue_awaited"):
             await db.rows(name, list(outside))
     states = {row[0]: STATES[row[1]] for row in await db.rows("states", list(outside))} if outside else {}
@@ -290,7 +290,7 @@ async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime, unmet: list[in
     before: int = await value(db, "enqueue_number")
     rows = list(map(new_row, jobs))
     used = slice(None, -RARE if all(row[-RARE:] == UNUSED for row in rows) else None)
-    # Rows are put together while the server takes in the ones before them.
+    # Rows are built while the server reads the ones before them.
     await db.copy("job", ("created_at", *NEW_COLUMNS[used]), ((now, *row[used]) for row in rows))
     waiting = {job.id: number for job, number in zip(jobs, unmet, strict=True) if number}
     await db.rows("enqueue_line", before, jobs[0].id, bool(waiting))
@@ -299,13 +299,13 @@ async def _copy(db: OwnDb, jobs: Sequence[NewJob], now: datetime, unmet: list[in
 
 
 def _columns(jobs: Iterable[NewJob]) -> list[list[object]]:
-    """The values of NEW_COLUMNS; of one that nobody uses, none."""
+    """The values of NEW_COLUMNS; an empty list for a column that no job uses."""
     columns = zip(*map(new_row, jobs), strict=True)
     return [[] if column[0] is None and column.count(None) == len(column) else list(column) for column in columns]
 
 
 async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, Known]:
-    """The owners and digests of keys that still hold their places."""
+    """The owners and digests of the keys that are taken (I2)."""
     if not keys:
         return {}
     return {row[0]: (row[1], row[2]) for row in await db.rows("key_living", list(keys), now)}

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors in our words, each with what to do about it."""
+"""Translates errors of PostgreSQL into ours, each with the fix."""
 
 from __future__ import annotations
 
@@ -36,14 +36,28 @@ NO_SCHEMA: tuple[type[BaseException], ...] = (
     asyncpg.UndefinedColumnError,
     asyncpg.UndefinedObjectError,
 )
-# Two transactions met crosswise: one of them has to be done again.
+# Two transactions were in conflict: one of them has to be repeated.
 CROSSED: tuple[type[Exception], ...] = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+class Moved(DriverError):
+    """A job moved between live and ended while a transaction waited to lock it: the transaction has to begin again."""
+
+    def __init__(self) -> None:
+        super().__init__("other callers change the same jobs without pause: try again")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a transaction was in conflict with another one, and has to be repeated."""
+    return isinstance(error, Moved) or isinstance(error.__cause__, CROSSED)
+
+
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 OTHER_NAMES = (62, 64)
 
 
 def is_harmless(error: BaseException, connection: Connection) -> bool:
-    """Whether the connection is certain to be as before: the server has refused something, and says so itself."""
+    """Whether the connection is certainly usable: the server itself has refused a statement."""
     return (
         isinstance(error, asyncpg.PostgresError | HarborError)
         and not isinstance(error, AWAY)
@@ -53,14 +67,14 @@ def is_harmless(error: BaseException, connection: Connection) -> bool:
 
 
 def failure(error: Exception, login: Login, *, asked: bool = False) -> Exception:
-    """An error of asyncpg in our words; others as they are. `asked` is whether the server had been told what to do."""
+    """Translate an error of asyncpg; return others as they are. `asked`: the server may have received the request."""
     where = login.where
     if isinstance(error, HarborError):
         return error
     if (unsafe := _unsafe(error, login)) is not None:
         return unsafe
     if isinstance(error, REFUSED):
-        return ConfigError(f"{where} does not let us in: check user, password and database in the URL ({error})")
+        return ConfigError(f"{where} refuses the login: check user, password and database in the URL ({error})")
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return ConfigError(f"{where}: there is no such database: check its name in the URL, or create it ({error})")
     if isinstance(error, NO_SCHEMA):
@@ -77,14 +91,14 @@ def failure(error: Exception, login: Login, *, asked: bool = False) -> Exception
 
 
 def away(error: Exception, login: Login, *, asked: bool) -> DriverUnavailable:
-    """The server is not there, or does not answer."""
+    """The error for a server that is gone or does not answer."""
     unknown = "; the operation may still take effect" if asked else ""
     reason = str(error) or type(error).__name__
     return DriverUnavailable(f"{login.where} does not answer{unknown}: is it running and reachable? ({reason})")
 
 
 def _unsafe(error: Exception, login: Login) -> ConfigError | None:
-    """A line that is not as safe as the URL wants it, and how to make it so."""
+    """The error for a connection that is less safe than the URL requires, with the fix."""
     where = login.where
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in OTHER_NAMES:
@@ -93,8 +107,8 @@ def _unsafe(error: Exception, login: Login) -> ConfigError | None:
                 "certificate names it, or add sslmode=verify-ca to the URL"
             )
         return ConfigError(
-            f"{where} shows a certificate that nobody we trust has signed ({error.verify_message}): name its authority "
-            "with sslrootcert=/path/to/ca.pem in the URL, or go unchecked with sslmode=require"
+            f"{where} shows a certificate that no trusted authority has signed ({error.verify_message}): name its "
+            "authority with sslrootcert=/path/to/ca.pem in the URL, or go unchecked with sslmode=require"
         )
     if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
         return ConfigError(f"{where} offers no TLS: set ssl=on there, or add sslmode=disable to the URL")

@@ -1,4 +1,4 @@
-"""Looking at jobs."""
+"""Reading jobs, counts, dead groups and workflows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import in_line
 from taskharbor.core.states import Shown
-from taskharbor.driver import Parent, QueueCounts
+from taskharbor.driver import DeadGroup, Parent, QueueCounts, WorkflowCounts
 from taskharbor.drivers.postgres.db import Db, Row, value
 from taskharbor.drivers.postgres.rows import record
-from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.queries import best_query
-
-BEYOND_ALL = 2**63 - 1
+from taskharbor.drivers.shared.columns import STATES, struct_of
+from taskharbor.drivers.shared.queries import BEYOND_ALL, best_query, conditions, workflow_counts
 
 
 async def get(db: Db, ids: Sequence[str]) -> list[JobRecord | None]:
@@ -26,55 +24,30 @@ async def get(db: Db, ids: Sequence[str]) -> list[JobRecord | None]:
 
 
 async def find_key(db: Db, key: str, now: datetime) -> str | None:
-    """The id that a living key stands for."""
+    """The id of the job or workflow that owns a key that is taken."""
     found = await db.rows("key_living", [key], now)
     return found[0][1] if found else None
 
 
 async def is_over(db: Db, id: str) -> bool:
-    """Whether nothing more will become of a job."""
+    """Whether a job has ended or does not exist."""
     return not await db.rows("is_live", id)
 
 
 async def query(db: Db, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
     """Matching records, the newest first."""
     before = None if after is None else await value(db, "query_after", after)
-    name = best_query(where)
-    rows = await db.rows(
-        name,
-        max(limit, 0),
-        BEYOND_ALL if before is None else before,
-        *conditions(where),
-        *_more(name, where, now),
-    )
-    return [record(row) for row in rows]
+    name, more = best_query(where, now, [state.value for state in where.states] or None)
+    first = max(limit, 0), BEYOND_ALL if before is None else before
+    return [record(row) for row in await db.rows(name, *first, *_conditions(where), *more)]
 
 
-def conditions(where: Filter) -> Row:
-    """What a filter says beside states and workflows, in the order of the statements."""
-    return (
-        like(where.queue),
-        like(where.task),
-        where.error,
-        like(where.reason),
-        where.tag,
-        where.since,
-        where.until,
-        where.fingerprint,
-    )
+def _conditions(where: Filter) -> Row:
+    return conditions(where, like, lambda time: time)
 
 
-def _more(name: str, where: Filter, now: datetime) -> Row:
-    """The parameters of a query beside the conditions."""
-    states = [state.value for state in where.states] or None
-    more = {"query": (now, states), "query_dead": (), "query_workflow": (now, states, where.workflow_id)}
-    return more[name]
-
-
-def like(pattern: str | None) -> str | None:
-    """A pattern in which only `*` is special as LIKE's, where `%`, `_` and the backslash are."""
-    if pattern is None:
-        return None
+def like(pattern: str) -> str:
+    """Convert a pattern in which only `*` is special to LIKE, where `%`, `_` and the backslash are special."""
     return pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
 
 
@@ -90,7 +63,7 @@ async def counts(db: Db, now: datetime) -> list[QueueCounts]:
 
 
 async def parents(db: Db, ids: Sequence[str], most: int) -> list[list[Parent]]:
-    """The dependencies of each job in order; no results of one that has more than `most` bytes of them."""
+    """The dependencies of each job in order, without results if they exceed `most` bytes."""
     found: dict[str, list[Parent]] = {id: [] for id in ids}
     for child, parent, policy, satisfied, state, *rest in await db.rows("parents", list(found), most):
         found[child].append(Parent(parent, policy, satisfied, STATES[state], *rest))
@@ -101,3 +74,17 @@ async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:
     """When the next job of the queues is due, or its lease runs out."""
     found: datetime | None = await value(db, "next_due", list(in_line(queues)))
     return found
+
+
+async def workflows(db: Db, limit: int, after: str | None, ids: Sequence[str] | None) -> list[WorkflowCounts]:
+    """How many jobs of workflows are in which state (K5)."""
+    rows = await db.rows("workflows", max(limit, 0), after, None if ids is None else list(ids))
+    return workflow_counts((id, state, number, at) for id, state, number, at in rows)[: max(limit, 0)]
+
+
+async def dead_groups(db: Db, where: Filter, limit: int) -> list[DeadGroup]:
+    """Dead jobs by cause (Q1)."""
+    if where.states and Shown.DLQ not in where.states:
+        return []
+    rows = await db.rows("dead_groups", max(limit, 0), where.workflow_id, *_conditions(where))
+    return [struct_of(DeadGroup, row) for row in rows]

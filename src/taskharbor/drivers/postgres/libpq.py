@@ -1,7 +1,7 @@
-"""The line's encryption in the words of libpq, for psycopg: as safe as asyncpg's, no more and no less.
+"""Encryption in the options of libpq, for psycopg: exactly as safe as with asyncpg.
 
-Where nothing is said, libpq looks into the environment and into ~/.postgresql, and it knows the system's authorities
-under `verify-full` only. So everything is said.
+For options that are not given, libpq looks into the environment and into ~/.postgresql, and it knows the system's
+authorities under `verify-full` only. So every option is given.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from taskharbor.errors import ConfigError
 
 SYSTEM = "system"
-# A file that cannot be there. libpq goes without what it does not find.
+# A file that cannot exist: libpq ignores what it does not find.
 NOWHERE = f"{os.devnull}/nothing"
 BUNDLES = ("ca-certificates.crt", "ca-bundle.crt")
 
 
 def words(mode: str, root: str | None, own: str | None, key: str | None) -> dict[str, str]:
-    """What `sslmode` and the certificates of a URL come to."""
+    """The options of libpq for `sslmode` and the certificates of a URL."""
     checks = mode != "require" or root is not None
     return {
         "sslmode": "verify-ca" if checks and mode == "require" else mode,
@@ -33,12 +33,12 @@ def words(mode: str, root: str | None, own: str | None, key: str | None) -> dict
 
 
 def found(words: Mapping[str, str]) -> dict[str, Any]:
-    """The words with a file for the system's authorities."""
+    """The options with the file of the system's authorities filled in."""
     return {name: _authorities() if text == SYSTEM else text for name, text in words.items()}
 
 
 def _authorities() -> str:
-    """Those of Python: libpq's own copy of OpenSSL may look elsewhere."""
+    """The authorities of Python: libpq's own copy of OpenSSL may look elsewhere."""
     paths = ssl.get_default_verify_paths()
     bundles = [Path(paths.capath, name) for name in BUNDLES] if paths.capath else []
     for file in ([Path(paths.cafile)] if paths.cafile else []) + bundles:

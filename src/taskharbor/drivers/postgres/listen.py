@@ -1,8 +1,8 @@
-"""Hearing and telling of commits: LISTEN on a connection and in a thread of its own, NOTIFY once per moment at most.
+"""Notifications of commits: LISTEN on a connection and thread of its own, NOTIFY at most once per moment.
 
-Both are hints and nothing more: behind them there is the poll. A half-open line looks like a quiet one, so the session
-is asked whether it still listens, and replaced if it does not say so. Telling costs every committer a lock that all of
-them share, so only the first commit of a moment tells; for those behind it somebody tells when the moment is over.
+Both are hints: workers poll as well. A half-open connection looks like a quiet one, so the session is asked whether it
+still listens, and replaced if it does not answer. NOTIFY costs every commit a lock that all commits share, so only the
+first commit of a moment notifies; one notification for the others follows when the moment is over.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOMENT, COURTESY = 0.01, 0.003
 
 
 class Listener:
-    """Calls `ring` after notifications, and after any time in which some may have been missed."""
+    """Calls `wake` after notifications, and after any time in which some may have been missed."""
 
-    def __init__(self, login: Login, channel: str, ring: Callable[[], None]) -> None:
+    def __init__(self, login: Login, channel: str, wake: Callable[[], None]) -> None:
         self._login = login
         self._channel = channel
-        self._ring = ring
+        self._wake = wake
         self._closed = False
         self._begin()
 
@@ -44,7 +44,7 @@ class Listener:
         self._failures = 0
 
     def start(self) -> None:
-        """Listen from now on; nothing if it does so already."""
+        """Start to listen; a no-op if it listens already."""
         if self._pid != os.getpid():  # a fork: the thread stayed with the parent
             self._begin()
         with self._lock:
@@ -53,7 +53,7 @@ class Listener:
                 self._thread.start()
 
     def close(self) -> None:
-        """Stop to listen; the session and the thread are gone afterwards."""
+        """Stop listening, and end the session and the thread."""
         self._closed = True
         if self._pid != os.getpid():
             return
@@ -82,13 +82,13 @@ class Listener:
             await asyncio.sleep(min(SHORTEST_PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE))
 
     async def _session(self) -> None:
-        """Listen until the session ends or falls silent."""
+        """Listen until the session ends or stops answering."""
         connection = await self._login.connect()
         gone = asyncio.Event()
         connection.add_termination_listener(lambda _: gone.set())
         try:
             async with asyncio.timeout(ANSWER_WITHIN):
-                await connection.add_listener(self._channel, self._heard)
+                await connection.add_listener(self._channel, self._notified)
             self._begun()
             while not gone.is_set():
                 with suppress(TimeoutError):
@@ -98,60 +98,57 @@ class Listener:
                 await self._ask(connection)
             raise ConnectionResetError("the session was ended")
         except asyncio.CancelledError:
-            await self._leave(connection)
+            with suppress(Exception):
+                await connection.close(timeout=FAREWELL_WITHIN)
             raise
         finally:
             connection.terminate()
 
     async def _ask(self, connection: Connection) -> None:
-        """Whether the session is there, and listens still."""
+        """Raise unless the session answers and still listens."""
         async with asyncio.timeout(ANSWER_WITHIN):
-            heard = await connection.fetchval("SELECT count(*) FROM pg_listening_channels()")
-        if heard != 1:
-            raise DriverError("the session forgot to LISTEN: behind a pooler, add pgbouncer=true to the URL")
-
-    async def _leave(self, connection: Connection) -> None:
-        with suppress(Exception):
-            await connection.close(timeout=FAREWELL_WITHIN)
+            channels = await connection.fetchval("SELECT count(*) FROM pg_listening_channels()")
+        if channels != 1:
+            raise DriverError("the session no longer listens: behind a pooler, add pgbouncer=true to the URL")
 
     def _begun(self) -> None:
         if self._failures:
             logger.info("store.available: %s: listening again", self._login.where)
         self._failures = 0
-        self._ring()  # what was told before this was not heard
+        self._wake()  # earlier notifications were missed
 
     def _failed(self, error: Exception) -> None:
-        if not self._failures:  # the poll goes on; one line will do
+        if not self._failures:  # workers poll meanwhile, so one line is enough
             logger.warning("store.unavailable: not listening, trying again: %s", failure(error, self._login))
         self._failures += 1
 
-    def _heard(self, *told: object) -> None:
-        self._ring()
+    def _notified(self, *_: object) -> None:
+        self._wake()
 
 
 class Notifier:
-    """Tells of commits by `notify(channel)`: with the commit itself, or at the end of the moment that began with one.
+    """Notifies of commits by `notify(channel)`: in the commit itself, or at the end of the moment that began with one.
 
-    What is told later is told after its commit, so the last commit of a burst is never told too early. The next commit
-    after a moment tells for all before it; only if none comes within a short while, somebody has to do it on its own.
+    A deferred notification follows its commit, so that of the last commit of a burst is never too early. The next
+    commit after a moment notifies for all before it; only if none follows within COURTESY, a task does so.
     """
 
     def __init__(self, notify: Callable[[str], Awaitable[object]]) -> None:
         self._notify = notify
         self._lock = threading.Lock()
-        self._told: dict[str, float] = {}
+        self._notified_at: dict[str, float] = {}
         self._deferred: set[str] = set()
-        self._payers: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @contextmanager
     def about(self, channel: str) -> Generator[str | None]:
-        """Around a commit: the channel if the commit is to tell it, None if somebody does so afterwards."""
+        """Around a commit: yield the channel that the commit has to notify, None if that follows later."""
         deferred = channel in self._deferred
         if self._is_quiet(channel):
             try:
                 yield channel
             except BaseException:
-                if deferred:  # by those before it
+                if deferred:  # for earlier commits
                     self.defer(channel)
                 raise
             return
@@ -161,63 +158,63 @@ class Notifier:
             self.defer(channel)
 
     def _is_quiet(self, channel: str) -> bool:
-        """Whether nobody told it just now; from now on somebody did."""
+        """Whether the last notification is older than a moment; if so, note a new one."""
         time = asyncio.get_running_loop().time()
         with self._lock:
-            if time < self._told.get(channel, -MOMENT) + MOMENT:
+            if time < self._notified_at.get(channel, -MOMENT) + MOMENT:
                 return False
-            self._told[channel] = time
+            self._notified_at[channel] = time
             self._deferred.discard(channel)
             return True
 
     def defer(self, channel: str) -> None:
-        """See to it that a commit is told that was just made."""
+        """Notify of a commit that was just made, at the end of the moment."""
         with self._lock:
             self._deferred.add(channel)
-            payer = self._payers.get(channel)
-            if payer is None or payer.get_loop().is_closed():
-                self._payers[channel] = asyncio.get_running_loop().create_task(self._pay(channel))
+            task = self._tasks.get(channel)
+            if task is None or task.get_loop().is_closed():
+                self._tasks[channel] = asyncio.get_running_loop().create_task(self._flush(channel))
 
-    async def _pay(self, channel: str) -> None:
+    async def _flush(self, channel: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._is_owed(channel):
-                left = self._told.get(channel, 0.0) + MOMENT + COURTESY - loop.time()
-                await (asyncio.sleep(left) if left > 0 else self._tell(channel))
+            while self._is_deferred(channel):
+                left = self._notified_at.get(channel, 0.0) + MOMENT + COURTESY - loop.time()
+                await (asyncio.sleep(left) if left > 0 else self._send(channel))
         finally:
             with self._lock:
                 self._retire(channel)
 
-    def _is_owed(self, channel: str) -> bool:
+    def _is_deferred(self, channel: str) -> bool:
         with self._lock:  # in one step: a notification deferred from now on finds no flush under way
             if channel not in self._deferred:
                 self._retire(channel)
             return channel in self._deferred
 
     def _retire(self, channel: str) -> None:
-        if self._payers.get(channel) is asyncio.current_task():
-            del self._payers[channel]
+        if self._tasks.get(channel) is asyncio.current_task():
+            del self._tasks[channel]
 
-    async def _tell(self, channel: str) -> None:
+    async def _send(self, channel: str) -> None:
         with self._lock:
             self._deferred.discard(channel)
-            self._told[channel] = asyncio.get_running_loop().time()
+            self._notified_at[channel] = asyncio.get_running_loop().time()
         try:
             await self._notify(channel)
         except HarborError:
-            pass  # a hint that is missed costs a poll
+            pass  # workers poll as well
         except asyncio.CancelledError:
             self._deferred.add(channel)
             raise
 
     async def close(self) -> None:
-        """Tell what is deferred, if that can be done at once."""
+        """Send deferred notifications, unless that takes too long."""
         here = asyncio.get_running_loop()
-        payers = [task for task in list(self._payers.values()) if task.get_loop() is here]
-        for task in payers:
+        tasks = [task for task in list(self._tasks.values()) if task.get_loop() is here]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*payers, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_WITHIN):
                 for channel in list(self._deferred):
-                    await self._tell(channel)
+                    await self._send(channel)

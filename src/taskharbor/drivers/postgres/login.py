@@ -1,4 +1,4 @@
-"""Where the server is and as whom to go there: what a URL says, and how safe the line has to be."""
+"""What a URL says: the address of the server, the login, and how safe the connection has to be."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import psycopg
 
 TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
-# One attempt. Those who wait for a server that was away try again, and are to be back at work within 5 s of it (X2).
+# For one attempt. Callers try again, and work again within 5 s after a server is back (X2).
 CONNECT_WITHIN = 3.0
 MOST_PORTS = 65_535
-# A handler's own statement may take as long as it takes, but not on a line that leads nowhere.
+# A handler's own statement may take any time, but not on a dead connection.
 ALIVE: dict[str, Any] = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
@@ -32,7 +32,7 @@ ALIVE: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
 }
 LENT = {"application_name": "taskharbor"}
-# Statements are planned once, by their indexes: a plan that was made while a table was small must do when it is not.
+# Statements are planned once, by their indexes: a plan made for a small table has to suit a large one.
 SESSION = {
     **LENT,
     "default_transaction_isolation": "read committed",
@@ -55,14 +55,14 @@ class Login(Struct, frozen=True, kw_only=True):
     schema: str = DEFAULT_SCHEMA
     pooled: bool = False
     tls: ssl.SSLContext | None = None
-    tls_words: Mapping[str, str] = {}  # the same for libpq
+    libpq_options: Mapping[str, str] = {}  # the same as `tls`, for libpq
 
     def __repr__(self) -> str:
         return f"<Login {self.where}>"
 
     @property
     def where(self) -> str:
-        """The server as messages name it."""
+        """The server as named in messages."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         at = f"{self.host}/.s.PGSQL.{self.port}" if self.is_socket else f"{host}:{self.port}"
         return f"PostgreSQL at {at} (database {self.database or self.user or 'default'})"
@@ -73,7 +73,7 @@ class Login(Struct, frozen=True, kw_only=True):
         return self.host.startswith("/")
 
     async def connect(self, *, lent: bool = False) -> asyncpg.Connection[asyncpg.Record]:
-        """A new connection; one that is lent to handlers plans their statements as they are used to."""
+        """Connect. A connection that is lent to handlers plans statements as the server does by default."""
         return await asyncpg.connect(
             host=self.host,
             port=self.port,
@@ -89,7 +89,7 @@ class Login(Struct, frozen=True, kw_only=True):
         )
 
     def connect_blocking(self) -> psycopg.Connection[Any]:
-        """A new connection for blocking calls, by psycopg 3; it is in autocommit mode."""
+        """Connect for blocking calls, by psycopg 3 in autocommit mode."""
         import psycopg
 
         return psycopg.connect(
@@ -103,12 +103,12 @@ class Login(Struct, frozen=True, kw_only=True):
             autocommit=True,
             gssencmode="disable",
             **ALIVE,
-            **libpq.found(self.tls_words),
+            **libpq.found(self.libpq_options),
         )
 
 
 def login(url: SplitResult, options: dict[str, str]) -> Login:
-    """What a URL means; takes the options that it knows."""
+    """Read a URL; takes the options that it knows out of the dict."""
     if "@" in url.path or "@" in url.query:  # what looks like a database or an option may be half a password
         raise ConfigError("the URL has an @ too many: in names and passwords, write @ / ? # % as %40 %2F %3F %23 %25")
     host = _host(url, options)
@@ -124,7 +124,7 @@ def login(url: SplitResult, options: dict[str, str]) -> Login:
         schema=schema,
         pooled=switch(options, "pgbouncer"),
         tls=tls,
-        tls_words=words,
+        libpq_options=words,
     )
 
 
@@ -171,13 +171,13 @@ def _part(name: str, given: str | None, options: dict[str, str]) -> str | None:
 
 
 def _encryption(host: str, options: dict[str, str]) -> tuple[ssl.SSLContext | None, dict[str, str]]:
-    """The line's encryption, for asyncpg and for libpq: checked by default, unless the server is on this machine."""
+    """The encryption, for asyncpg and for libpq: verified by default, unless the server is on this machine."""
     root, own, key = (options.pop(name, None) or None for name in ("sslrootcert", "sslcert", "sslkey"))
     unsaid = "disable" if is_local(host) and root is None and own is None else "verify-full"
     mode = options.pop("sslmode", unsaid)
     if mode not in TLS_MODES:
         raise ConfigError(
-            f"sslmode={mode!r} in the URL: write one of {', '.join(TLS_MODES)} (prefer and allow protect from nobody)"
+            f"sslmode={mode!r} in the URL: write one of {', '.join(TLS_MODES)} (prefer and allow give no protection)"
         )
     if key is not None and own is None:
         raise ConfigError("sslkey in the URL needs sslcert beside it")
@@ -215,7 +215,7 @@ def _no_password() -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether the way to this host stays on this machine."""
+    """Whether this host is on this machine."""
     if host.startswith("/") or host == "localhost":
         return True
     try:

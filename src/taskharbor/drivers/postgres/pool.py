@@ -1,8 +1,8 @@
-"""Connections, a few for each event loop, and PostgreSQL's errors in our words.
+"""A few connections for each event loop; errors of PostgreSQL are translated here.
 
 asyncpg binds a connection to its loop, and workers, keepers and blocking callers have loops of their own. A connection
-whose state nobody knows (an error on the line, a call that was cut short) is thrown away, never used again (X3).
-After a fork the connections are the parent's: a child lets them be, also when it ends, and makes its own (P1).
+whose state is unknown (a network error, a cancelled call) is closed and never used again (X3). After a fork the
+connections belong to the parent: a child never touches them, even when it ends, and makes its own (P1).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from taskharbor.drivers.postgres.login import Login
 from taskharbor.errors import DriverClosed
 
 PER_LOOP = 4
-# Beyond the patience of every caller: what stays without an answer for so long loses its connection, whoever waits. But
-# not connections that are lent to handlers, who may take their time.
+# Longer than any caller waits: a connection without an answer for so long is closed. Connections lent to handlers are
+# exempt.
 ANSWER_WITHIN = 60.0
 
 
@@ -31,17 +31,15 @@ class LoopPool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: int) -> None:
         self.idle: list[OwnDb] = []
-        self.callers, self.workers = (
-            asyncio.Semaphore(slots),
-            asyncio.Semaphore(slots),
-        )  # no handler holds its worker up
+        # Separate slots: calls of a handler never block its worker.
+        self.callers, self.workers = asyncio.Semaphore(slots), asyncio.Semaphore(slots)
         self.open: set[Connection] = set()
         self._loop = loop
         self._asked: dict[OwnDb, float] = {}
         self._watch: asyncio.TimerHandle | None = None
 
     def take(self) -> OwnDb | None:
-        """One that is free, the most recently used first."""
+        """Return a free connection, the most recently used first."""
         while self.idle:
             db = self.idle.pop()
             if not db.connection.is_closed():
@@ -50,12 +48,12 @@ class LoopPool:
         return None
 
     def drop(self, connection: Connection) -> None:
-        """Throw one away."""
+        """Close one."""
         self.open.discard(connection)
         connection.terminate()
 
     def clear(self) -> None:
-        """Throw all away."""
+        """Close all."""
         self.idle.clear()
         if self._watch is not None:
             self._watch.cancel()
@@ -63,13 +61,13 @@ class LoopPool:
             self.open.pop().terminate()
 
     def asks(self, db: OwnDb) -> None:
-        """From now on an answer is awaited. One timer watches over all: timers cost more than looks."""
+        """Start to wait for an answer. One timer serves all connections: a timer for each call would cost more."""
         self._asked[db] = self._loop.time()
         if self._watch is None:
             self._watch = self._loop.call_later(ANSWER_WITHIN, self._look)
 
     def answered(self, db: OwnDb) -> None:
-        """It has come, or nobody waits for it any more."""
+        """Stop waiting for an answer."""
         self._asked.pop(db, None)
 
     def _look(self) -> None:
@@ -83,7 +81,7 @@ class LoopPool:
 
 
 class Pool:
-    """Hands out connections. `login` says where and as whom."""
+    """Hands out connections."""
 
     def __init__(self, login: Login, per_loop: int = PER_LOOP, *, lends: bool = False) -> None:
         self.login = login
@@ -96,7 +94,7 @@ class Pool:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it hands out nothing any more."""
+        """Whether the pool was closed."""
         return self._closed
 
     def check(self) -> None:
@@ -105,17 +103,17 @@ class Pool:
             raise DriverClosed("this postgres driver was closed")
 
     def connection(self, *, works: bool = False) -> Checkout:
-        """A connection for one step, `async with`; what `works` waits only for its like."""
+        """A connection for one step, by `async with`. Workers (`works`) and callers have separate slots."""
         return Checkout(self, works)
 
     async def connect(self, loop_pool: LoopPool) -> OwnDb:
-        """A new one."""
+        """Open a new connection."""
         connection = await self.login.connect(lent=self.lends)
         loop_pool.open.add(connection)
         return OwnDb(connection, self.login.schema)
 
     async def loop_pool(self) -> LoopPool:
-        """That of the running loop."""
+        """The connections of the running loop."""
         loop = asyncio.get_running_loop()
         loop_pool = self._loop_pools.get(loop)
         return loop_pool if loop_pool is not None else await self._new_loop_pool(loop)
@@ -131,7 +129,7 @@ class Pool:
         return loop_pool
 
     async def _tenancy(self, loop: asyncio.AbstractEventLoop, loop_pool: LoopPool) -> AsyncGenerator[None]:
-        """Ends when its loop shuts its generators down: the last moment at which connections can be closed there."""
+        """Ends when its loop shuts down its generators: the last moment at which connections can be closed there."""
         try:
             yield
         finally:
@@ -139,15 +137,15 @@ class Pool:
             self._tenants.pop(id(loop), None)
 
     def renew(self) -> None:
-        """In a forked child: begin anew, and lose what was inherited. It must not even be collected as garbage, which
-        would take the parent's sockets out of the parent's event loops."""
-        _lose([connection for loop_pool in self._loop_pools.values() for connection in loop_pool.open])
-        _lose(list(self._tenants.values()))
+        """In a forked child: start empty, and leak what was inherited. Even its garbage collection would take sockets
+        out of the parent's event loops."""
+        _leak([connection for loop_pool in self._loop_pools.values() for connection in loop_pool.open])
+        _leak(list(self._tenants.values()))
         self._loop_pools, self._tenants = WeakKeyDictionary(), {}
         self._lock = threading.Lock()
 
     async def close(self) -> None:
-        """Let go of all connections, those of other loops included."""
+        """Close all connections, including those of other loops."""
         self._closed = True
         here = asyncio.get_running_loop()
         with self._lock:
@@ -166,8 +164,8 @@ class Pool:
 
 
 class Checkout:
-    """A connection while a step uses it; afterwards it is free again, or thrown away. Not a generator: it is in the way
-    of everything."""
+    """A connection while a step uses it; afterwards it is free again, or closed. A class, because a generator would
+    slow down every call."""
 
     __slots__ = ("_db", "_loop_pool", "_pool", "_slot", "_works")
 
@@ -206,5 +204,5 @@ class Checkout:
             raise ours from error
 
 
-def _lose(things: list[object]) -> None:
+def _leak(things: list[object]) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(things))

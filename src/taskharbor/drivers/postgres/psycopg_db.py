@@ -1,6 +1,6 @@
-"""Statements on a psycopg 3 connection, one that is awaited or one that blocks.
+"""Statements on an async or a blocking psycopg 3 connection.
 
-psycopg is no dependency of the driver: whoever has such a connection has it installed.
+psycopg is not a dependency of the driver: a caller with such a connection has it installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INSTALL = 'pip install "taskharbor[psycopg]"'
 
 
 def has_psycopg() -> bool:
-    """Whether there is one of 3.2 or newer."""
+    """Whether psycopg 3.2 or newer is installed."""
     try:
         return hasattr(import_module("psycopg"), "RawCursor")
     except ImportError:
@@ -30,7 +30,7 @@ def has_psycopg() -> bool:
 
 
 class AsyncPsycopgDb:
-    """A connection that is awaited."""
+    """An async connection."""
 
     def __init__(self, connection: psycopg.AsyncConnection[Any], sql: Mapping[str, str]) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class AsyncPsycopgDb:
 
 
 class BlockingPsycopgDb:
-    """A connection that blocks: these coroutines never wait."""
+    """A blocking connection: these coroutines never wait."""
 
     def __init__(self, connection: psycopg.Connection[Any], sql: Mapping[str, str]) -> None:
         self._connection = connection
@@ -73,7 +73,7 @@ class BlockingPsycopgDb:
 
 @contextmanager
 def _named_alike() -> Generator[None]:
-    """The one error that a verb knows what to do about, by the name that it knows it under."""
+    """Raise the one error that verbs handle as the error of asyncpg that they expect."""
     from psycopg.errors import UniqueViolation
 
     try:

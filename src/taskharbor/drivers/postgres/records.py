@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import astuple
 
 from taskharbor.core.job import NewJob
 from taskharbor.core.schedule import Schedule
 from taskharbor.driver import Group, Swap, Tally, WorkerRecord
-from taskharbor.drivers.postgres.db import Db, Row
+from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.enqueue import enqueue
+from taskharbor.drivers.shared.columns import struct_of
 from taskharbor.errors import JobExists, UnknownDependency
 
 _encode = msgspec.json.Encoder().encode
@@ -20,25 +22,18 @@ _worker = msgspec.json.Decoder(WorkerRecord).decode
 
 async def schedules(db: Db) -> list[Schedule]:
     """All schedules by name."""
-    return [_schedule(row) for row in await db.rows("schedules")]
-
-
-def _schedule(row: Row) -> Schedule:
-    name, definition, slot, paused, last_job_id, last_slot = row
-    return Schedule(
-        name=name, definition=definition, slot=slot, paused=paused, last_job_id=last_job_id, last_slot=last_slot
-    )
+    return [struct_of(Schedule, row) for row in await db.rows("schedules")]
 
 
 async def swap_schedules(db: Db, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
     """Change each schedule that is still as it was seen, and enqueue its job (N3).
 
-    Nobody else changes these schedules meanwhile, so they are read once, compared here as a whole, and written once.
+    The schedules are locked, so they are read once, compared here as a whole, and written once.
     """
     names = sorted({swap.name for swap in swaps})
     await db.rows("schedule_hold", names)
     stored: dict[str, Schedule | None] = dict.fromkeys(names)
-    stored |= {row[0]: _schedule(row) for row in await db.rows("schedule_get", names)}
+    stored |= {row[0]: struct_of(Schedule, row) for row in await db.rows("schedule_get", names)}
     changed: dict[str, Schedule | None] = {}
     verdicts: list[bool | JobExists] = []
     for swap in swaps:
@@ -60,9 +55,7 @@ async def _enqueued(db: Db, job: NewJob | None, now: datetime) -> bool | JobExis
 
 
 async def _write(db: Db, changed: dict[str, Schedule | None]) -> None:
-    if put := [
-        (it.name, it.definition, it.slot, it.paused, it.last_job_id, it.last_slot) for it in changed.values() if it
-    ]:
+    if put := [astuple(it) for it in changed.values() if it is not None]:
         await db.rows("schedule_put", *map(list, zip(*put, strict=True)))
     if gone := [name for name, it in changed.items() if it is None]:
         await db.rows("schedule_remove", gone)

@@ -5,33 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from secrets import token_urlsafe
-from typing import NamedTuple
 
 from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import refusal
 from taskharbor.core.line import shares
 from taskharbor.driver import Extended, Report
 from taskharbor.drivers.postgres.bookmarks import Bookmarks, Mark
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import claimed, split_token
+from taskharbor.drivers.shared.claims import ClaimTerms, not_renewed
 from taskharbor.drivers.shared.columns import json_or_none
-from taskharbor.errors import LeaseError, StoreCorrupt
-
-
-class ClaimTerms(NamedTuple):
-    """What the claims of one call have in common: the first parameters of each statement."""
-
-    now: datetime
-    expires_at: datetime
-    worker: str
-    tokens: str
-
-
-def claim(now: datetime, lease_for: timedelta, worker: str) -> ClaimTerms:
-    """A new one."""
-    return ClaimTerms(now, now + lease_for, worker, f"{token_urlsafe(12)}.")
+from taskharbor.errors import LeaseError
 
 
 async def reserve(db: Db, to: ClaimTerms, queues: Sequence[str], limit: int, bookmarks: Bookmarks) -> list[JobRecord]:
@@ -46,7 +30,7 @@ async def reserve(db: Db, to: ClaimTerms, queues: Sequence[str], limit: int, boo
 async def reserve_on(
     db: Db, to: ClaimTerms, queues: Sequence[str], limit: int, bookmarks: Bookmarks, marks: Mapping[str, Mark]
 ) -> list[JobRecord]:
-    """Claim what comes next behind these marks; there may be more elsewhere."""
+    """Claim the next jobs after these bookmarks; there may be more elsewhere."""
     share = shares([queue for queue in queues if queue in marks], limit)
     lines = [(queue, *marks[queue], some) for queue, some in share.items()]
     rows = await _rows(db, "reserve_on", *to, *map(list, zip(*lines, strict=True)))
@@ -55,7 +39,7 @@ async def reserve_on(
 
 
 async def reserve_ids(db: Db, to: ClaimTerms, ids: Sequence[str], limit: int) -> list[JobRecord]:
-    """Claim exactly these, as far as they can be."""
+    """Claim exactly these ids, as far as possible."""
     return _claimed(await _rows(db, "reserve_by_id", *to, limit, list(dict.fromkeys(ids))), to)
 
 
@@ -69,11 +53,11 @@ def _place(row: Row) -> int:
 
 
 def _claimed(rows: Sequence[Row], to: ClaimTerms) -> list[JobRecord]:
-    return [claimed(row, to.tokens, to.now, to.expires_at, to.worker) for row in rows]
+    return [claimed(row, *to) for row in rows]
 
 
 async def extend(db: Db, reports: Sequence[Report], now: datetime, lease_for: timedelta) -> list[Extended | LeaseError]:
-    """Renew leases; what the fenced update did not touch is told why."""
+    """Renew leases; a report that the fenced update did not touch gets the reason."""
     answers: dict[int, Extended | LeaseError] = {}
     left = dict(enumerate(reports))
     while left:  # of several reports on one job each gets its turn
@@ -83,15 +67,15 @@ async def extend(db: Db, reports: Sequence[Report], now: datetime, lease_for: ti
         chosen = {place: left.pop(place) for place in turn.values()}
         renewed = await _extend(db, list(chosen.values()), now, now + lease_for)
         for place, report in chosen.items():
-            answers[place] = renewed.get(report.id) or await _refused(db, report, now)
+            answers[place] = renewed.get(report.id) or not_renewed((await get(db, [report.id]))[0], report, now)
     return [answers[place] for place in range(len(reports))]
 
 
 async def _extend(db: Db, reports: Sequence[Report], now: datetime, until: datetime) -> dict[str, Extended]:
-    """What the leases of these jobs became, of each job one."""
+    """Renew leases, one per job; return those renewed by job."""
     given = [(split_token(report.token), report) for report in reports]
     fitting = [(part, report) for part, report in given if part[2] == report.id]
-    fitting.sort(key=lambda it: it[0][1])  # as settles do, or the two would wait for each other
+    fitting.sort(key=lambda it: it[0][1])  # in the order of settles, to avoid deadlocks
     if not fitting:
         return {}
     rows = await db.rows(
@@ -105,11 +89,3 @@ async def _extend(db: Db, reports: Sequence[Report], now: datetime, until: datet
     )
     ids = {part[1]: report.id for part, report in fitting}
     return {ids[row[0]]: Extended(row[1], row[2], row[3]) for row in rows}
-
-
-async def _refused(db: Db, report: Report, now: datetime) -> LeaseError:
-    [job] = await get(db, [report.id])
-    refused = refusal(job, report.id, report.token, now)
-    if refused is None:
-        raise StoreCorrupt(f"the lease on job {report.id} is in order, but could not be renewed")
-    return refused

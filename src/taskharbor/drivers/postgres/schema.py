@@ -1,15 +1,15 @@
-"""The schema: made and brought up to date by numbered steps, each done once, whoever else tries at the same time.
+"""The schema: created and migrated by numbered scripts, each run once, even if several processes migrate at a time.
 
-Every step is a transaction of its own under an advisory lock, and gives way when it cannot have its locks at once:
-whoever comes behind a waiting ALTER TABLE waits too, and that would be every worker. `version` has a row for each step
-that was done. A program refuses a schema that is older than it, and a newer one only if a step says so.
+Every script runs in a transaction under an advisory lock, and gives up if it cannot get its table locks at once: every
+statement behind a waiting ALTER TABLE waits too, and that would be every worker. `version` has a row for each script
+that was run. A program refuses an older schema, and a newer one only if a script is marked as breaking.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from taskharbor.drivers.postgres.sql import Script, migrations, quoted, statemen
 from taskharbor.errors import ConfigError, DriverUnavailable, SchemaMismatch
 
 OLDEST_SERVER = 14
-# A step holds others up for one second at most, lets them through for two, and tries again.
+# A script blocks others for one second at most, lets them continue for two, and tries again.
 LOCKS_WITHIN, PAUSE, TRIES = "1s", 2.0, 30
 TURN_WITHIN, TURN_POLL = 300.0, 0.1
 IN_THE_WAY: tuple[type[Exception], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
@@ -31,7 +31,7 @@ SOMETHING_ELSE: tuple[type[Exception], ...] = (
     asyncpg.DuplicateObjectError,
     asyncpg.UndefinedColumnError,
 )
-# From the tables of the catalog: functions such as to_regclass may answer from a cache that others made stale.
+# From the tables of the catalog: functions such as to_regclass may answer from a stale cache.
 TABLES = """
 SELECT
     EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1),
@@ -41,7 +41,7 @@ Tell = Callable[[str], object]
 
 
 class Found(NamedTuple):
-    """What is there: version 0 is nothing. `works_with` is the oldest program that may use it."""
+    """The schema as found; version 0 means none. `works_with` is the oldest program that may use it."""
 
     version: int
     works_with: int
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 
 
 async def look(connection: Connection, login: Login) -> Found:
-    """Which version of the schema is there."""
+    """Read the version of the schema."""
     _check_server(connection, login)
     has_schema, has_version = await connection.fetchrow(TABLES, login.schema) or (False, False)
     row = await connection.fetchrow(statements(login.schema)["version"]) if has_version else None
@@ -59,7 +59,7 @@ async def look(connection: Connection, login: Login) -> Found:
 
 
 def missing(found: Found, login: Login) -> list[Script]:
-    """The steps that lead from what is there to what this program knows."""
+    """The scripts that lead from the schema as found to the newest one."""
     scripts = migrations(login.schema)
     if found.works_with > len(scripts):
         raise SchemaMismatch(
@@ -88,57 +88,60 @@ def _check_server(connection: Connection, login: Login) -> None:
 
 
 async def plan(login: Login) -> Migration:
-    """What `migrate` would do. Changes nothing."""
-    connection = await login.connect()
-    try:
+    """Plan what `migrate` would do; changes nothing."""
+    async with _connected(login) as connection:
         async with connection.transaction(readonly=True):
             found = await look(connection, login)
         return _migration(login, found, missing(found, login))
+
+
+@asynccontextmanager
+async def _connected(login: Login) -> AsyncGenerator[Connection]:
+    connection = await login.connect()
+    try:
+        yield connection
     finally:
         await connection.close(timeout=5)
 
 
 async def migrate(login: Login, tell: Tell = lambda _: None) -> Migration:
-    """Bring the schema up to date, and say what was done. Others who try meanwhile wait, and find it done."""
-    connection = await login.connect()
-    try:
-        async with connection.transaction(readonly=True):
-            found = await look(connection, login)
-        done: list[Script] = []
-        while (script := await _next_step(connection, login, tell)) is not None:
-            tell(script.name)
-            done.append(script)
-        return _migration(login, found, done)
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise ConfigError(
-            f"{login.where}: this user may not make or change schema {login.schema!r} ({error}): migrate as its owner, "
-            "or give the output of `taskharbor migrate --sql` to somebody who may"
-        ) from error
-    except SOMETHING_ELSE as error:
-        raise ConfigError(
-            f"{login.where}: schema {login.schema!r} has tables of something else ({error}): use another namespace"
-        ) from error
-    finally:
-        await connection.close(timeout=5)
+    """Bring the schema up to date, and return what was done. Other processes wait meanwhile, and find it done."""
+    async with _connected(login) as connection:
+        try:
+            async with connection.transaction(readonly=True):
+                found = await look(connection, login)
+            done: list[Script] = []
+            while (script := await _next_script(connection, login, tell)) is not None:
+                tell(script.name)
+                done.append(script)
+            return _migration(login, found, done)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise ConfigError(
+                f"{login.where}: this user may not make or change schema {login.schema!r} ({error}): migrate as its "
+                "owner, or give the output of `taskharbor migrate --sql` to its owner"
+            ) from error
+        except SOMETHING_ELSE as error:
+            raise ConfigError(
+                f"{login.where}: schema {login.schema!r} has tables of another program ({error}): use another namespace"
+            ) from error
 
 
-def _migration(login: Login, found: Found, steps: Iterable[Script]) -> Migration:
-    steps = list(steps)
+def _migration(login: Login, found: Found, scripts: list[Script]) -> Migration:
     return Migration(
         what=f"schema {login.schema}",
-        version=max([found.version, *(script.number for script in steps)]),
-        steps=tuple(script.name for script in steps),
-        sql=_whole(login.schema, found, steps),
+        version=max([found.version, *(script.number for script in scripts)]),
+        steps=tuple(script.name for script in scripts),
+        sql=_whole(login.schema, found, scripts),
     )
 
 
-async def _next_step(connection: Connection, login: Login, tell: Tell) -> Script | None:
-    """Do one step; None if there is nothing left to do."""
+async def _next_script(connection: Connection, login: Login, tell: Tell) -> Script | None:
+    """Run one script; None if there is nothing left to do."""
     for _ in range(TRIES):
         try:
-            return await _try_step(connection, login)
+            return await _try_script(connection, login)
         except IN_THE_WAY:
-            tell("somebody holds a lock on our tables: trying again")
+            tell("another transaction holds a lock on our tables: trying again")
         await asyncio.sleep(PAUSE)
     raise DriverUnavailable(
         f"{login.where}: the tables of schema {login.schema!r} are locked by long transactions (see pg_locks): nothing "
@@ -146,7 +149,7 @@ async def _next_step(connection: Connection, login: Login, tell: Tell) -> Script
     )
 
 
-async def _try_step(connection: Connection, login: Login) -> Script | None:
+async def _try_script(connection: Connection, login: Login) -> Script | None:
     async with _turn(connection, login):
         found = await look(connection, login)
         script = next(iter(missing(found, login)), None)
@@ -162,9 +165,8 @@ async def _try_step(connection: Connection, login: Login) -> Script | None:
 
 @asynccontextmanager
 async def _turn(connection: Connection, login: Login) -> AsyncGenerator[None]:
-    """A transaction in which nobody else migrates. Asked for again and again instead of waited for, because CREATE
-    INDEX CONCURRENTLY waits in its turn for every statement that is under way.
-    """
+    """A transaction in which no other process migrates. The lock is polled, not waited for, because CREATE INDEX
+    CONCURRENTLY itself waits for every running statement."""
     give_up = asyncio.get_running_loop().time() + TURN_WITHIN
     while asyncio.get_running_loop().time() < give_up:
         async with connection.transaction():
@@ -178,17 +180,14 @@ async def _turn(connection: Connection, login: Login) -> AsyncGenerator[None]:
 
 
 async def _run_alone(login: Login, script: Script) -> None:
-    """Statements that want no transaction, on a connection of their own; the lock is held beside it."""
-    connection = await login.connect()
-    try:
+    """Run statements outside a transaction, on a connection of their own; the other one holds the lock."""
+    async with _connected(login) as connection:
         for statement in script_statements(script):
             await connection.execute(statement)
-    finally:
-        await connection.close(timeout=5)
 
 
 def script_statements(script: Script) -> list[str]:
-    """The statements of a step: in our files, each ends with a line."""
+    """The statements of a script: in our files, each ends at the end of a line."""
     return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", script.text) if part.strip()]
 
 
@@ -198,7 +197,7 @@ def _key(schema: str) -> str:
 
 
 def _opening(schema: str, script: Script, found: Found) -> str:
-    """What comes before the first step. The schema may be there already: its owner need not be able to make one."""
+    """What precedes the first script. The schema may exist already: its owner need not have the right to create one."""
     if script.number > 1:
         return ""
     name = quoted(schema)
@@ -213,15 +212,15 @@ def _record(schema: str, script: Script) -> str:
     return f"INSERT INTO {quoted(schema)}.version (number, works_with) VALUES {values};\n"  # noqa: S608
 
 
-def _whole(schema: str, found: Found, steps: list[Script]) -> str:
-    """The same as a script for psql; empty if there is nothing to do."""
-    if not steps:
+def _whole(schema: str, found: Found, scripts: list[Script]) -> str:
+    """All as one script for psql; empty if there is nothing to do."""
+    if not scripts:
         return ""
     head = (
-        f"-- TaskHarbor: {quoted(schema)} from version {found.version} to {steps[-1].number}.\n"
+        f"-- TaskHarbor: {quoted(schema)} from version {found.version} to {scripts[-1].number}.\n"
         "-- Run it as the owner of the schema: psql -v ON_ERROR_STOP=1 -f FILE\n"
     )
-    return head + "".join(_as_text(schema, script, found) for script in steps)
+    return head + "".join(_as_text(schema, script, found) for script in scripts)
 
 
 def _as_text(schema: str, script: Script, found: Found) -> str:

@@ -1,7 +1,7 @@
-"""The SQL of this driver: named statements under `sql/`, the steps of the schema under `migrations/`.
+"""The SQL of this driver: named statements under `sql/`, the scripts of the schema under `migrations/`.
 
-The files call the schema `harbor`; its real name is the namespace of a store, so tables are found without any state in
-the session, also through a pooler and in a transaction of the caller.
+The files call the schema `harbor`, which is replaced by the namespace of a store, so tables are found without any state
+in the session, also through a pooler and in a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ OURS = re.compile(r"(?P<text>')?\bharbor\.")
 
 
 class Script(Struct, frozen=True, kw_only=True):
-    """A step that leads from version `number - 1` of the schema to `number`. Its file's name says what kind it is.
+    """A script that leads from version `number - 1` of the schema to `number`. Its file name says what kind it is.
 
-    `NNNN_name.sql` runs in a transaction and only adds, so that programs that know nothing of it go on working.
-    `.alone` in the name: it is what cannot run in a transaction, such as CREATE INDEX CONCURRENTLY; a step that was cut
-    short runs again from its beginning. `.breaking`: programs that do not know it must not work with the schema.
+    `NNNN_name.sql` runs in a transaction and only adds, so that older programs go on working. `.alone` in the name: it
+    cannot run in a transaction, such as CREATE INDEX CONCURRENTLY; after an interruption it runs again from its
+    beginning. `.breaking`: older programs must not work with the schema.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Script(Struct, frozen=True, kw_only=True):
 
 
 def quoted(schema: str) -> str:
-    """The schema's name as SQL spells it, or why it cannot be one."""
+    """The name of the schema, quoted for SQL; `ConfigError` if it cannot be one."""
     if not schema or len(schema.encode()) > LONGEST_NAME or not schema.isprintable():
         raise ConfigError(f"{schema[:80]!r} cannot be a namespace: use 1 to {LONGEST_NAME} bytes of printable text")
     if schema.startswith("pg_") or schema in ("public", "information_schema"):
@@ -52,7 +52,7 @@ def statements(schema: str) -> Mapping[str, str]:
 
 
 def migrations(schema: str) -> list[Script]:
-    """The steps that make the schema, in order."""
+    """The scripts that make the schema, in order."""
     return [_script(number, *it, schema) for number, it in enumerate(_texts(), start=1)]
 
 
@@ -66,7 +66,7 @@ def _script(number: int, file: str, text: str, schema: str) -> Script:
 
 
 def within(text: str, schema: str) -> str:
-    """A text of ours, for one schema; also where it names something inside of quotes, as nextval wants it."""
+    """A text of our files for one schema; also for names inside quotes, as nextval takes them."""
     name = quoted(schema)
     in_text = name.replace("'", "''")
     return OURS.sub(lambda found: f"'{in_text}." if found["text"] else f"{name}.", text)

@@ -1,4 +1,4 @@
-"""A verb is a step: one connection for as long as it takes, in a transaction or by statements that are one each."""
+"""Runs each verb as one atomic step on one connection: in a transaction, or by statements that commit by themselves."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.failure import CROSSED
+from taskharbor.drivers.postgres.failure import is_conflict
 from taskharbor.drivers.postgres.pool import Pool
 from taskharbor.errors import HarborError
 
 R = TypeVar("R")
-Step = Callable[[Db], Awaitable[R]]
-TRIES = 5
+Work = Callable[[Db], Awaitable[R]]
+# Conflicts are rare; on a few jobs that many callers change without pause, five tries were not always enough.
+TRIES = 10
 
 
 class Steps:
-    """Takes steps on the connections of a pool: those of callers, or those that workers live by."""
+    """Runs steps on the connections of a pool, in the slots of callers or (`works`) of workers."""
 
     def __init__(self, pool: Pool, *, works: bool = False) -> None:
         self._pool = pool
         self._works = works
 
-    async def read(self, step: Step[R]) -> R:
-        """Look at something."""
+    async def read(self, step: Work[R]) -> R:
+        """Run a step that only reads."""
         async with self._pool.connection(works=self._works) as db:
             if self._pool.login.pooled:
                 async with db.transaction():
                     return await step(db)
             return await step(db)
 
-    async def write(self, step: Step[R], *, whole: bool = True) -> R:
-        """Do something in a transaction, again if it met another one crosswise. Without `whole` it needs none."""
+    async def write(self, step: Work[R], *, whole: bool = True) -> R:
+        """Run a step in a transaction, again after a conflict with another one. Without `whole` it needs none."""
         for attempt in range(TRIES):
             try:
                 async with self._pool.connection(works=self._works) as db:
@@ -40,6 +41,6 @@ class Steps:
                     async with db.transaction():
                         return await step(db)
             except HarborError as error:
-                if not isinstance(error.__cause__, CROSSED) or attempt == TRIES - 1:
+                if not is_conflict(error) or attempt == TRIES - 1:
                     raise
         raise AssertionError("unreachable")

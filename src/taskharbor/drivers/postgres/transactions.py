@@ -1,6 +1,6 @@
 """Transactions that the driver begins for a handler, whose writes commit together with the job's Ack.
 
-Their connections are not those of the verbs: a handler may hold one for long, and the worker has to go on meanwhile.
+They have connections of their own: a handler may hold one for long, and the worker has to go on meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import psycopg
 
 PER_LOOP = 16
-KEPT = 4
+MOST_IDLE = 4
 TIDY_WITHIN = 5.0
-# What a stranger may have left behind in the session.
+# What a handler may have left behind in the session.
 RESET = (
     b"SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; "
     b"DISCARD SEQUENCES; SELECT pg_advisory_unlock_all()"
@@ -42,7 +42,7 @@ AWAY_STATES = ("08", "53", "57", "25006")
 
 
 async def location(db: Db, login: Login, channel: str) -> Location:
-    """Where the store is, as its server names it; a pooler may know the database by another name."""
+    """The location of the store by the names of its server; a pooler may use another name for the database."""
     ((database, _),) = await db.rows("location", login.schema)
     return Location(str(database), login.schema, channel)
 
@@ -62,8 +62,7 @@ class Awaited:
         self._open = False
 
     async def begin(self) -> None:
-        """Begin."""
-        with self._step():
+        with self._guarded():
             await self._transaction.start()
         self._open = True
 
@@ -77,11 +76,11 @@ class Awaited:
         return await enqueue_in(self, groups, now)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        with self._step():
+        with self._guarded():
             return await settle_in(self, transitions, now)
 
     async def commit(self) -> None:
-        with self._step(asked=True):
+        with self._guarded(asked=True):
             await self._transaction.commit()
         self._open = False
         self._committed()
@@ -93,8 +92,8 @@ class Awaited:
             await self._transaction.rollback()
 
     @contextmanager
-    def _step(self, *, asked: bool = False) -> Generator[None]:
-        """What we do ourselves ends in time, and in our words; a handler's own statements may take what they take."""
+    def _guarded(self, *, asked: bool = False) -> Generator[None]:
+        """Limit the time of our own statements and translate their errors; those of a handler have no limit."""
         limit = asyncio.get_running_loop().call_later(ANSWER_WITHIN, self.handle.terminate)
         try:
             yield
@@ -108,7 +107,7 @@ class Awaited:
 
 @asynccontextmanager
 async def awaited(pool: Pool, location: Location, committed: Callable[[], object]) -> AsyncGenerator[Awaited]:
-    """A transaction for a block. What goes wrong inside of it, a cancellation too, costs no connection."""
+    """A transaction for a block. An error or a cancellation inside the block costs no connection."""
     begun, raised = False, None
     try:
         async with pool.connection() as db:
@@ -119,13 +118,13 @@ async def awaited(pool: Pool, location: Location, committed: Callable[[], object
                 yield tx
             except BaseException as error:
                 raised = error
-            async with asyncio.timeout(TIDY_WITHIN):  # the server is told to stop what it is at; nothing stays locked
+            async with asyncio.timeout(TIDY_WITHIN):  # the server stops what it is doing; nothing stays locked
                 await tx.end()
                 if not pool.login.pooled:
                     await db.connection.execute(RESET.decode())
     except Exception:
         if not begun:
-            raise  # afterwards, what cannot be tidied up goes with its connection
+            raise  # otherwise a failed cleanup has closed the connection
     if raised is not None:
         raise raised
 
@@ -145,8 +144,7 @@ class Blocking:
         self._open = False
 
     def begin(self) -> None:
-        """Begin."""
-        with self._step(ANSWER_WITHIN):
+        with self._guarded(ANSWER_WITHIN):
             self._transaction.__enter__()
         self._open = True
 
@@ -160,12 +158,12 @@ class Blocking:
         return await enqueue_in(self, groups, now)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        with self._step(ANSWER_WITHIN):
+        with self._guarded(ANSWER_WITHIN):
             return await settle_in(self, transitions, now)
 
     async def commit(self) -> None:
         self._open = False
-        with self._step(ANSWER_WITHIN, asked=True):
+        with self._guarded(ANSWER_WITHIN, asked=True):
             self._transaction.__exit__(None, None, None)
         self._committed()
 
@@ -175,20 +173,20 @@ class Blocking:
 
         if self._open:
             self._open = False
-            with suppress(HarborError), self._step(TIDY_WITHIN):  # what cannot be tidied up goes with its connection
+            with suppress(HarborError), self._guarded(TIDY_WITHIN):  # after an error the connection is closed
                 self._transaction.__exit__(Rollback, Rollback(), None)
 
     @contextmanager
-    def _step(self, within: float, *, asked: bool = False) -> Generator[None]:
-        """In time and in our words, as in `Awaited`."""
-        if self.handle.closed:  # which psycopg's block would leave in silence
+    def _guarded(self, within: float, *, asked: bool = False) -> Generator[None]:
+        """Limit the time and translate errors, as in `Awaited`."""
+        if self.handle.closed:  # for which psycopg's block raises nothing
             raise DriverUnavailable(f"{self._login.where}: the connection is closed, nothing was committed")
-        with in_our_words(self._login, asked=asked), self._line.answered(within):
+        with translated(self._login, asked=asked), self._line.answered(within):
             yield
 
 
 class BlockingPool:
-    """Connections of psycopg, for as many threads as come."""
+    """Connections of psycopg, for any number of threads."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
@@ -212,7 +210,7 @@ class BlockingPool:
 
     @contextmanager
     def _line(self) -> Generator[Watched]:
-        """A connection for a block; kept for the next one if it is certain to be as new."""
+        """A connection for a block; reused if it is certainly clean."""
         line = self._take()
         try:
             yield line
@@ -237,11 +235,11 @@ class BlockingPool:
                 f"a transaction in a `def` handler needs psycopg 3.2 or newer: {INSTALL}, or make the handler an "
                 "`async def`"
             )
-        with in_our_words(self._login):
+        with translated(self._login):
             return Watched(connected(self._login.connect_blocking, CONNECT_WITHIN), self._watch)
 
     def _give_back(self, line: Watched) -> bool:
-        """Keep a connection, if it can be tidied up and there is room for it."""
+        """Keep a connection for reuse, if it can be reset and there is room for it."""
         from psycopg import Cursor
         from psycopg.rows import tuple_row
 
@@ -251,13 +249,13 @@ class BlockingPool:
                     line.connection.execute(RESET)
             line.connection.row_factory, line.connection.cursor_factory = tuple_row, Cursor
             with self._lock:
-                if not self._closed and len(self._idle) < KEPT:
+                if not self._closed and len(self._idle) < MOST_IDLE:
                     self._idle.append(line)
                     return True
         return False
 
     def close(self) -> None:
-        """Let go of all that nobody uses; the others are closed after use."""
+        """Close all idle connections; the others are closed after use."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -266,15 +264,15 @@ class BlockingPool:
 
 
 def is_in_transaction(connection: psycopg.Connection[Any]) -> bool:
-    """Whether one is open, or nobody knows."""
+    """Whether a transaction is open, or that is unknown."""
     from psycopg.pq import TransactionStatus
 
     return connection.info.transaction_status != TransactionStatus.IDLE
 
 
 @contextmanager
-def in_our_words(login: Login, *, asked: bool = False) -> Generator[None]:
-    """psycopg's errors as ours. `asked` is whether the server had been told what to do."""
+def translated(login: Login, *, asked: bool = False) -> Generator[None]:
+    """Translate errors of psycopg. `asked`: the server may have received the request."""
     import psycopg
 
     try:

@@ -1,8 +1,8 @@
 """The caller's own transactions: handles of other libraries, and how statements run through them.
 
-A handle is known by where its class comes from, so that no library is imported that the caller does not use. Its errors
-are that library's own, for the caller knows what to do about them; refusals are ours. Everything runs in a savepoint,
-so that nothing that goes wrong here ends the caller's transaction.
+A handle is recognised by the module of its class, so that no library is imported that the caller does not use. Errors
+of that library pass through, because the caller handles them; refusals are ours. Everything runs in a savepoint, so
+that no error here ends the caller's transaction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres import enqueue, settle
 from taskharbor.drivers.postgres.db import Connection, Db, JoinedDb
+from taskharbor.drivers.postgres.failure import Moved
 from taskharbor.drivers.postgres.psycopg_db import INSTALL, AsyncPsycopgDb, BlockingPsycopgDb, has_psycopg
 from taskharbor.drivers.postgres.sql import statements
+from taskharbor.drivers.postgres.steps import TRIES
 from taskharbor.errors import InvalidJob, MissingExtra
 
 if TYPE_CHECKING:
@@ -32,9 +34,12 @@ ACCEPTED = (
     "Connection or AsyncConnection over one of these"
 )
 
+# What asyncpg and psycopg both call a deadlock.
+DEADLOCK = "40P01"
+
 
 class Location(Struct, frozen=True):
-    """Where the store is, and whom to tell of new jobs."""
+    """Where the store is, and the channel to notify of new jobs."""
 
     database: str
     schema: str
@@ -47,7 +52,7 @@ class Location(Struct, frozen=True):
 
 
 class OpenTransaction(Protocol):
-    """A transaction that verbs run in; `db` gives the connection, in a state to be used."""
+    """A transaction that verbs run in; `db` returns its connection, ready for use."""
 
     @property
     def location(self) -> Location: ...
@@ -55,20 +60,33 @@ class OpenTransaction(Protocol):
 
 
 async def enqueue_in(tx: OpenTransaction, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-    """Store groups if the transaction commits, which then tells the workers."""
+    """Store groups if the transaction commits, which then notifies the workers."""
     db = await tx.db()
     async with db.transaction():
         return await enqueue.enqueue(db, groups, now, tx.location.channel)
 
 
 async def settle_in(tx: OpenTransaction, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-    """Write outcomes if the transaction commits."""
+    """Write outcomes if the transaction commits.
+
+    After a conflict it is tried again: going back to the savepoint has released the locks on jobs.
+    """
     db = await tx.db()
+    for _ in range(TRIES - 1):
+        try:
+            return await _settle(db, tx.location.channel, transitions, now)
+        except Exception as error:
+            if not isinstance(error, Moved) and getattr(error, "sqlstate", None) != DEADLOCK:
+                raise
+    return await _settle(db, tx.location.channel, transitions, now)
+
+
+async def _settle(db: Db, channel: str, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     stirred: list[bool] = []
     async with db.transaction():
         verdicts = await settle.settle(db, transitions, now, lambda: stirred.append(True))
         if stirred:
-            await db.rows("notify", tx.location.channel)
+            await db.rows("notify", channel)
         return verdicts
 
 
@@ -112,7 +130,7 @@ class HandleKind(Struct, frozen=True):
 
 
 def joined(handle: object, location: Location) -> JoinedTransaction:
-    """The transaction of a handle, or why it cannot be had."""
+    """The transaction of a handle; `InvalidJob` names why it cannot be joined."""
     origins = {base.__module__.partition(".")[0] for base in type(handle).__mro__}
     kind: HandleKind | None = None
     if "asyncpg" in origins:
@@ -188,7 +206,7 @@ def _check_psycopg(handle: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
         raise InvalidJob(f"tx= is in autocommit mode and has no open transaction: enqueue inside {block}")
 
 
-# SQLAlchemy 2: what it has below is one of the above
+# SQLAlchemy 2, over one of the above
 
 
 def _sqlalchemy_kind(handle: object) -> HandleKind | None:
@@ -213,7 +231,7 @@ async def _session(handle: Any, location: Location) -> Db:
 
 
 async def _connection(handle: Any, location: Location) -> Db:
-    handle.exec_driver_sql("SELECT 1")  # begins, if nothing did yet
+    handle.exec_driver_sql("SELECT 1")  # begins a transaction if there is none
     below = handle.connection.driver_connection
     if not _is_psycopg(below, "Connection"):
         raise _wrong_below(below)

@@ -16,7 +16,7 @@ from taskharbor.core.steps.draft import Draft, Part
 K = TypeVar("K")
 Reader = Callable[[Any], Any]
 
-# Columns that steps change and that most jobs have no use for.
+# Columns that steps change and that most jobs do not use.
 TIMES = (
     *("run_at", "expires_at", "completed_at", "keep_until", "key_expires_at"),
     *("stop_requested_at", "stop_keep_until"),

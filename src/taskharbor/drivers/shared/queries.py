@@ -1,23 +1,35 @@
-"""Which statement answers a query, and what its rows add up to."""
+"""Which statement answers a query, its parameters, and what its rows add up to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Literal
+from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.core.states import Shown, State
 from taskharbor.driver import WorkflowCounts
 from taskharbor.drivers.shared.columns import STATES
 
+# Greater than the number of any row.
+BEYOND_ALL = 2**63 - 1
 
-def best_query(where: Filter) -> Literal["query", "query_dead", "query_workflow"]:
-    """Return the name of the statement that reads the fewest rows."""
+
+def best_query(where: Filter, now: object, states: object) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of the statement that reads the fewest rows, and its parameters after the conditions."""
     if where.workflow_id is not None:
-        return "query_workflow"
+        return "query_workflow", (now, states, where.workflow_id)
     died = where.reason is not None or where.fingerprint is not None  # only dead jobs have either
-    return "query_dead" if set(where.states) == {Shown.DLQ} or (not where.states and died) else "query"
+    if set(where.states) == {Shown.DLQ} or (not where.states and died):
+        return "query_dead", ()
+    return "query", (now, states)
+
+
+def conditions(where: Filter, pattern: Callable[[str], str], time: Callable[[datetime], object]) -> tuple[Any, ...]:
+    """Return what a filter wants beside states and workflow, in the order of the statements."""
+    queue, task, reason = (None if it is None else pattern(it) for it in (where.queue, where.task, where.reason))
+    since, until = (None if it is None else time(it) for it in (where.since, where.until))
+    return queue, task, where.error, reason, where.tag, since, until, where.fingerprint
 
 
 def workflow_counts(rows: Iterable[tuple[str, str, int, datetime]]) -> list[WorkflowCounts]:

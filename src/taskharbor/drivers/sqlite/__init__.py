@@ -20,7 +20,7 @@ __all__ = ["SqliteDriver", "connect"]
 
 
 async def connect(url: SplitResult, options: dict[str, str]) -> SqliteDriver:
-    """Open the file that the URL names, and make it first if need be."""
+    """Open the file that the URL names; create it if it does not exist."""
     path = file_of(url)
     if "namespace" in options:
         raise ConfigError("the sqlite driver has no namespaces: use another file")

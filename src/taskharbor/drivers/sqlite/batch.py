@@ -1,7 +1,7 @@
-"""One batch of requests in one transaction, so that strangers' concurrent calls share a commit.
+"""One batch of requests in one transaction, so that concurrent calls share a commit.
 
-When something unexpected happens everything is rolled back and each request runs again in a transaction of its own, so
-that only the guilty one fails. Refusals that the contract knows are values and never come this way.
+After an unexpected error everything is rolled back and each request runs again in a transaction of its own, so that
+only the one at fault fails. Refusals of the contract are values and raise nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from apsw import Connection
+from msgspec import Struct, field
 
 from taskharbor.drivers.sqlite.connection import concerns_all, failure
+from taskharbor.drivers.wakeup import Wakeup
 
 Work = Callable[[Connection], Any]
 
@@ -21,29 +23,18 @@ Work = Callable[[Connection], Any]
 Answer = tuple[Any, BaseException | None]
 
 
-class Request:
+class Request(Struct, eq=False, kw_only=True):
     """Work for the thread that owns the connection, and the future that waits for its answer.
 
-    `peek` answers a writing request without the write lock, or says None if it takes the lock to know.
+    `peek` answers a writing request without the write lock, or returns None if only the lock can tell. After the commit
+    the waiters of `wakes` are woken.
     """
 
-    __slots__ = ("future", "peek", "tells_end", "tells_work", "work", "writes")
-
-    def __init__(
-        self,
-        work: Work,
-        *,
-        writes: bool = False,
-        peek: Work | None = None,
-        tells_work: bool = False,
-        tells_end: bool = False,
-    ) -> None:
-        self.work = work
-        self.writes = writes
-        self.peek = peek
-        self.tells_work = tells_work
-        self.tells_end = tells_end
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    work: Work
+    writes: bool = False
+    peek: Work | None = None
+    wakes: Sequence[Wakeup] = ()
+    future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def abandoned(self) -> bool:

@@ -1,4 +1,4 @@
-"""The connection: opening a file safely, waiting for other processes, and apsw's errors in our words."""
+"""Opening a file safely, waiting for locks of other processes, and translating errors of apsw."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, Store
 
 PATIENCE = 20.0
 SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
-# 16 MiB of log before it is copied into the file: a drain rewrites the same pages, so rarer copies are fewer.
+# 16 MiB of log before it is copied into the file: a drain rewrites the same pages, so rare checkpoints copy less.
 CHECKPOINT_PAGES = 4000
 CACHE_KIB = 16384
 WAL_KEPT_BYTES = 64 * 1024 * 1024
 
 O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)  # POSIX only
 
-# Closing any descriptor of a file drops all locks that this process holds on it, so a file is never made (and the
-# descriptor of that closed) while another thread opens it.
+# Closing any descriptor of a file drops all locks that this process holds on it, so a file is never created (and that
+# descriptor closed) while another thread opens it.
 _opening = threading.Lock()
 
 
 def open_store(path: Path, synchronous: str) -> tuple[apsw.Connection, Identity]:
-    """A connection to a store with the newest schema, and its file. Nothing is written to a file that is not ours."""
+    """Open a store with the newest schema, and return its file too. A file that is not ours is not written to."""
     try:
         db, file = _open(path)
     except apsw.Error as error:
@@ -71,14 +71,14 @@ def _open(path: Path) -> tuple[apsw.Connection, Identity]:
 
 
 def _use_wal(db: apsw.Connection, path: Path) -> None:
-    """Readers and the writer stay out of each other's way. SQLite does not wait by itself to switch a file over."""
+    """Let readers and the writer work side by side. SQLite does not wait by itself to switch the mode of a file."""
     mode = patiently(lambda: db.pragma("journal_mode", "wal"))
     if mode != "wal":
         raise ConfigError(f"the file system of {path} cannot share memory between processes: use a local disk")
 
 
 def _set_up(db: apsw.Connection, synchronous: str) -> None:
-    # Without this, SQLite prepares a statement anew whenever a parameter near a partial index changes.
+    # Without this, SQLite prepares a statement again whenever a parameter near a partial index changes.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     db.pragma("synchronous", synchronous)
     db.pragma("cache_size", -CACHE_KIB)
@@ -88,7 +88,7 @@ def _set_up(db: apsw.Connection, synchronous: str) -> None:
 
 
 def patiently(act: Callable[[], object]) -> object:
-    """Do something that SQLite refuses at once while another process is at it, until it works or patience ends."""
+    """Retry an act that SQLite refuses at once while another process holds a lock, until PATIENCE runs out."""
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
@@ -100,7 +100,7 @@ def patiently(act: Callable[[], object]) -> object:
 
 
 class BusyHandler:
-    """Short jittered naps while another process writes: nobody is locked out, and the wait is bounded (X2)."""
+    """Short jittered pauses while another process writes: no process starves, and the wait is bounded (X2)."""
 
     def __init__(self) -> None:
         self._give_up = 0.0
@@ -120,7 +120,7 @@ def _nap(naps_before: int) -> None:
 
 
 def concerns_all(error: BaseException) -> bool:
-    """Whether an error is the store's and not one request's, so that trying each alone would only wait again."""
+    """Whether an error concerns the store, not one request: trying each request alone would only wait again."""
     return isinstance(
         error,
         apsw.BusyError | apsw.IOError | apsw.CantOpenError | apsw.CorruptError | apsw.NotADBError | apsw.ReadOnlyError,
@@ -128,10 +128,12 @@ def concerns_all(error: BaseException) -> bool:
 
 
 def failure(error: BaseException, path: Path) -> BaseException:
-    """An error of apsw in our words, with what to do about it; others as they are."""
+    """Translate an error of apsw into one that names the fix; return others as they are."""
     match error:
         case apsw.CorruptError() | apsw.NotADBError():
-            return StoreCorrupt(f"{path} is damaged or no SQLite file ({error}): restore a backup or use another file")
+            return StoreCorrupt(
+                f"{path} is damaged or not a SQLite file ({error}): restore a backup or use another file"
+            )
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return DriverUnavailable(
                 f"{path} was locked for {PATIENCE:g} s: another process holds a long transaction on it; end that one"

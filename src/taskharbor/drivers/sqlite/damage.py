@@ -1,7 +1,7 @@
 """Rows that cannot be decoded: a claim moves them to the dead-letter queue, so that one never stops its queue.
 
-The file lets anybody write broken JSON, bytes that are no text and times that no calendar has. Such a row is read as
-bytes and numbers, column by column; what can be kept is kept, the rest is blanked, so that it can be shown again.
+Any program can write broken JSON, bytes that are not text and times out of range into the file. Such a row is read as
+bytes and numbers, column by column; columns that can be read stay, the others are blanked, so that it can be shown.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, Row, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
-RAW, BURY = load("damage"), load("damage_dead_letter")
+RAW, DEAD_LETTER = load("damage"), load("damage_dead_letter")
 
 REASON = "undecodable"
 KEPT_FOR = timedelta(days=30) // MICROSECOND
-# What fetching and decoding a row can raise: bytes that are no text are a ValueError.
+# What fetching and decoding a row can raise: bytes that are not text are a ValueError.
 UNDECODABLE = (ValueError, OverflowError, KeyError, RecursionError, msgspec.MsgspecError, IllegalMove)
 
 Read = Callable[[Any], object]
@@ -36,7 +36,7 @@ def _text(stored: bytes) -> str:
 
 
 def _json(decode: Read) -> Read:
-    return lambda stored: decode(stored.decode()) if stored else None
+    return lambda stored: decode(stored.decode())
 
 
 # The columns of the statement damage after the first, in that order, and how each is read.
@@ -48,7 +48,7 @@ _TIMES: dict[str, Read] = dict.fromkeys(
     ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "claimed_at", "started_at", "stop_requested_at"),
     moment,
 )
-_KEPT = _TEXTS | _JSONS | _TIMES
+_MENDED = _TEXTS | _JSONS | _TIMES
 _REPLACED: dict[str, Read] = {
     "state": lambda stored: STATES[stored.decode()],
     **dict.fromkeys(("token", "settled_token", "settled_kind", "stop_reason", "stop_fingerprint"), _text),
@@ -56,24 +56,23 @@ _REPLACED: dict[str, Read] = {
     **dict.fromkeys(("lease_expires_at", "settled_at", "stop_keep_until", "failed_at", "completed_at"), moment),
     **dict.fromkeys(("keep_until", "place"), moment),
 }
-_COLUMNS = _KEPT | _REPLACED
+_COLUMNS = _MENDED | _REPLACED
 
 
-def bury(db: Connection, seq: int, now: int, error: Exception) -> None:
-    """Dead-letter a job that cannot be decoded, and tell its dependants as for any failure."""
+def dead_letter(db: Connection, seq: int, now: int, error: Exception) -> None:
+    """Dead-letter a job that cannot be decoded, and affect its dependants as any failure does."""
     (row,) = db.execute(RAW, (seq, 1)).fetchall()
     wrong = _wrong(row)
-    what = _listed(wrong) or str(error)
-    kept = [_mended(name, stored, name in wrong, now) for name, stored in zip(_KEPT, row[1:], strict=False)]
-    said = f"the stored job is damaged: {what}"
-    cause = fingerprint(str(kept[1]), REASON, said)
-    db.execute(BURY, (seq, now, now + KEPT_FOR, said, REASON, cause, FOR_EVER, *kept))
-    id = str(kept[0])
+    message = f"the stored job is damaged: {_listed(wrong) or error}"
+    mended = [_mended(name, stored, name in wrong, now) for name, stored in zip(_MENDED, row[1:], strict=False)]
+    cause = fingerprint(str(mended[1]), REASON, message)
+    db.execute(DEAD_LETTER, (seq, now, now + KEPT_FOR, message, REASON, cause, FOR_EVER, *mended))
+    id = str(mended[0])
     tell(db, [(id, State.DLQ)], dependants(db, [id]), now)
 
 
 def corrupt(db: Connection, last: int, error: Exception) -> Exception:
-    """The error for whoever met a damaged row while reading the jobs up to a number, the newest first."""
+    """Return the error for a read that met a damaged row among the jobs up to a number, the newest first."""
     for row in db.execute(RAW, (last, -1)):
         wrong = _wrong(row)
         if wrong:
@@ -82,7 +81,7 @@ def corrupt(db: Connection, last: int, error: Exception) -> Exception:
 
 
 def damaged(job: str, what: object) -> StoreCorrupt:
-    """The error for one damaged job, and what to do about it."""
+    """Return the error for one damaged job, with the fix."""
     return StoreCorrupt(
         f"job {job} is damaged ({what}): a worker of its queue moves it to the dead-letter queue once it is due; "
         "if it has finished, delete it"
@@ -106,7 +105,7 @@ def _listed(wrong: dict[str, str]) -> str:
 
 
 def _mended(name: str, stored: Any, wrong: bool, now: int) -> Any:
-    """What a column holds from now on."""
+    """Return the value to store in a column."""
     if wrong:
         if name in _TEXTS:
             return stored.hex().upper()

@@ -1,4 +1,4 @@
-"""What the end of a job means for its dependants (K2, K4): successes by statements, the rest as a step of the core."""
+"""What the end of a job does to its dependants (K2, K4): successes by statements, the rest as a step of the core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from apsw import Connection
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
 from taskharbor.core.steps.dependants import tell_of
-from taskharbor.drivers.shared.columns import STATES
 from taskharbor.drivers.sqlite.drafts import run
 from taskharbor.drivers.sqlite.rows import Row, moment
 from taskharbor.drivers.sqlite.sql import load
@@ -28,7 +27,7 @@ Edges = dict[str, list[Row]]
 
 
 def dependants(db: Connection, ids: Iterable[str]) -> Edges:
-    """The open edges of these jobs. Most stores have none, which one look tells for a whole batch."""
+    """Return the open edges of these jobs. Most stores have none, which one read shows for a whole batch."""
     edges: Edges = {}
     if db.execute(ANY).get is not None:
         for edge in db.execute(DEPENDANTS, (msgspec.json.encode(list(ids)).decode(),)):
@@ -37,7 +36,7 @@ def dependants(db: Connection, ids: Iterable[str]) -> Edges:
 
 
 def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None:
-    """Carry the end of jobs on to their dependants, and from cancelled ones to theirs.
+    """Apply the end of jobs to their dependants, and of cancelled ones to theirs.
 
     Satisfied edges are counted off first, once for each dependant, so a chord's finalizer costs one small step per
     batch of members. A dependant that is to be cancelled has an edge that is never satisfied, so it is not released.
@@ -65,9 +64,7 @@ def _count_off(db: Connection, children: Iterable[str], now: int) -> None:
     db.executemany(RELEASE, [(child, number, now) for child, number in Counter(children).items()])
 
 
-def came_to(db: Connection, id: str, state: str, keep_until: int, freed: str | None) -> Ended:
-    """The end of a job as a statement wrote it, which names the key that goes with it (T3)."""
-    if freed is not None:
-        db.execute(FREE_KEY, (freed, id))
-        db.execute(DROP_KEY, (id,))
-    return id, STATES[state]
+def free_key(db: Connection, id: str, key: str) -> None:
+    """Let a cancelled job give up its key (T3)."""
+    db.execute(FREE_KEY, (key, id))
+    db.execute(DROP_KEY, (id,))

@@ -100,12 +100,12 @@ def _learn_keys(db: Connection, draft: Draft, statement: str, asked: Sequence[st
 
 
 def _readable(stored: Any) -> Any:
-    """A stored value; of bytes that are no text what can be read of them."""
+    """Return a stored value; of bytes that are not text, the part that can be read."""
     return stored.decode(errors="replace") if isinstance(stored, bytes) else stored
 
 
 def _time(stored: int) -> datetime:
-    """A stored time; one that no calendar has does not stop a step."""
+    """Return a stored time; one that is out of range does not stop a step."""
     try:
         return moment(stored)
     except OverflowError:
@@ -131,8 +131,8 @@ def _write(db: Connection, draft: Draft) -> None:
     for statement in (REMOVE, REMOVE_EDGES):
         _rows(db, statement, drafts.removed(draft.jobs))
     db.executemany(REMOVE_KEY, [(key,) for key in drafts.removed(draft.keys)])
-    kept = [it for _, _, it in draft.keys.changes() if it is not None]
-    db.executemany(PUT_KEY, [(it.key, it.owner, it.digest, micros_or_none(it.expires_at)) for it in kept])
+    stored = [it for _, _, it in draft.keys.changes() if it is not None]
+    db.executemany(PUT_KEY, [(it.key, it.owner, it.digest, micros_or_none(it.expires_at)) for it in stored])
     db.executemany(KEEP, [(workflow, micros(until)) for workflow, until in draft.keep.items()])
 
 

@@ -5,43 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
 from apsw import Connection
 
-from taskharbor.core.evolve import DeadLetter, Replay
+from taskharbor.core.dependency import Parent
+from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
 from taskharbor.core.filter import Filter
+from taskharbor.core.group import Group, GroupResult
 from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import Verdict, check_duration
+from taskharbor.core.lease import Extended, Report, Verdict, check_duration
 from taskharbor.core.reserved import is_news
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.schedule import Schedule, Swap
+from taskharbor.core.steps import forget, replay, reschedule, stop
+from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    Cancellation,
-    DeadGroup,
-    DeadLettering,
-    Deletion,
-    Extended,
-    Group,
-    GroupResult,
-    OwnTransaction,
-    Parent,
-    QueueCounts,
-    Replaying,
-    Report,
-    Reschedule,
-    Swap,
-    Tally,
-    Transaction,
-    WorkerRecord,
-    WorkflowCounts,
-)
-from taskharbor.drivers.sqlite import enqueue, inspection, manage, overview, records, reserve, settle
+from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
+from taskharbor.drivers.shared.claims import claim
+from taskharbor.drivers.sqlite import enqueue, inspection, manage, records, reserve, settle
 from taskharbor.drivers.sqlite.batch import Request, Work
+from taskharbor.drivers.sqlite.drafts import run
 from taskharbor.drivers.sqlite.thread import BatchThread
 from taskharbor.drivers.sqlite.within import joined
+from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import CapabilityMissing, JobExists, LeaseError
 
 R = TypeVar("R")
@@ -57,35 +44,31 @@ class SqliteDriver:
 
     def __init__(self, thread: BatchThread) -> None:
         self._thread = thread
+        self._work = (thread.work,)
+        self._work_and_ends = thread.work, thread.ends
 
     @classmethod
     async def open(cls, path: Path, synchronous: str = "full") -> SqliteDriver:
-        """Open the file, and make it first if need be."""
+        """Open the file; create it if it does not exist."""
         thread = BatchThread(path, synchronous)
         await thread.open()
         return cls(thread)
 
     async def _read(self, work: Callable[[Connection], R]) -> R:
-        return await self._ask(work, Request(work))
+        return await self._ask(work, Request(work=work))
 
     async def _write(
-        self,
-        work: Callable[[Connection], R],
-        *,
-        peek: Work | None = None,
-        tells_work: bool = False,
-        tells_end: bool = False,
+        self, work: Callable[[Connection], R], *, peek: Work | None = None, wakes: Sequence[Wakeup] = ()
     ) -> R:
-        request = Request(work, writes=True, peek=peek, tells_work=tells_work, tells_end=tells_end)
-        return await self._ask(work, request)
+        return await self._ask(work, Request(work=work, writes=True, peek=peek, wakes=wakes))
 
     async def _ask(self, work: Callable[[Connection], R], request: Request) -> R:
         self._thread.submit(request)
         return cast(R, await request.future)
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        news = any(is_news(group.jobs) for group in groups)
-        return await self._write(lambda db: enqueue.enqueue(db, groups, now), tells_work=news)
+        wakes = self._work if any(is_news(group.jobs) for group in groups) else ()
+        return await self._write(lambda db: enqueue.enqueue(db, groups, now), wakes=wakes)
 
     async def reserve(
         self,
@@ -98,12 +81,12 @@ class SqliteDriver:
     ) -> list[JobRecord]:
         self._thread.check()
         check_duration(lease_for)
-        buried: list[int] = []
+        to, damaged = claim(now, lease_for, worker), list[int]()
         jobs = await self._write(
-            lambda db: reserve.reserve(db, queues, now, lease_for, limit, worker, ids, buried),
+            lambda db: reserve.reserve(db, to, queues, limit, ids, damaged),
             peek=None if ids is not None else lambda db: reserve.peek(db, queues, now, limit),
         )
-        if buried:  # damaged jobs have ended, and somebody may have waited for them
+        if damaged:  # they have ended, and a caller or a dependant may have waited for that
             self._thread.work.wake()
             self._thread.ends.wake()
         return jobs
@@ -116,7 +99,7 @@ class SqliteDriver:
         return await self._write(lambda db: reserve.extend(db, reports, now, lease_for))
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        return await self._write(lambda db: settle.settle(db, transitions, now), tells_work=True, tells_end=True)
+        return await self._write(lambda db: settle.settle(db, transitions, now), wakes=self._work_and_ends)
 
     async def close(self) -> None:
         await self._thread.close()
@@ -129,8 +112,8 @@ class SqliteDriver:
 
     def transaction(self) -> AbstractAsyncContextManager[OwnTransaction]:
         raise CapabilityMissing(
-            "SQLite has one writer at a time: a handler's transaction would keep everybody else out, and its own lease "
-            "from being renewed. Make the handler idempotent, or use PostgreSQL"
+            "SQLite has one writer at a time: a handler's transaction would block all others, and the renewal of its "
+            "own lease. Make the handler idempotent, or use PostgreSQL"
         )
 
     def transaction_blocking(self) -> AbstractContextManager[OwnTransaction]:
@@ -152,28 +135,27 @@ class SqliteDriver:
         return await self._read(lambda db: inspection.counts(db, now))
 
     async def dead_groups(self, where: Filter, now: datetime, limit: int) -> list[DeadGroup]:
-        return await self._read(lambda db: overview.dead_groups(db, where, limit))
+        return await self._read(lambda db: inspection.dead_groups(db, where, limit))
 
     # Manage
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-        work = partial(manage.cancel, ids=ids, now=now, keep_until=keep_until)
-        return await self._write(work, tells_work=True, tells_end=True)
+        return await self._write(lambda db: run(db, stop.cancel, ids, now, keep_until), wakes=self._work_and_ends)
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-        return await self._write(lambda db: manage.dead_letter(db, deaths, now), tells_work=True, tells_end=True)
+        return await self._write(lambda db: run(db, stop.dead_letter, deaths, now), wakes=self._work_and_ends)
 
     async def delete(self, ids: Sequence[str]) -> list[Deletion]:
-        return await self._write(lambda db: manage.delete(db, ids))
+        return await self._write(lambda db: run(db, forget.delete, ids))
 
     async def replay(self, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-        return await self._write(lambda db: manage.replay(db, replays, now), tells_work=True)
+        return await self._write(lambda db: run(db, replay.replay, replays, now), wakes=self._work)
 
     async def reschedule(self, changes: Sequence[Reschedule], now: datetime) -> list[bool]:
-        return await self._write(lambda db: manage.reschedule(db, changes), tells_work=True)
+        return await self._write(lambda db: run(db, reschedule.reschedule, changes), wakes=self._work)
 
     async def pause(self, queue: str, paused: bool) -> None:
-        await self._write(lambda db: manage.pause(db, queue, paused), tells_work=True)
+        await self._write(lambda db: manage.pause(db, queue, paused), wakes=self._work)
 
     # Maintain
 
@@ -195,10 +177,10 @@ class SqliteDriver:
     async def workflows(
         self, limit: int, after: str | None = None, ids: Sequence[str] | None = None
     ) -> list[WorkflowCounts]:
-        return await self._read(lambda db: overview.workflows(db, limit, after, ids))
+        return await self._read(lambda db: inspection.workflows(db, limit, after, ids))
 
     async def free_workflow_key(self, workflow_id: str) -> bool:
-        return await self._write(lambda db: manage.free_workflow_key(db, workflow_id))
+        return await self._write(lambda db: run(db, forget.free_workflow_key, workflow_id))
 
     # WaitForWork
 
@@ -217,8 +199,8 @@ class SqliteDriver:
         return await self._read(records.schedules)
 
     async def swap_schedules(self, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:
-        tells_work = any(swap.job is not None for swap in swaps)
-        return await self._write(lambda db: records.swap_schedules(db, swaps, now), tells_work=tells_work)
+        wakes = self._work if any(swap.job is not None for swap in swaps) else ()
+        return await self._write(lambda db: records.swap_schedules(db, swaps, now), wakes=wakes)
 
     # Registry
 

@@ -1,6 +1,6 @@
-"""Enqueue: groups all or none (D1), keys that stand for what they first enqueued (I1), edges to parents (K).
+"""Enqueue: groups all or none (D1), keys that resolve to their first job (I1), edges to parents (K).
 
-Every function runs inside a write transaction and refuses without leaving a trace, so that no refusal costs a rollback.
+Every function runs inside a write transaction, and a refusal leaves nothing behind, so none costs a rollback.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
 
 
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
-    """Store one group, or say why not."""
+    """Store one group, or return why it is refused."""
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         return all_known(group.jobs, *known)
     if is_closed(group.jobs):
@@ -68,7 +68,7 @@ def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
 
 
 def _insert(db: Connection, rows: list[Row]) -> bool:
-    """Insert all or none, without asking for each id first: a taken one shows in the number of changes."""
+    """Insert all or none, without a read for each id: a taken one shows in the number of changes."""
     if len(rows) == 1:
         before = db.total_changes()
         db.execute(INSERT, rows[0])
@@ -87,7 +87,7 @@ def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDepen
 
 
 def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, ...]:
-    """Store jobs whose ids are free; one whose key is known resolves to what the key stands for."""
+    """Store jobs whose ids are free; one whose key is taken resolves to the owner of the key."""
     ids = {job.id for job in jobs}
     taken: dict[str, Known] = {}
     rows: list[Row] = []
@@ -107,7 +107,7 @@ def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, .
 
 
 def _connect(db: Connection, job: NewJob, ids: set[str]) -> int:
-    """Store the edges of a job; how many are unmet. A parent stored in the same step has not ended."""
+    """Store the edges of a job and return how many are unmet. A parent stored in the same step has not ended."""
     unmet = 0
     for position, edge in enumerate(job.depends_on):
         state = None if edge.parent in ids else db.execute(STATE, (edge.parent,)).get
@@ -123,11 +123,11 @@ def exists(db: Connection, id: str) -> bool:
 
 
 def known_by_key(db: Connection, job: NewJob, now: int) -> Known | None:
-    """What the key of a job already stands for."""
+    """The owner and digest of a job's key, if it is taken."""
     return None if job.idempotency_key is None else living_key(db, job.idempotency_key, now)
 
 
 def living_key(db: Connection, key: str, now: int) -> Known | None:
-    """The owner and digest of a key that still holds its place."""
+    """The owner and digest of a key that is taken (I2)."""
     found: Known | None = db.execute(LIVING_KEY, (key, now)).get
     return found

@@ -1,7 +1,7 @@
 """Forks: a child inherits SQLite's memory of locks that it does not hold, so it must leave the parent's file alone.
 
-No thread is inside SQLite while the process forks. In the child every open connection is lost on purpose: closing it,
-or opening the same file anew, would mix the two processes' locks up.
+No thread is inside SQLite while the process forks. In the child every open connection is leaked on purpose: closing it,
+or opening the same file again, would mix up the locks of the two processes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ LONGEST_WAIT = 5.0
 
 
 class Holder(Protocol):
-    """Whoever owns a connection."""
+    """The owner of a connection."""
 
     db: apsw.Connection | None
     file: Identity | None
     forked: bool
 
     def hold_still(self, timeout: float) -> bool:
-        """Keep out of SQLite until `go_on`; whether that was reached in time."""
+        """Keep out of SQLite until `go_on`; False if that took too long."""
         ...
 
     def go_on(self) -> None:
-        """The fork is over."""
+        """Continue after the fork."""
         ...
 
 

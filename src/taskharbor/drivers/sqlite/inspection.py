@@ -1,8 +1,9 @@
-"""Looking at jobs: read-only, so nothing here takes the write lock."""
+"""Reading jobs, counts, dead groups and workflows: nothing here takes the write lock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -12,12 +13,13 @@ from apsw import Connection, SQLError
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import in_line
-from taskharbor.driver import Parent, QueueCounts
-from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.queries import best_query
+from taskharbor.core.states import Shown
+from taskharbor.driver import DeadGroup, Parent, QueueCounts, WorkflowCounts
+from taskharbor.drivers.shared.columns import STATES, struct_of
+from taskharbor.drivers.shared.queries import BEYOND_ALL, best_query, conditions, workflow_counts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
 from taskharbor.drivers.sqlite.enqueue import living_key
-from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none, record
+from taskharbor.drivers.sqlite.rows import Row, micros, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
 GET, PARENTS = load("get"), load("parents")
@@ -25,8 +27,7 @@ QUERIES = {name: load(name) for name in ("query", "query_dead", "query_workflow"
 AFTER = load("query_after")
 LINE, COUNTS, PAUSED = load("counts_line"), load("counts"), load("paused")
 NEXT_DUE = load("next_due")
-
-BEYOND_ALL = 2**63 - 1
+WORKFLOWS, DEAD_GROUPS = load("workflows"), load("dead_groups")
 
 
 def get_one(db: Connection, id: str) -> JobRecord | None:
@@ -44,70 +45,57 @@ def get(db: Connection, ids: Sequence[str]) -> list[JobRecord | None]:
 
 
 def find_key(db: Connection, key: str, now: datetime) -> str | None:
-    """The id that a living key stands for."""
+    """The id of the job or workflow that owns a key that is taken."""
     known = living_key(db, key, micros(now))
     return None if known is None else known[0]
 
 
 def query(db: Connection, where: Filter, now: datetime, limit: int, after: str | None) -> list[JobRecord]:
     """Matching records, the newest first."""
-    before = None if after is None else db.execute(AFTER, (after,)).get
-    parameters = (
-        micros(now),
-        max(limit, 0),
-        BEYOND_ALL if before is None else before,
-        msgspec.json.encode(where.states).decode() if where.states else None,
-        *conditions(where),
-    )
+    found = None if after is None else db.execute(AFTER, (after,)).get
+    before = BEYOND_ALL if found is None else found
+    states = msgspec.json.encode(where.states).decode() if where.states else None
+    name, more = best_query(where, micros(now), states)
+    with _naming_damage(db, before - 1):
+        rows = db.execute(QUERIES[name], (max(limit, 0), before, *_conditions(where), *more))
+        return [record(row) for row in rows]
+
+
+@contextmanager
+def _naming_damage(db: Connection, last: int = BEYOND_ALL) -> Generator[None]:
+    """Raise an error that names the damaged job that a statement has met, among those up to a number."""
     try:
-        return [record(row) for row in db.execute(QUERIES[best_query(where)], parameters)]
+        yield
     except (*UNDECODABLE, SQLError) as error:  # SQLite reads the JSON of tags itself
-        raise corrupt(db, BEYOND_ALL if before is None else before - 1, error) from error
+        raise corrupt(db, last, error) from error
 
 
-def conditions(where: Filter) -> Row:
-    """What a filter says beside states, in the order of the statements."""
-    return (
-        glob(where.queue),
-        glob(where.task),
-        where.error,
-        glob(where.reason),
-        where.tag,
-        where.workflow_id,
-        micros_or_none(where.since),
-        micros_or_none(where.until),
-        where.fingerprint,
-    )
+def _conditions(where: Filter) -> Row:
+    return conditions(where, glob, micros)
 
 
-def glob(pattern: str | None) -> str | None:
-    """A pattern in which only `*` is special as SQLite's GLOB, where `?` and `[` are as well."""
-    return None if pattern is None else pattern.replace("[", "[[]").replace("?", "[?]")
+def glob(pattern: str) -> str:
+    """Escape a pattern in which only `*` is special for GLOB, where `?` and `[` are special too."""
+    return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
 def counts(db: Connection, now: datetime) -> list[QueueCounts]:
     """How many jobs of each queue are in which shown state."""
-    try:
-        return _counts(db, now)
-    except UNDECODABLE as error:
-        raise corrupt(db, BEYOND_ALL, error) from error
-
-
-def _counts(db: Connection, now: datetime) -> list[QueueCounts]:
-    found: dict[str, dict[str, Any]] = {queue: {"paused": True} for (queue,) in db.execute(PAUSED)}
-    for queue, lined, due, first in db.execute(LINE, (micros(now),)):
-        fields = found.setdefault(queue, {})
-        fields |= {"scheduled": lined - due, "ready": due, "oldest_due": moment(first) if due else None}
-    for queue, shown, number, since in db.execute(COUNTS, (micros(now),)):
-        fields = found.setdefault(queue, {})
-        fields[shown] = fields.get(shown, 0) + number
-        if since is not None:
-            fields["oldest_due"] = min(fields.get("oldest_due") or moment(since), moment(since))
-    return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
+    with _naming_damage(db):
+        found: dict[str, dict[str, Any]] = {queue: {"paused": True} for (queue,) in db.execute(PAUSED)}
+        for queue, lined, due, first in db.execute(LINE, (micros(now),)):
+            fields = found.setdefault(queue, {})
+            fields |= {"scheduled": lined - due, "ready": due, "oldest_due": moment(first) if due else None}
+        for queue, shown, number, since in db.execute(COUNTS, (micros(now),)):
+            fields = found.setdefault(queue, {})
+            fields[shown] = fields.get(shown, 0) + number
+            if since is not None:
+                fields["oldest_due"] = min(fields.get("oldest_due") or moment(since), moment(since))
+        return [QueueCounts(queue=queue, **found[queue]) for queue in sorted(found)]
 
 
 def parents(db: Connection, ids: Sequence[str], most: int) -> list[list[Parent]]:
-    """The dependencies of each job in order; no results of one that has more than `most` bytes of them."""
+    """The dependencies of each job in order, without results if they exceed `most` bytes."""
     return [
         [
             Parent(parent, policy, bool(satisfied), STATES[state], result, error, size)
@@ -118,8 +106,25 @@ def parents(db: Connection, ids: Sequence[str], most: int) -> list[list[Parent]]
 
 
 def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
-    """When the next job of the queues is due, or its lease runs out. A time that no calendar has says nothing."""
+    """When the next job of the queues is due, or its lease runs out; None if that time is out of range."""
     try:
         return moment_or_none(db.execute(NEXT_DUE, (msgspec.json.encode(in_line(queues)).decode(),)).get)
     except OverflowError:
         return None
+
+
+def workflows(db: Connection, limit: int, after: str | None, ids: Sequence[str] | None) -> list[WorkflowCounts]:
+    """How many jobs of workflows are in which state (K5)."""
+    asked = None if ids is None else msgspec.json.encode(ids).decode()
+    with _naming_damage(db):
+        rows = db.execute(WORKFLOWS, (max(limit, 0), after, asked))
+        return workflow_counts((id, state, number, moment(at)) for id, state, number, at in rows)[: max(limit, 0)]
+
+
+def dead_groups(db: Connection, where: Filter, limit: int) -> list[DeadGroup]:
+    """Dead jobs by cause (Q1)."""
+    if where.states and Shown.DLQ not in where.states:
+        return []
+    with _naming_damage(db):
+        rows = db.execute(DEAD_GROUPS, (max(limit, 0), where.workflow_id, *_conditions(where)))
+        return [struct_of(DeadGroup, (*row[:4], *map(moment, row[4:6]), row[6])) for row in rows]

@@ -1,4 +1,4 @@
-"""What operators and upkeep do to jobs, as steps of the core; pause and plain prune are statements."""
+"""Pause, sweep and prune. The other acts on jobs are steps of the core, which the driver runs directly."""
 
 from __future__ import annotations
 
@@ -8,54 +8,16 @@ from datetime import datetime
 import msgspec
 from apsw import Connection
 
-from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.steps import forget, stop
-from taskharbor.core.steps import replay as replaying
-from taskharbor.core.steps import reschedule as rescheduling
-from taskharbor.driver import Cancellation, DeadLettering, Deletion, Replaying, Reschedule
+from taskharbor.drivers.shared.queries import BEYOND_ALL
 from taskharbor.drivers.sqlite.drafts import run
-from taskharbor.drivers.sqlite.inspection import BEYOND_ALL
 from taskharbor.drivers.sqlite.rows import Row, micros
 from taskharbor.drivers.sqlite.sql import load
 
 PAUSE, UNPAUSE = load("pause"), load("pause_end")
 STOPPING, EXPIRED = load("sweep_stopping"), load("sweep_expired")
-PRUNE, PRUNE_PLAIN, PRUNE_KEY, PRUNE_EDGES = (
-    load("prune"),
-    load("prune_delete"),
-    load("key_free"),
-    load("step_remove_edges"),
-)
-
-
-def cancel(db: Connection, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
-    """Cancel jobs in line, and ask the holders of inflight ones to stop (T3)."""
-    return run(db, stop.cancel, ids, now, keep_until)
-
-
-def dead_letter(db: Connection, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
-    """Dead-letter jobs in line, and ask the holders of inflight ones to stop (Q4)."""
-    return run(db, stop.dead_letter, deaths, now)
-
-
-def delete(db: Connection, ids: Sequence[str]) -> list[Deletion]:
-    """Remove ended jobs that no dependant needs (K3)."""
-    return run(db, forget.delete, ids)
-
-
-def free_workflow_key(db: Connection, workflow_id: str) -> bool:
-    """Forget the key that stands for a workflow (I2)."""
-    return run(db, forget.free_workflow_key, workflow_id)
-
-
-def replay(db: Connection, replays: Sequence[Replay], now: datetime) -> list[Replaying]:
-    """Put dead or cancelled jobs back in line (Q2)."""
-    return run(db, replaying.replay, replays, now)
-
-
-def reschedule(db: Connection, changes: Sequence[Reschedule]) -> list[bool]:
-    """Move ready jobs in time or rank."""
-    return run(db, rescheduling.reschedule, changes)
+PRUNE, PRUNE_PLAIN = load("prune"), load("prune_delete")
+PRUNE_KEY, PRUNE_EDGES = load("key_free"), load("step_remove_edges")
 
 
 def pause(db: Connection, queue: str, paused: bool) -> None:
@@ -78,7 +40,7 @@ def sweep(db: Connection, now: datetime, keep_until: datetime, limit: int) -> in
 
 
 def prune(db: Connection, now: datetime, limit: int) -> int:
-    """Remove what was kept long enough, with its keys (X8)."""
+    """Remove jobs past their retention, with their keys (X8)."""
     pruned = 0
     place: Row = (-BEYOND_ALL, 0)
     while pruned < limit:

@@ -19,7 +19,7 @@ _WRONG = {
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
     errno.ELOOP: "its links lead in a circle; name the file itself",
 }
-# What may be over in a minute, without a change of the URL.
+# What may pass without a change of the URL.
 _FOR_NOW = {
     errno.ENOSPC: "the disk is full; make room",
     errno.EDQUOT: "the disk quota of this user is used up; make room",
@@ -63,7 +63,7 @@ def _four_slashes(path: Path) -> str:
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int:
-    """What is at a path; zero if nothing is, or if it cannot be seen."""
+    """The mode of a file; zero if there is none, or if it cannot be read."""
     try:
         return path.stat(follow_symlinks=follow_symlinks).st_mode
     except OSError:

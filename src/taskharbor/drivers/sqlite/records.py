@@ -10,6 +10,7 @@ from apsw import Connection
 
 from taskharbor.core.schedule import Schedule
 from taskharbor.driver import Group, Swap, Tally, WorkerRecord
+from taskharbor.drivers.shared.columns import struct_of
 from taskharbor.drivers.sqlite.enqueue import enqueue_group
 from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none
 from taskharbor.drivers.sqlite.sql import load
@@ -31,14 +32,8 @@ def schedules(db: Connection) -> list[Schedule]:
 
 def _schedule(row: Row) -> Schedule:
     name, definition, slot, paused, last_job_id, last_slot = row
-    return Schedule(
-        name=name,
-        definition=definition,
-        slot=moment_or_none(slot),
-        paused=bool(paused),
-        last_job_id=last_job_id,
-        last_slot=moment_or_none(last_slot),
-    )
+    times = moment_or_none(slot), moment_or_none(last_slot)
+    return struct_of(Schedule, (name, definition, times[0], bool(paused), last_job_id, times[1]))
 
 
 def swap_schedules(db: Connection, swaps: Sequence[Swap], now: datetime) -> list[bool | JobExists]:

@@ -1,30 +1,29 @@
 """Reserve and extend: claims in the order of D11, and heartbeats (D6).
 
 The line is one index. Reserve walks the priorities of a queue downwards and reads of each only what is due, so future
-and finished jobs cost nothing. Lapsed leases are put in line first, without touching what the record shows.
+and finished jobs cost nothing. Jobs whose leases lapsed are put in line first, which changes nothing that is shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from secrets import token_urlsafe
 
 import msgspec
 from apsw import Connection
 
 from taskharbor.core.evolve import claimed
 from taskharbor.core.job import JobRecord
-from taskharbor.core.lease import refusal
 from taskharbor.core.line import SINCE_EVER, shares
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Extended, Report
+from taskharbor.drivers.shared.claims import ClaimTerms, not_renewed
 from taskharbor.drivers.shared.columns import json_or_none, token_of
-from taskharbor.drivers.sqlite.damage import UNDECODABLE, bury
+from taskharbor.drivers.sqlite.damage import UNDECODABLE, dead_letter
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import Row, claimed_plain, micros, micros_or_none, moment, record, span
 from taskharbor.drivers.sqlite.sql import load
-from taskharbor.errors import LeaseError, StoreCorrupt
+from taskharbor.errors import LeaseError
 
 PICK, PICK_ID = load("reserve"), load("reserve_by_id")
 CLAIM, CLAIM_RANGE = load("claim"), load("claim_range")
@@ -37,93 +36,62 @@ EXTEND = load("extend_lease")
 _json = msgspec.json.Encoder()
 ABOVE_ALL = 101
 FRONT = micros(SINCE_EVER)
-# A step that holds the write lock stays bounded, even if all is damaged.
-MOST_BURIED = 1000
+# A step that holds the write lock stays bounded, even if every job is damaged.
+MOST_DAMAGED = 1000
 
 
 def reserve(
-    db: Connection,
-    queues: Sequence[str],
-    now: datetime,
-    lease_for: timedelta,
-    limit: int,
-    worker: str,
-    ids: Sequence[str] | None,
-    buried: list[int],
+    db: Connection, to: ClaimTerms, queues: Sequence[str], limit: int, ids: Sequence[str] | None, damaged: list[int]
 ) -> list[JobRecord]:
-    """Claim due jobs of the queues, best first, or exactly `ids`. `buried` gets the numbers of damaged ones."""
-    at, expires_at = micros(now), now + lease_for
+    """Claim due jobs of the queues, best first, or exactly `ids`. `damaged` gets the numbers of damaged ones."""
+    at = micros(to.now)
     if ids is None:
         db.execute(LINE_UP, (at, FRONT))
         queues = open_queues(db, queues)
-    tokens = _tokens()
     try:
         if ids is None:
             rows = _pick_from(db, queues, at, limit)
-            jobs = [
-                _claimed_whole(db, row[0], tokens, now, expires_at, worker)
-                if row[-1]
-                else claimed_plain(row, tokens, now, expires_at, worker)
-                for row in rows
-            ]
+            jobs = [_claimed_whole(db, row[0], to) if row[-1] else claimed_plain(row, *to) for row in rows]
         else:
             rows = _pick_ids(db, ids, at, limit)
-            jobs = [_claimed_whole(db, seq, tokens, now, expires_at, worker) for (seq,) in rows]
+            jobs = [_claimed_whole(db, seq, to) for (seq,) in rows]
     except UNDECODABLE:
-        return _one_by_one(db, queues, now, expires_at, limit, worker, ids, buried)
+        return _one_by_one(db, to, queues, limit, ids, damaged)
     if rows:
-        _claim(db, [row[0] for row in rows], (tokens, micros(expires_at), worker, at))
+        _claim(db, [row[0] for row in rows], to)
     return jobs
 
 
-def _claim(db: Connection, numbers: list[int], claim: Row) -> None:
+def _claim(db: Connection, numbers: list[int], to: ClaimTerms) -> None:
+    terms = to.tokens, micros(to.expires_at), to.worker, micros(to.now)
     if (found := span(numbers)) is not None:
-        db.execute(CLAIM_RANGE, (found[0], *claim, found[1]))
+        db.execute(CLAIM_RANGE, (found[0], *terms, found[1]))
     else:
-        db.execute(CLAIM, (_json.encode(numbers).decode(), *claim))
+        db.execute(CLAIM, (_json.encode(numbers).decode(), *terms))
 
 
-def _tokens() -> str:
-    """What the tokens of a batch begin with."""
-    return f"{token_urlsafe(12)}."
-
-
-def _claimed_whole(
-    db: Connection, seq: int, tokens: str, now: datetime, expires_at: datetime, worker: str
-) -> JobRecord:
+def _claimed_whole(db: Connection, seq: int, to: ClaimTerms) -> JobRecord:
     job = record(db.execute(ROW, (seq,)).get)
-    return claimed(job, token_of(tokens, seq, job.id), now, expires_at, worker)
+    return claimed(job, token_of(to.tokens, seq, job.id), to.now, to.expires_at, to.worker)
 
 
 def _one_by_one(
-    db: Connection,
-    queues: Sequence[str],
-    now: datetime,
-    expires_at: datetime,
-    limit: int,
-    worker: str,
-    ids: Sequence[str] | None,
-    buried: list[int],
+    db: Connection, to: ClaimTerms, queues: Sequence[str], limit: int, ids: Sequence[str] | None, damaged: list[int]
 ) -> list[JobRecord]:
     """Claim each job on its own, and others in place of the damaged ones."""
-    at, tokens, until = micros(now), _tokens(), micros(expires_at)
-    jobs: list[JobRecord] = []
-    damaged, found = 0, 1
-    while found and damaged < MOST_BURIED and len(jobs) < limit:
-        left = limit - len(jobs)
-        seqs = _pick_from(db, queues, at, left, SEQS) if ids is None else _pick_ids(db, ids, at, left)
-        found = 0
-        for (seq,) in seqs:
+    at, jobs, seen = micros(to.now), list[JobRecord](), -1
+    damaged.clear()  # by an attempt that was rolled back
+    while seen < len(damaged) < MOST_DAMAGED and len(jobs) < limit:  # another round only if it found damaged ones
+        seen, left = len(damaged), limit - len(jobs)
+        for (seq,) in _pick_from(db, queues, at, left, SEQS) if ids is None else _pick_ids(db, ids, at, left):
             try:
-                job = _claimed_whole(db, seq, tokens, now, expires_at, worker)
+                job = _claimed_whole(db, seq, to)
             except UNDECODABLE as error:
-                bury(db, seq, at, error)
-                buried.append(seq)
-                found += 1
+                dead_letter(db, seq, at, error)
+                damaged.append(seq)
             else:
-                _claim(db, [seq], (tokens, until, worker, at))
+                _claim(db, [seq], to)
                 jobs.append(job)
-        damaged += found
     return jobs
 
 
@@ -144,13 +112,13 @@ def peek(db: Connection, queues: Sequence[str], now: datetime, limit: int) -> li
 
 
 def open_queues(db: Connection, queues: Sequence[str]) -> list[str]:
-    """The queues that are handed out from, and not paused."""
+    """The queues that jobs are handed out from, without paused ones."""
     paused = {queue for (queue,) in db.execute(PAUSED)}
     return [queue for queue in in_line(queues) if queue not in paused]
 
 
 def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick: str = PICK) -> list[Row]:
-    """What each queue may take first, then what the others left, from where the queue stood."""
+    """The share of each queue, then more from full queues up to the limit."""
     rows: list[Row] = []
     full: list[tuple[str, int]] = []
     for queue, share in shares(queues, limit).items():
@@ -187,7 +155,7 @@ def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[
 def extend(
     db: Connection, reports: Sequence[Report], now: datetime, lease_for: timedelta
 ) -> list[Extended | LeaseError]:
-    """Renew leases; what the fenced update did not touch is told why."""
+    """Renew leases; a report that the fenced update did not touch gets the reason."""
     at, until = micros(now), micros(now + lease_for)
     return [_extend(db, report, now, at, until) for report in reports]
 
@@ -196,12 +164,5 @@ def _extend(db: Connection, report: Report, now: datetime, at: int, until: int) 
     news = micros_or_none(report.started_at), json_or_none(report.progress)
     found: tuple[int, int, int] | None = db.execute(EXTEND, (report.id, report.token, at, until, *news)).get
     if found is None:
-        return _refused(db, report, now)
+        return not_renewed(get_one(db, report.id), report, now)
     return Extended(moment(found[0]), bool(found[1]), bool(found[2]))
-
-
-def _refused(db: Connection, report: Report, now: datetime) -> LeaseError:
-    refused = refusal(get_one(db, report.id), report.id, report.token, now)
-    if refused is None:
-        raise StoreCorrupt(f"the lease on job {report.id} is in order, but could not be renewed")
-    return refused

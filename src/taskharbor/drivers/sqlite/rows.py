@@ -1,34 +1,28 @@
-"""Rows and records: times are whole microseconds in the file, rare fields are NULL when they say nothing.
+"""Rows and records: times are whole microseconds in the file, unused columns are NULL.
 
-A claim converts thousands of rows a second, so a row whose rare columns are all as new takes a short way.
+A claim converts thousands of rows a second, so a job without rare options has a short path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob
 from taskharbor.core.states import State
-from taskharbor.drivers.shared.columns import DECODERS, STATES, json_or_none
+from taskharbor.drivers.shared import columns
+from taskharbor.drivers.shared.columns import DECODERS, RECORD, STATES, Reader, json_or_none
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 INFLIGHT = State.INFLIGHT
 
-# A row as `apsw` hands it over. Its columns are those of the part record, in that order.
+# A row as `apsw` hands it over.
 Row = tuple[Any, ...]
-
-COMMON = 16
-WIDTH = 47
-AS_NEW: Row = (*(None,) * 7, 0, 0, 0, *(None,) * 10, 0, None, 0, None, None, 0, *(None,) * 5)
-
-_headers, _tags = DECODERS["headers"], DECODERS["tags"]
-_failures, _progress = DECODERS["failures"], DECODERS["progress"]
 
 
 def micros(time: datetime) -> int:
@@ -47,7 +41,7 @@ def micros_or_none(time: datetime | None) -> int | None:
 
 @lru_cache(maxsize=4096)
 def moment(stored: int) -> datetime:
-    """A stored time. The jobs of one batch share most of theirs."""
+    """A stored time. Jobs of one batch share most of their times."""
     return EPOCH + timedelta(0, 0, stored)
 
 
@@ -88,36 +82,21 @@ def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
     )
 
 
-def record(row: Row) -> JobRecord:
-    """The record of a row."""
-    version, token, worker, claimed_at = row[10], row[11], row[13], moment_or_none(row[14])
-    return JobRecord(
-        id=row[0],
-        type=row[1],
-        queue=row[2],
-        payload=row[3],
-        priority=row[4],
-        max_attempts=row[5],
-        max_crashes=row[6],
-        state=STATES[row[7]],
-        created_at=moment(row[8]),
-        due_at=moment(row[9]),
-        version=version,
-        lease=None
-        if token is None or claimed_at is None
-        else Lease(token, version, moment(row[12]), worker, claimed_at),
-        worker=worker,
-        claimed_at=claimed_at,
-        run_at=moment_or_none(row[15]),
-        **({} if row[COMMON:WIDTH] == AS_NEW else _rare(row)),
-    )
+_READERS: dict[str, Reader] = {
+    **dict.fromkeys(RECORD),
+    **DECODERS,
+    **{name: moment for name in RECORD if name.endswith(("_at", "_until"))},
+    "state": STATES.__getitem__,
+    "kept": bool,
+}
+record = partial(columns.record, list(_READERS.items()))
 
 
-def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, worker: str) -> JobRecord:
-    """The record of a row of reserve once claimed, if the job is as it was enqueued, without rare options."""
+def claimed_plain(row: Row, now: datetime, expires_at: datetime, worker: str, tokens: str) -> JobRecord:
+    """The record of a claimed row of the statement reserve, for a job without rare options that never ran."""
     seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, workflow_id, _ = row
     created = moment(created_at)
-    # With one argument more, Python takes twice as long for a call.
+    # With one more argument, Python takes twice as long for the call.
     job = JobRecord(
         id=id,
         type=type,
@@ -136,39 +115,3 @@ def claimed_plain(row: Row, tokens: str, now: datetime, expires_at: datetime, wo
         workflow_id=workflow_id,
     )
     return job if run_at is None else replace(job, run_at=moment(run_at))
-
-
-def _rare(row: Row) -> dict[str, Any]:
-    return {
-        "expires_at": moment_or_none(row[16]),
-        "timeout": row[17],
-        "idempotency_key": row[18],
-        "key_expires_at": moment_or_none(row[19]),
-        "headers": _headers(row[20]) if row[20] else {},
-        "tags": _tags(row[21]) if row[21] else (),
-        "workflow_id": row[22],
-        "attempts": row[23],
-        "crashes": row[24],
-        "unknown_put_backs": row[25],
-        "last_error": row[26],
-        "failed_at": moment_or_none(row[27]),
-        "failures": _failures(row[28]) if row[28] else (),
-        "started_at": moment_or_none(row[29]),
-        "progress": _progress(row[30]) if row[30] else None,
-        "stop_requested_at": moment_or_none(row[31]),
-        "completed_at": moment_or_none(row[32]),
-        "result": row[33],
-        "dlq_reason": row[34],
-        "fingerprint": row[35],
-        "unmet": row[36],
-        "original_id": row[37],
-        "replays": row[38],
-        "settled_token": row[39],
-        "keep_until": moment_or_none(row[40]),
-        "kept": bool(row[41]),
-        "stop_reason": row[42],
-        "stop_fingerprint": row[43],
-        "stop_keep_until": moment_or_none(row[44]),
-        "settled_kind": row[45],
-        "settled_at": moment_or_none(row[46]),
-    }

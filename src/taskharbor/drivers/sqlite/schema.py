@@ -1,4 +1,4 @@
-"""Whose file it is and which version: `application_id` marks our files, `user_version` counts migrations."""
+"""Whether a file is ours and of which version: `application_id` marks our files, `user_version` counts migrations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ APPLICATION_ID = 0x54_61_48_62
 
 
 def check_identity(db: apsw.Connection, path: Path) -> None:
-    """Refuse a file of something else, or of a later version, before anything is written to it."""
-    owner, found, is_blank = _seen_at_once(db)
+    """Refuse a file of another program, or of a later version, before anything is written to it."""
+    owner, found, is_blank = _snapshot(db)
     if owner != APPLICATION_ID:
         if owner or found or not is_blank:
-            raise StoreCorrupt(f"{path} is the database of something else: use another file")
+            raise StoreCorrupt(f"{path} is the database of another program: use another file")
         return
     known = len(sql.migrations())
     if found > known:
@@ -27,7 +27,7 @@ def check_identity(db: apsw.Connection, path: Path) -> None:
 
 
 def migrate(db: apsw.Connection, path: Path) -> None:
-    """Bring the schema up to date, one transaction per step; whoever comes second finds it done."""
+    """Bring the schema up to date, one transaction per migration; a second process finds it done."""
     scripts = sql.migrations()
     while _version(db) < len(scripts):
         db.execute("BEGIN IMMEDIATE")
@@ -49,8 +49,8 @@ def _version(db: apsw.Connection) -> int:
     return int(db.pragma("user_version") or 0)
 
 
-def _seen_at_once(db: apsw.Connection) -> tuple[int, int, bool]:
-    """Whose file, which version, and whether it is empty, in one view: another process may be making it right now."""
+def _snapshot(db: apsw.Connection) -> tuple[int, int, bool]:
+    """The owner, the version, and whether the file is empty, in one snapshot: another process may be creating it."""
     alone = not db.in_transaction
     if alone:
         db.execute("BEGIN")

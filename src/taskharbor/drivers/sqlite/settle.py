@@ -16,9 +16,9 @@ from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
 from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
-from taskharbor.drivers.shared.columns import json_or_none, split_token
+from taskharbor.drivers.shared.columns import STATES, json_or_none, split_token
 from taskharbor.drivers.shared.outcomes import is_plain
-from taskharbor.drivers.sqlite.dependants import Ended, came_to, dependants, tell, tell_done
+from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell, tell_done
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import EPOCH, FOR_EVER, MICROSECOND, Row, micros, micros_or_none, span
@@ -30,8 +30,7 @@ PUT_BACK, CANCEL = load("settle_put_back"), load("settle_cancel")
 DONE, DONE_RANGE = load("settle_done"), load("settle_done_range")
 ADD = load("tally_add")
 
-# When each job was started, by its number: as text out of its token, or as the database has it.
-Runs = dict[str, int | None]
+# When each job was started, by its number.
 Starts = dict[int, int | None]
 ScalarFunction = Callable[..., int | None]
 
@@ -40,7 +39,7 @@ _starts_of: WeakKeyDictionary[Connection, Starts] = WeakKeyDictionary()
 
 
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-    """Write outcomes, each by one fenced statement; what a statement did not touch is told why."""
+    """Write outcomes, each by one fenced statement; one that a statement did not touch gets the reason."""
     at = micros(now)
     finished = _finish_plain(db, transitions, at)
     if len(finished) == len(transitions):
@@ -54,13 +53,13 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
     written: list[Transition] = []
     ended: list[Ended] = []
     for to in transitions:
-        end = _end(to, State.DONE) if to.id in finished else _write(cursor, to, at)
+        end = (to.id, State.DONE) if to.id in finished else _write(cursor, to, at)
         if end is None:
             verdicts.append(_refused(db, to, now))
             continue
         written.append(to)
         if to.new_jobs:
-            tell(db, ended, edges, at)  # what ended before them is nothing that new jobs would hear of
+            tell(db, ended, edges, at)  # an earlier end does not affect new jobs
             ended = []
             _add(db, to.new_jobs, at)
             # A new job may depend on this one or on another of the batch.
@@ -81,7 +80,7 @@ def _count(db: Connection, settled: Sequence[Transition], now: datetime) -> None
 
 
 def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -> set[str]:
-    """The ids of those that could be written together, before the others: successes that bring nothing along."""
+    """Write successes without result or new jobs together, before the others; return their ids."""
     ids = {to.id for to in transitions}
     plain = [to for to in transitions if is_plain(to)]
     # New jobs may depend on one that has not ended yet, or have a key that is free only once its job has.
@@ -95,41 +94,56 @@ def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
     """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
-    claims: dict[tuple[str, datetime], Runs] = {}
-    tokens, keep_until, runs = "", None, Runs()
+    claims: dict[tuple[str, datetime], list[Transition]] = {}
+    prefix, keep_until, claim = "", None, list[Transition]()
     for to in acks:
-        token, started_at = to.token, to.started_at
-        if not tokens or to.keep_until is not keep_until or not token.startswith(tokens):
-            tokens, keep_until = split_token(token)[0], to.keep_until
-            runs = claims.setdefault((tokens, keep_until), {})
-        seq, _, id = token[len(tokens) :].partition(" ")
-        if id != to.id or seq in runs:
-            return False
-        runs[seq] = None if started_at is None else (started_at - EPOCH) // MICROSECOND
+        if to.keep_until is not keep_until or not to.token.startswith(prefix):
+            prefix, keep_until = split_token(to.token)[0], to.keep_until
+            claim = claims.setdefault((prefix, keep_until), [])
+        claim.append(to)
     db.execute("SAVEPOINT finish")
-    complete = all(_finish_claim(db, runs, tokens, now, until) for (tokens, until), runs in claims.items())
+    complete = all(_finish_claim(db, claim, prefix, now, until) for (prefix, until), claim in claims.items())
     if not complete:
         db.execute("ROLLBACK TO finish")
     db.execute("RELEASE finish")
     return complete
 
 
-def _finish_claim(db: Connection, runs: Runs, tokens: str, now: int, keep_until: datetime) -> bool:
+def _finish_claim(db: Connection, acks: Sequence[Transition], prefix: str, now: int, keep_until: datetime) -> bool:
+    numbers = _numbers(acks, prefix)
+    if numbers is None:
+        return False
     starts, until = _starts(db), micros(keep_until)
     try:
-        starts.update(zip(map(int, runs), runs.values(), strict=True))
-        numbers = _json.encode(list(starts)).decode()
-        if numbers != f"[{','.join(runs)}]":  # such as 01
-            return False
+        times = [None if (start := to.started_at) is None else (start - EPOCH) // MICROSECOND for to in acks]
+        starts.update(zip(numbers, times, strict=True))
         if (found := span(starts)) is not None:
-            cursor = db.execute(DONE_RANGE, (found[0], tokens, now, until, found[1]))
+            cursor = db.execute(DONE_RANGE, (found[0], prefix, now, until, found[1]))
         else:
-            cursor = db.execute(DONE, (numbers, tokens, now, until))
-        return cursor.connection.changes() == len(runs)
-    except ValueError:  # not a number: the token is not one of ours
+            cursor = db.execute(DONE, (_json.encode(list(starts)).decode(), prefix, now, until))
+        return cursor.connection.changes() == len(acks)
+    except OverflowError:  # no number of a row
         return False
     finally:
         starts.clear()
+
+
+def _numbers(acks: Sequence[Transition], prefix: str) -> Sequence[int] | None:
+    """The numbers of jobs out of their tokens, mostly one after another; None if a token is not one of ours."""
+    tokens = [to.token for to in acks]
+    try:
+        first = int(split_token(tokens[0])[1])
+        row = range(first, first + len(acks))
+        if tokens == _tokens(acks, prefix, row):
+            return row
+        numbers = [int(split_token(token)[1]) for token in tokens]
+    except ValueError:
+        return None
+    return numbers if tokens == _tokens(acks, prefix, numbers) else None
+
+
+def _tokens(acks: Sequence[Transition], prefix: str, numbers: Sequence[int]) -> list[str]:
+    return [f"{prefix}{number} {to.id}" for number, to in zip(numbers, acks, strict=True)]
 
 
 def _starts(db: Connection) -> Starts:
@@ -142,7 +156,7 @@ def _starts(db: Connection) -> Starts:
 
 
 def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:
-    """What the job came to, or None if the token may not settle it."""
+    """Write an outcome; return the state of the job, or None if the token may not settle it."""
     common = (
         to.id,
         to.token,
@@ -158,30 +172,31 @@ def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:
     )
     match to:
         case Ack():
-            return _end(to, State.DONE) if _changed(cursor, ACK, (*common, to.result)) else None
+            return (to.id, State.DONE) if _written(cursor, ACK, (*common, to.result)) else None
         case Fail():
-            return _end(to, State.DLQ) if _changed(cursor, FAIL, (*common, to.reason, to.fingerprint)) else None
+            return (to.id, State.DLQ) if _written(cursor, FAIL, (*common, to.reason, to.fingerprint)) else None
         case PutBack():
-            return _back_or_gone(cursor, to.id, PUT_BACK, (*common, FOR_EVER, micros(to.run_at)))
+            return _stopped_or_back(cursor, to.id, PUT_BACK, (*common, FOR_EVER, micros(to.run_at)))
         case Cancel():
-            return _back_or_gone(cursor, to.id, CANCEL, (*common, FOR_EVER))
+            return _stopped_or_back(cursor, to.id, CANCEL, (*common, FOR_EVER))
 
 
-def _end(to: Transition, state: State) -> Ended:
-    return to.id, state
-
-
-def _changed(cursor: Cursor, statement: str, parameters: Row) -> bool:
+def _written(cursor: Cursor, statement: str, parameters: Row) -> bool:
     return cursor.execute(statement, parameters).connection.changes() > 0
 
 
-def _back_or_gone(cursor: Cursor, id: str, statement: str, parameters: Row) -> Ended | None:
-    found: tuple[str, int, str | None] | None = cursor.execute(statement, parameters).get
-    return None if found is None else came_to(cursor.connection, id, *found)
+def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: Row) -> Ended | None:
+    found: tuple[str, str | None] | None = cursor.execute(statement, parameters).get
+    if found is None:
+        return None
+    state, freed = found
+    if freed is not None:
+        free_key(cursor.connection, id, freed)
+    return id, STATES[state]
 
 
 def _add(db: Connection, jobs: Sequence[NewJob], now: int) -> None:
-    """Enqueue with the settle; one whose key or id is known is skipped (D9)."""
+    """Enqueue with the settle; a job whose key or id is taken is skipped (D9)."""
     fresh: dict[str, NewJob] = {}
     for new in jobs:
         if not exists(db, new.id) and known_by_key(db, new, now) is None:

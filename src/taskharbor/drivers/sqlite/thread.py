@@ -1,8 +1,8 @@
 """The thread that owns the connection and takes whole batches.
 
-A hop to a thread costs more than the work of a job, so requests are not handed over one by one: the thread takes all
-that came in while it was busy, and wakes each event loop once with their answers. While somebody waits for news it
-looks out for the commits of other processes; otherwise it sleeps.
+A switch between threads costs more than the work of a job, so requests are not handed over one by one: the thread takes
+all that arrived while it was busy, and wakes each event loop once with their answers. While a caller waits for news it
+watches for the commits of other processes; otherwise it sleeps.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reply = tuple["asyncio.Future[Any]", Answer]
 
 
 class ThreadMessage(Enum):
-    """What else the thread hears: somebody began to wait for news, there may be some, or it shall stop."""
+    """Other messages to the thread: a caller began to wait for news, there may be news, or stop."""
 
     LISTEN = 1
     NEWS = 2
@@ -38,7 +38,7 @@ class ThreadMessage(Enum):
 
 
 class BatchThread:
-    """Owns the connection. `work` and `ends` ring after commits, those of this process and of others."""
+    """Owns the connection. `work` and `ends` are woken after commits of this process and of others."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self.path = path.absolute()
@@ -90,14 +90,14 @@ class BatchThread:
             raise StoreGone(wrong)
 
     def submit(self, request: Request) -> None:
-        """Hand a request over; its future gets the answer."""
+        """Hand over a request; its future gets the answer."""
         self.check()
         with self._entry:
             self.check()
             self._queue.put(request)
 
     async def listen(self, wakeup: Wakeup, timeout: float) -> None:
-        """Wait for a ring or `timeout` seconds."""
+        """Wait for a wake-up or `timeout` seconds."""
         self.check()
         with self._entry:
             self._listeners += 1
@@ -109,7 +109,7 @@ class BatchThread:
                 self._listeners -= 1
 
     async def close(self) -> None:
-        """Wait for what is pending, then let go of the file and end the thread."""
+        """Finish pending requests, then close the file and end the thread."""
         if self.forked:
             return
         self._stop()
@@ -133,7 +133,7 @@ class BatchThread:
         return self._in_sqlite.acquire(timeout=timeout)
 
     def go_on(self) -> None:
-        """The fork is over."""
+        """Continue after the fork."""
         self._in_sqlite.release()
 
     # --- the thread itself -------------------------------------------------------------------------------------------
@@ -166,10 +166,7 @@ class BatchThread:
         if requests:
             answers = self._answered(db, requests, files, watcher)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
-            if any(it.tells_work for it in requests):
-                _ring(self.work)
-            if any(it.tells_end for it in requests):
-                _ring(self.ends)
+            _ring(*dict.fromkeys(wakeup for it in requests for wakeup in it.wakes))
         if self._listeners and self._gone is None:
             self._look(looks, watcher)
         return not stop
@@ -177,7 +174,7 @@ class BatchThread:
     def _answered(
         self, db: apsw.Connection, requests: list[Request], files: Files, watcher: CommitWatcher
     ) -> Sequence[Answer]:
-        """The answers to a batch. Nobody is told that a write is done which nobody else can see."""
+        """The answers to a batch. No write is confirmed that other processes cannot see."""
         answers: Sequence[Answer] = ()
         if self._gone is None:
             with self._in_sqlite:
@@ -189,7 +186,7 @@ class BatchThread:
         return answers if gone is None else [(None, StoreGone(gone)) for _ in requests]
 
     def _mind(self, wrong: str | None) -> None:
-        """Let go of a file that was taken away, and tell all who wait: they find out with their next call."""
+        """Close a file that was moved or deleted, and wake all waiters: their next call raises."""
         if wrong is not None:
             with self._in_sqlite:
                 self._let_go()
@@ -197,7 +194,7 @@ class BatchThread:
             _ring(self.work, self.ends)
 
     def _take(self, watcher: CommitWatcher) -> tuple[list[Request], bool]:
-        """All requests that wait by now, and whether to stop after them."""
+        """All waiting requests, and whether to stop after them."""
         requests: list[Request] = []
         stop = False
         try:
@@ -216,7 +213,7 @@ class BatchThread:
         return requests, stop
 
     def _look(self, looks: apsw.Cursor, watcher: CommitWatcher) -> None:
-        """Ring when another process has committed. What was seen moves on only when somebody can hear the ring."""
+        """Wake waiters when another process has committed. Without waiters, the last seen version stays."""
         if not (self.work.awaited or self.ends.awaited) or not watcher.should_look():
             return
         try:
@@ -251,7 +248,7 @@ class BatchThread:
         self.db = self.file = None
 
     def _refuse_rest(self) -> None:
-        """Answer what nobody will do any more: there is something only if this thread broke down."""
+        """Refuse the requests that are left, which there are only if this thread broke down."""
         while not self._queue.empty():
             item = self._queue.get()
             if isinstance(item, Request):
@@ -269,7 +266,7 @@ def _ring(*wakeups: Wakeup) -> None:
         try:
             wakeup.wake()
         except RuntimeError:
-            # A waiter's loop was closed in this very moment.
+            # The waiter's loop was closed at this moment.
             continue
 
 
@@ -282,7 +279,7 @@ def _post(replies: Iterable[Reply]) -> None:
         try:
             loop.call_soon_threadsafe(_deliver, own)
         except RuntimeError:
-            # The loop was closed, nobody waits any more.
+            # The loop was closed: no caller waits there.
             continue
 
 

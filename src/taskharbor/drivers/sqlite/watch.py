@@ -1,7 +1,7 @@
-"""Hearing of other processes' commits: when to look at the file's version, and how to sleep in between.
+"""Noticing the commits of other processes: when to read the version of the file, and how long to sleep in between.
 
-Where the kernel can tell that the write-ahead log is being written (inotify, on Linux), the thread sleeps until then
-and looks often for a moment, for a commit is seen a little after the writing. Elsewhere it looks every 12 ms.
+Where the kernel reports writes to the write-ahead log (inotify, on Linux), the thread sleeps until one and then reads
+often for a moment, because a commit is visible a little after the write. Elsewhere it reads every 12 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVENT = struct.Struct("iIII")
 
 
 class CommitWatcher:
-    """Says how long to sleep and whether to look now. Used by one thread; only the kernel's news come from another."""
+    """Decides how long to sleep and whether to look now. For one thread; only the kernel's events come from another."""
 
     def __init__(self, log: Path, tell: Callable[[], None]) -> None:
         self._kernel = KernelWatch.on(log, tell)
@@ -37,34 +37,34 @@ class CommitWatcher:
         self._looked = 0.0
 
     def poll_interval(self) -> float:
-        """Seconds to sleep at the most, while somebody waits for news."""
+        """The longest sleep in seconds while a caller waits for news."""
         if self._kernel is None:
             return POLL_EVERY
         return SAFETY_NET if self._armed else LOOK_EVERY
 
     def told(self) -> None:
-        """The log is being written, by another process or by this one."""
+        """Note an event: the log is being written, by another process or by this one."""
         self._armed = False
         self._look_until = time.monotonic() + (LOOK_FOR_AFTER_OWN if self._wrote else LOOK_FOR)
         self._wrote = False
 
     def wrote(self) -> None:
-        """This process has written itself."""
+        """Note a write of this process."""
         self._wrote = True
 
     def found(self) -> None:
-        """A commit was seen: no need to look any longer."""
+        """Note that a commit was seen: no need to look any longer."""
         self._look_until = 0.0
 
     def should_look(self) -> bool:
-        """Whether to look at the version now. Watching begins before the look, so that nothing falls between."""
+        """Whether to read the version now. Watching begins before the read, so that no commit is missed."""
         now = time.monotonic()
         if self._kernel is None:
             due = now - self._looked >= POLL_EVERY / 2
         else:
             if not self._armed and now >= self._look_until:
                 self._armed = self._kernel.arm()
-                if not self._armed:  # no watch to be had: out of them, perhaps
+                if not self._armed:  # the kernel refuses, such as at its limit of watches
                     self.close()
             due = True
         if due:
@@ -79,7 +79,7 @@ class CommitWatcher:
 
 
 class KernelWatch:
-    """One-shot news that a file is being written, from a thread that sleeps in the kernel."""
+    """One-shot events for writes to a file, from a thread that sleeps in the kernel."""
 
     def __init__(self, libc: ctypes.CDLL, descriptor: int, file: Path, tell: Callable[[], None]) -> None:
         self._libc = libc
@@ -92,7 +92,7 @@ class KernelWatch:
 
     @classmethod
     def on(cls, file: Path, tell: Callable[[], None]) -> KernelWatch | None:
-        """A watch, or None where the kernel offers none."""
+        """Return a watch, or None where the kernel has none."""
         if not sys.platform.startswith("linux"):
             return None
         with suppress(OSError, AttributeError):
@@ -103,7 +103,7 @@ class KernelWatch:
         return None
 
     def arm(self) -> bool:
-        """Ask for news of the next write."""
+        """Request an event for the next write; False if the kernel refuses."""
         return bool(self._libc.inotify_add_watch(self._descriptor, self._file, IN_MODIFY | IN_ONESHOT) >= 0)
 
     def _listen(self) -> None:

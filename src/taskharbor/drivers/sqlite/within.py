@@ -1,8 +1,7 @@
 """The caller's own transaction on the same file, through apsw.
 
 The standard library's sqlite3 is another copy of SQLite: two copies on one file in one process cancel each other's
-locks and lose committed data, so its handles are refused. Workers hear of the commit as of any other: whoever waits
-watches the file.
+locks and lose committed data, so its handles are refused. Workers notice the commit as any other: they watch the file.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ class JoinedConnection:
         self.handle = handle
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-        with _step(self.handle):
+        with _savepoint(self.handle):
             return enqueue.enqueue(self.handle, groups, now)
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
-        with _step(self.handle):
+        with _savepoint(self.handle):
             return settle.settle(self.handle, transitions, now)
 
 
 def joined(handle: object, path: Path, file: Identity | None) -> JoinedConnection:
-    """The transaction of a handle, or why it cannot be had."""
+    """The transaction of a handle; `InvalidJob` names why it cannot be joined."""
     if not isinstance(handle, apsw.Connection):
         raise InvalidJob(f"tx={type(handle).__module__}.{type(handle).__qualname__} {_why_not(handle)}")
     if not handle.filename or identity_or_none(Path(handle.filename)) != file:
@@ -64,8 +63,8 @@ def _why_not(handle: object) -> str:
 
 
 @contextmanager
-def _step(db: apsw.Connection) -> Generator[None]:
-    """What happens inside happens whole or not at all, and sees rows as they are, whatever the caller makes of them."""
+def _savepoint(db: apsw.Connection) -> Generator[None]:
+    """Run the block all or none, without the traces that the caller may have set on its connection."""
     traces = db.row_trace, db.exec_trace
     db.row_trace = db.exec_trace = None
     db.execute("SAVEPOINT taskharbor")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,13 +77,12 @@ def _number_or_none(text: str) -> int | None:
 
 def _plain(report: Report, limit: int) -> dict[str, Any]:
     """The report as JSON: all the counts, and up to `limit` findings of each kind."""
-    totals = Counter(violation.name for violation in report.violations)
-    shown = {name: [each for each in report.violations if each.name == name][:limit] for name in totals}
+    by_name = report.by_name
     return {
         "fine": report.fine,
         "counts": report.counts,
-        "violated": totals,
-        "violations": [each for name in INVARIANTS for each in shown.get(name, [])],
+        "violated": {name: len(found) for name, found in by_name.items()},
+        "violations": [each for found in by_name.values() for each in found[:limit]],
         "duplicated": len(report.duplicates),
         "duplicates": report.duplicates[:limit],
     }

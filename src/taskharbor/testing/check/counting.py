@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from taskharbor.testing.check.operations import NEVER, SeenRun
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import JobStep, JobStory, LeaseSpan, Settling, reference
+from taskharbor.testing.check.steps import JobStory, LeaseSpan, Settling
 from taskharbor.testing.check.stories import Lost
 from taskharbor.testing.history import JobEntry, Last
 
@@ -32,12 +32,12 @@ def _claims(story: JobStory) -> Iterator[Violation]:
     """Each claim has the counts of the last outcome, plus a crash if there was no outcome."""
     leases = story.leases
     if leases and not _fits({NEW}, leases[0].version - 1, _count(leases[0]), story):
-        yield _violation(story, f"was first seen with {_said(_count(leases[0]))}", leases[0].claim)
+        yield story.violation("H6", f"was first seen with {_in_words(_count(leases[0]))}", leases[0].claim)
     for before, lease in pairwise(leases):
         missing = lease.version - before.version - 1
         if not _fits(_after(story, before, lease.claim.end), missing, _count(lease), story):
-            message = f"went from {_said(_count(before))} to {_said(_count(lease))}, which no outcome explains"
-            yield _violation(story, message, before.claim, *before.settles[:1], lease.claim)
+            message = f"went from {_in_words(_count(before))} to {_in_words(_count(lease))}, which no outcome explains"
+            yield story.violation("H6", message, before.claim, *before.settles[:1], lease.claim)
 
 
 def _after(story: JobStory, lease: LeaseSpan, by: int) -> set[Count]:
@@ -62,23 +62,25 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
     if more not in (0, 1) or settle.crashes not in (0, claim.crashes):
-        message = f"was settled from {_said(_count(lease))} to {_said((settle.attempts, settle.crashes))}"
-        yield _violation(story, message, lease.claim, step)
+        message = f"was settled from {_in_words(_count(lease))} to {_in_words((settle.attempts, settle.crashes))}"
+        yield story.violation("H6", message, lease.claim, step)
     elif more and settle.to in ("put_back", "fail") and not settle.failures:
-        yield _violation(story, "has failed, but no failure was recorded", step)
+        yield story.violation("H6", "has failed, but no failure was recorded", step)
     elif more and settle.to == "put_back" and spec is not None and _reached(settle.attempts, spec.max_attempts):
-        yield _violation(story, f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
+        yield story.violation("H6", f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
 
 
 def _last(story: JobStory, last: Last) -> Iterator[Violation]:
     lease = story.leases[-1] if story.leases else None
     if not _fits_last(story, last, lease):
-        found = _said((last.attempts, last.crashes))
-        yield _violation(story, f"has {found} in the end, which no outcome explains", *(lease.settles if lease else ()))
+        found = _in_words((last.attempts, last.crashes))
+        yield story.violation(
+            "H6", f"has {found} in the end, which no outcome explains", *(lease.settles if lease else ())
+        )
     settled = lease.settled if lease is not None and lease.version == last.version else None
     if settled is not None and settled.settle.failures != last.failures:
         message = f"was settled with {settled.settle.failures} failures kept, but has {last.failures} in the end"
-        yield _violation(story, message, settled)
+        yield story.violation("H6", message, settled)
 
 
 def _fits_last(story: JobStory, last: Last, lease: LeaseSpan | None) -> bool:
@@ -106,15 +108,15 @@ def _runs(story: JobStory, spec: JobEntry | None, lost: Lost) -> Iterator[Violat
         first = seen.setdefault(version, run)
         lease = leases.get(version)
         if first is not run:
-            yield _ran(story, f"ran twice as version {version}", first, run)
+            yield story.violation("H6", f"ran twice as version {version}", first, run)
         elif lease is None and not lost.before(story, run.start):
-            yield _ran(story, f"ran as version {version}, which was never claimed", run)
+            yield story.violation("H6", f"ran as version {version}, which was never claimed", run)
         elif lease is not None and lease.claim.start > run.start:
-            yield _ran(story, f"ran as version {version} before that was claimed", run)
+            yield story.violation("H6", f"ran as version {version} before that was claimed", run)
         elif lease is not None and spec is not None and _reached(lease.claim.claim.crashes, spec.max_crashes):
-            yield _ran(story, f"ran although {lease.claim.claim.crashes} workers had crashed", run)
+            yield story.violation("H6", f"ran although {lease.claim.claim.crashes} workers had crashed", run)
         elif lease is not None and spec is not None and _reached(lease.claim.claim.attempts, spec.max_attempts):
-            yield _ran(story, f"ran again after {lease.claim.claim.attempts} attempts", run)
+            yield story.violation("H6", f"ran again after {lease.claim.claim.attempts} attempts", run)
 
 
 def _reached(count: int, bound: int | None) -> bool:
@@ -125,13 +127,5 @@ def _count(lease: LeaseSpan) -> Count:
     return lease.claim.claim.attempts, lease.claim.claim.crashes
 
 
-def _said(count: Count) -> str:
+def _in_words(count: Count) -> str:
     return f"{count[0]} attempts and {count[1]} crashes"
-
-
-def _violation(story: JobStory, message: str, *steps: JobStep) -> Violation:
-    return Violation("H6", f"job {story.id} {message}", tuple(map(reference, steps)))
-
-
-def _ran(story: JobStory, message: str, *runs: SeenRun) -> Violation:
-    return Violation("H6", f"job {story.id} {message}", tuple(map(reference, runs)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from taskharbor.testing.check.existence import own_end
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, JobStory, Ticking, edges_of, is_met, reference
+from taskharbor.testing.check.steps import JobStory, Ticking, edges_of, is_met, reference
 from taskharbor.testing.check.stories import Stories
 from taskharbor.testing.history import JobEntry, Last
 
@@ -40,12 +41,12 @@ def check_dependants(stories: Stories) -> Iterator[Violation]:
 
 def _released(story: JobStory, spec: JobEntry, ends: _Ends) -> Iterator[Violation]:
     if len(story.leases) > 1 and story.leases[1].version == 1:
-        yield _violation(story, "was released twice", story.leases[0].claim, story.leases[1].claim)
+        yield story.violation("H10", "was released twice", story.leases[0].claim, story.leases[1].claim)
     claim = min(story.claims, key=lambda step: step.end)
     policies = spec.policies or ("collect",) * len(spec.after)
     for parent, policy in zip(spec.after, policies, strict=True):
         if ends.earliest(parent, policy) > claim.end:
-            yield _violation(story, f"was claimed before {parent} had ended", claim)
+            yield story.violation("H10", f"was claimed before {parent} had ended", claim)
 
 
 def _counted(story: JobStory, last: Last, stories: Stories, ends: _Ends) -> Iterator[Violation]:
@@ -58,7 +59,7 @@ def _counted(story: JobStory, last: Last, stories: Stories, ends: _Ends) -> Iter
         least += ends.earliest(parent.id, policy) == NEVER
         most += not is_met(policy, parent.last.state)
     if not least <= last.unmet <= most:
-        yield _violation(story, f"has {last.unmet} unmet parents at the end, but {least} to {most} are possible")
+        yield story.violation("H10", f"has {last.unmet} unmet parents at the end, but {least} to {most} are possible")
 
 
 class _Ends:
@@ -67,7 +68,6 @@ class _Ends:
     def __init__(self, stories: Stories) -> None:
         self._stories = stories
         self._any: dict[str, int] = {}
-        self._done: dict[str, int] = {}
         self._opened: set[str] = set()
 
     def earliest(self, id: str, policy: str) -> int:
@@ -77,15 +77,9 @@ class _Ends:
             return NEVER
         if story.reborn:
             return -1
-        return self._anyhow(id) if policy == "collect" else self._well(story)
-
-    def _well(self, story: JobStory) -> int:
-        """The earliest end as done."""
-        found = self._done.get(story.id)
-        if found is None:
-            acks = [step.start for step in story.settles if step.settle.to == "ack"]
-            found = self._done[story.id] = min(acks, default=NEVER)
-        return found
+        if policy == "collect":
+            return self._anyhow(id)
+        return min((step.start for step in story.settles if step.settle.to == "ack"), default=NEVER)
 
     def _anyhow(self, id: str) -> int:
         """The earliest end of a job or of a parent whose failure would cancel it, each computed once."""
@@ -99,20 +93,9 @@ class _Ends:
                 left += unknown
                 continue
             ends = [self._any.get(each, NEVER) for each in above]
-            self._any[left.pop()] = min([NEVER if story is None else _own_end(story), *ends])
+            self._any[left.pop()] = min([NEVER if story is None else own_end(story), *ends])
         return self._any[id]
 
 
 def _parents(story: JobStory) -> list[str]:
     return [id for step in story.creations for id in step.job.after]
-
-
-def _own_end(story: JobStory) -> int:
-    if any(step.job.expires_at is not None for step in story.creations):
-        return -1
-    settles = [step.start for step in story.settles if step.settle.to != "put_back"]
-    return min([*settles, *(step.start for step in (*story.cancels, *story.deaths))], default=NEVER)
-
-
-def _violation(story: JobStory, message: str, *claims: Claiming) -> Violation:
-    return Violation("H10", f"job {story.id} {message}", tuple(map(reference, claims)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan, reference
+from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan
 from taskharbor.testing.history import JobEntry, Last
 
 STATES = {"ack": "done", "fail": "dlq", "cancel": "cancelled"}
@@ -72,21 +72,21 @@ def _end_of(lease: LeaseSpan) -> End | None:
 def _once(story: JobStory, ends: list[End]) -> Iterator[Violation]:
     for before, end in pairwise(ends):
         if not story.replayed_between(before.start, max(before.end, end.end)):
-            yield _violation(story, f"ended twice, as {before.state} and as {end.state}", before.step, end.step)
+            yield story.violation("H5", f"ended twice, as {before.state} and as {end.state}", before.step, end.step)
 
 
 def _nothing_after(story: JobStory, ends: list[End]) -> Iterator[Violation]:
     for end in ends:
         claim = end.following.claim if end.following is not None else None
         if claim is not None and not story.replayed_between(end.start, claim.end):
-            yield _violation(story, f"was claimed after it had ended as {end.state}", end.step, claim)
+            yield story.violation("H5", f"was claimed after it had ended as {end.state}", end.step, claim)
     marks = [step for step in (*story.cancels, *story.deaths, *story.deletes) if step.sure]
     if marks and story.claims:
         claims = _Claims(story.claims)
         for mark in marks:
             claim = claims.after(mark.end)
             if claim is not None and not story.replayed_between(mark.start, claim.end):
-                yield _violation(story, f"was claimed after a call had returned: {mark.word}", mark, claim)
+                yield story.violation("H5", f"was claimed after a call had returned: {mark.word}", mark, claim)
 
 
 class _Claims:
@@ -95,12 +95,7 @@ class _Claims:
     def __init__(self, claims: list[Claiming]) -> None:
         self._claims = sorted(claims, key=lambda step: step.start)
         self._starts = [step.start for step in self._claims]
-        earliest: Claiming | None = None
-        self._earliest: list[Claiming] = []
-        for step in reversed(self._claims):
-            earliest = step if earliest is None or step.end < earliest.end else earliest
-            self._earliest.append(earliest)
-        self._earliest.reverse()
+        self._earliest = list(accumulate(reversed(self._claims), _first_to_end))[::-1]
 
     def after(self, time: int) -> Claiming | None:
         """The first to return of those that began after a time."""
@@ -108,12 +103,15 @@ class _Claims:
         return self._earliest[place] if place < len(self._claims) else None
 
 
+def _first_to_end(one: Claiming, other: Claiming) -> Claiming:
+    return other if other.end < one.end else one
+
+
 def _done_stays_done(story: JobStory, ends: list[End]) -> Iterator[Violation]:
-    if story.replays:
-        done = min((end for end in ends if end.state == "done"), key=lambda end: end.end, default=None)
-        for replay in story.replays if done is not None else ():
-            if replay.sure and done is not None and replay.start > done.end:
-                yield _violation(story, "was replayed although it was done", done.step, replay)
+    done = min((end for end in ends if end.state == "done"), key=lambda end: end.end, default=None)
+    for replay in story.replays:
+        if done is not None and replay.sure and replay.start > done.end:
+            yield story.violation("H5", "was replayed although it was done", done.step, replay)
 
 
 def _repeats(story: JobStory) -> Iterator[Violation]:
@@ -128,18 +126,20 @@ def _repeats(story: JobStory) -> Iterator[Violation]:
             first[which] = min(first.get(which, NEVER), step.start)
     for step in repeats:
         if first.get((step.settle.token, step.settle.to), NEVER) > step.end:
-            yield _violation(story, "was answered as a repeat, but no settle had happened before", step)
+            yield story.violation("H5", "was answered as a repeat, but no settle had happened before", step)
 
 
 def _last(story: JobStory, last: Last, ends: list[End]) -> Iterator[Violation]:
     unexplained = _unexplained(story, last)
     if unexplained is not None:
-        yield _violation(story, unexplained, *story.settles[-1:])
+        yield story.violation("H5", unexplained, *story.settles[-1:])
     elif ends and last.state != ends[-1].state and not story.replayed_between(ends[-1].start, NEVER):
-        yield _violation(story, f"ended as {ends[-1].state}, but the store holds it as {last.state}", ends[-1].step)
+        yield story.violation("H5", f"ended as {ends[-1].state}, but the store holds it as {last.state}", ends[-1].step)
     sure = sum(step.sure for step in story.replays)
     if not sure <= last.replays <= len(story.replays):
-        yield _violation(story, f"was replayed {sure} times, but the store counts {last.replays}", *story.replays[:3])
+        yield story.violation(
+            "H5", f"was replayed {sure} times, but the store counts {last.replays}", *story.replays[:3]
+        )
     yield from _last_token(story, last)
 
 
@@ -173,10 +173,6 @@ def _last_token(story: JobStory, last: Last) -> Iterator[Violation]:
     token = last.settled_token
     lease = story.leases[-1] if story.leases and story.leases[-1].version == last.version else None
     if lease is not None and lease.settled is not None and token != lease.claim.claim.token:
-        yield _violation(story, "was settled, but the store has no token of it", lease.settled)
+        yield story.violation("H5", "was settled, but the store has no token of it", lease.settled)
     elif token is not None and all(token != step.settle.token or step.repeat for step in story.settles):
-        yield _violation(story, f"was settled under the token {token}, which was never used")
-
-
-def _violation(story: JobStory, message: str, *steps: JobStep) -> Violation:
-    return Violation("H5", f"job {story.id} {message}", tuple(map(reference, steps)))
+        yield story.violation("H5", f"was settled under the token {token}, which was never used")

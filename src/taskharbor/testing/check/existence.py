@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Creation, JobStep, JobStory, reference
+from taskharbor.testing.check.steps import Creation, JobStep, JobStory
 from taskharbor.testing.check.stories import Stories
 from taskharbor.testing.history import JobEntry
 
@@ -22,7 +22,7 @@ def check_existence(stories: Stories) -> Iterator[Violation]:
             if _may_be_pruned(story, stories):
                 pruned.append(story)
             elif not story.deletes:
-                yield _violation("is missing, but was not deleted", story, evidence(story))
+                yield story.violation("H1", "is missing, but was not deleted", *evidence(story))
     total = stories.prunes.total
     if total is not None and len(pruned) > total:
         names = ", ".join(story.id for story in pruned[:SHOWN])
@@ -53,7 +53,12 @@ def may_have_ended(story: JobStory) -> bool:
 
 def may_have_ended_from(story: JobStory) -> int:
     """The earliest moment at which the job may have ended."""
-    if any(step.job.expires_at is not None or step.job.after for step in story.creations):
+    return -1 if any(step.job.after for step in story.creations) else own_end(story)
+
+
+def own_end(story: JobStory) -> int:
+    """The same, leaving aside that the end of a parent may cancel it."""
+    if any(step.job.expires_at is not None for step in story.creations):
         return -1
     settles = (step for step in story.settles if step.settle.to != "put_back")
     return min((step.start for step in (*settles, *story.cancels, *story.deaths)), default=NEVER)
@@ -73,16 +78,16 @@ def _may_be_pruned(story: JobStory, stories: Stories) -> bool:
 def _from_nowhere(story: JobStory) -> Iterator[Violation]:
     if not story.creations:
         if story.claims or story.last is not None:
-            yield _violation("exists, but was never requested", story, list(story.claims[:1]))
+            yield story.violation("H1", "exists, but was never requested", *story.claims[:1])
         return
     if story.claims:
         claim = min(story.claims, key=lambda step: step.end)
         if claim.end < min(step.start for step in story.creations):
-            yield _violation("was claimed before it was requested", story, [claim, story.creations[0]])
-    made: list[JobStep] = [step for step in story.creations if step.created]
+            yield story.violation("H1", "was claimed before it was requested", claim, story.creations[0])
+    made = [step for step in story.creations if step.created]
     if len(made) > 1 and not story.reborn:
         name = "H10" if story.creations[0].job.after else "H1"
-        yield Violation(name, f"job {story.id} was stored twice", tuple(map(reference, made)))
+        yield story.violation(name, "was stored twice", *made)
 
 
 def _half_groups(stories: Stories) -> Iterator[Violation]:
@@ -102,7 +107,7 @@ def _half_group(creation: Creation, stories: Stories, labels: _Labels, label: in
     stored = next((story for story in members if exists(story) and labels.only(story, label)), None)
     missing = next((story for story in members if not exists(story) and not may_be_gone(story, stories)), None)
     if stored is not None and missing is not None:
-        yield _violation(f"was stored without {missing.id} of its group", stored, [creation])
+        yield stored.violation("H1", f"was stored without {missing.id} of its group", creation)
 
 
 def _proven(stories: Stories) -> Iterator[Violation]:
@@ -113,7 +118,7 @@ def _proven(stories: Stories) -> Iterator[Violation]:
             for job in tried[0].settle.jobs:
                 story = stories.by_id[job.id]
                 if job.key is None and not exists(story) and not may_be_gone(story, stories):
-                    yield _violation("is missing, but the settle that stored it happened", story, lease.repeats)
+                    yield story.violation("H1", "is missing, but the settle that stored it happened", *lease.repeats)
 
 
 class _Labels:
@@ -133,7 +138,3 @@ class _Labels:
     def only(self, story: JobStory, label: int) -> bool:
         """Whether the job was requested only in groups like this."""
         return all(self.of(creation.mates) == label for creation in story.creations)
-
-
-def _violation(message: str, story: JobStory, steps: Sequence[JobStep]) -> Violation:
-    return Violation("H1", f"job {story.id} {message}", tuple(map(reference, steps)))

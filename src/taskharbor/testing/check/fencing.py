@@ -7,7 +7,7 @@ from itertools import islice
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, Extending, JobStep, JobStory, LeaseSpan, Settling, reference
+from taskharbor.testing.check.steps import Claiming, Extending, JobStep, JobStory, LeaseSpan, reference
 from taskharbor.testing.check.stories import Lost
 
 
@@ -40,16 +40,14 @@ def _overlap(story: JobStory, lease: LeaseSpan, following: LeaseSpan) -> Iterato
         return
     until = granted(lease, claim.end)
     if claim.now < until and not story.replayed_between(lease.claim.start, claim.end):
-        message = (
-            f"job {story.id} was claimed as version {following.version} at {claim.now}, "
-            f"but version {lease.version} was valid until {until}"
-        )
-        yield Violation("H3", message, (reference(lease.claim), reference(claim)))
+        claimed = f"was claimed as version {following.version} at {claim.now}"
+        message = f"{claimed}, but version {lease.version} was valid until {until}"
+        yield story.violation("H3", message, lease.claim, claim)
 
 
 def _late(lease: LeaseSpan, later: Claiming | None) -> Iterator[Violation]:
     """H4: nothing is accepted that began after a later claim had returned, or after the lease had been settled."""
-    for step in _accepted(lease):
+    for step in (*lease.extended, *([lease.settled] if lease.settled else []), *lease.again):
         if later is not None and later.end < step.start and later.claim.version > lease.version:
             message = f"version {lease.version} after version {later.claim.version} had been claimed"
             yield _stale(lease, message, step, later)
@@ -64,8 +62,8 @@ def _late(lease: LeaseSpan, later: Claiming | None) -> Iterator[Violation]:
 
 def _lapsed(lease: LeaseSpan) -> Iterator[Violation]:
     """H4: nothing is accepted after every expiry granted so far."""
-    doubt = min(map(_start, lease.may_be_extended)) if lease.may_be_extended else NEVER
-    renewals = sorted(lease.extended, key=_start) if len(lease.extended) > 1 else lease.extended
+    doubt = min((step.start for step in lease.may_be_extended), default=NEVER)
+    renewals = sorted(lease.extended, key=lambda step: step.start)
     until = lease.expires_at
     for place, step in enumerate(renewals):
         if step.end < doubt and step.now >= max(until, _beside(step, renewals, place)):
@@ -86,20 +84,11 @@ def _beside(step: Extending, renewals: list[Extending], place: int) -> int:
     return until
 
 
-def _start(step: JobStep) -> int:
-    return step.start
-
-
-def _accepted(lease: LeaseSpan) -> list[Settling | Extending]:
-    return [*lease.extended, *([lease.settled] if lease.settled else []), *lease.again]
-
-
 def _strays(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """H4: a token that no claim returned is not accepted, unless it comes from a reserve whose reply was lost."""
     for step in story.strays:
         if step.sure and not step.repeat and not lost.before(story, step.end):
-            message = f"job {story.id} was settled under a token that no claim returned"
-            yield Violation("H4", message, (reference(step),))
+            yield story.violation("H4", "was settled under a token that no claim returned", step)
 
 
 def _stale(lease: LeaseSpan, message: str, *steps: JobStep) -> Violation:

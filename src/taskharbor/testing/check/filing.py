@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar, cast
 
+from taskharbor.testing import history
 from taskharbor.testing.check.operations import BrokenHistory, Operations, SeenCall
 from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, JobStory, LeaseSpan, Settling, Ticking
 from taskharbor.testing.check.stories import Prunes, Stories
-from taskharbor.testing.history import (
-    Answer,
-    ClaimEntry,
-    JobEntry,
-    KeptEntry,
-    Made,
-    Named,
-    Renew,
-    Said,
-    SettleEntry,
-    SwapEntry,
-    Want,
-)
+
+Item = TypeVar("Item")
 
 
 def tell(operations: Operations) -> Stories:
     """File every step, every run and every last state under its job."""
-    filing = _Filing(operations)
-    for op in operations.done:
-        filing.file(op)
-    return filing.result()
+    return _Filing(operations).stories()
 
 
 class _Filing:
@@ -49,9 +38,6 @@ class _Filing:
             "prune": self._stories.prunes.add,
             "swap_schedules": self._swap,
         }
-
-    def file(self, op: SeenCall) -> None:
-        self._verbs[op.call.verb](op)
 
     def _story(self, id: str) -> JobStory:
         story = self._stories.by_id.get(id)
@@ -82,35 +68,29 @@ class _Filing:
 
     def _free(self, op: SeenCall) -> None:
         for named in op.call.items:
-            assert isinstance(named, Named)
+            assert isinstance(named, history.Named)
             freed = self._stories.freed_flows
             freed[named.id] = min(op.start, freed.get(named.id, op.start))
 
     def _reserve(self, op: SeenCall) -> None:
         if op.answers is None:
             for want in op.call.items:
-                assert isinstance(want, Want)
+                assert isinstance(want, history.Want)
                 self._stories.lost.add(want, op.start)
             return
         for claim in op.answers:
-            assert isinstance(claim, ClaimEntry)
+            assert isinstance(claim, history.ClaimEntry)
             self._story(claim.id).claims.append(Claiming(op, op.start, op.end, True, claim))
 
     def _extend(self, op: SeenCall) -> None:
-        for renew, answer in _answered(op):
-            assert isinstance(renew, Renew)
-            if isinstance(answer, KeptEntry):
-                step = Extending(op, op.start, op.end, True, renew, answer.expires_at)
-            elif answer is None:
-                step = Extending(op, op.start, op.end, False, renew)
-            else:
-                continue
-            self._story(renew.id).extends.append(step)
+        for renew, answer in _answered(op, history.Renew):
+            if answer is None or isinstance(answer, history.KeptEntry):
+                until = None if answer is None else answer.expires_at
+                step = Extending(op, op.start, op.end, answer is not None, renew, until)
+                self._story(renew.id).extends.append(step)
 
     def _settle(self, op: SeenCall) -> None:
-        for settle, answer in _answered(op):
-            assert isinstance(settle, SettleEntry)
-            word = answer.word if isinstance(answer, Said) else None
+        for settle, word in _said(op, history.SettleEntry):
             if word not in (None, "ok", "replayed"):
                 continue
             step = Settling(op, op.start, op.end, word is not None, settle, word == "replayed")
@@ -122,9 +102,7 @@ class _Filing:
 
     def _by_hand(self, pick: Callable[[JobStory], list[ByHand]], words: set[str]) -> Callable[[SeenCall], None]:
         def file(op: SeenCall) -> None:
-            for named, answer in _answered(op):
-                assert isinstance(named, Named)
-                word = answer.word if isinstance(answer, Said) else None
+            for named, word in _said(op, history.Named):
                 if word is None or word in words:
                     step = ByHand(op, op.start, op.end, word is not None, named, word)
                     pick(self._story(named.id)).append(step)
@@ -132,9 +110,7 @@ class _Filing:
         return file
 
     def _swap(self, op: SeenCall) -> None:
-        for swap, answer in _answered(op):
-            assert isinstance(swap, SwapEntry)
-            word = answer.word if isinstance(answer, Said) else None
+        for swap, word in _said(op, history.SwapEntry):
             if word not in (None, "True"):
                 continue
             if swap.slot is not None:
@@ -143,8 +119,10 @@ class _Filing:
                 sure = word is not None and swap.job.key is None
                 self._create(Creation(op, op.start, op.end, sure, swap.job))
 
-    def result(self) -> Stories:
+    def stories(self) -> Stories:
         stories = self._stories
+        for op in self._operations.done:
+            self._verbs[op.call.verb](op)
         for run in self._operations.runs:
             self._story(run.event.id).runs.append(run)
         for id, last in self._operations.last.items():
@@ -158,23 +136,16 @@ class _Filing:
         return stories
 
 
-def _groups(op: SeenCall) -> Iterator[list[JobEntry]]:
-    group: list[JobEntry] = []
-    for job in op.call.items:
-        assert isinstance(job, JobEntry)
-        if group and group[-1].group != job.group:
-            yield group
-            group = []
-        group.append(job)
-    if group:
-        yield group
+def _groups(op: SeenCall) -> list[list[history.JobEntry]]:
+    jobs = cast("Sequence[history.JobEntry]", op.call.items)
+    return [list(group) for _, group in groupby(jobs, key=lambda job: job.group)]
 
 
-def _made(op: SeenCall, answers: Iterator[Answer], count: int) -> list[Made] | None:
+def _made(op: SeenCall, answers: Iterator[history.Answer], count: int) -> list[history.Made] | None:
     """The answers for one group, or None if it was refused."""
-    made: list[Made] = []
+    made: list[history.Made] = []
     for answer in answers:
-        if not isinstance(answer, Made):
+        if not isinstance(answer, history.Made):
             return None
         made.append(answer)
         if len(made) == count:
@@ -182,12 +153,20 @@ def _made(op: SeenCall, answers: Iterator[Answer], count: int) -> list[Made] | N
     raise _mismatch(op)
 
 
-def _answered(op: SeenCall) -> Iterable[tuple[object, Answer | None]]:
-    if op.answers is None:
-        return [(item, None) for item in op.call.items]
-    if len(op.answers) != len(op.call.items):
+def _answered(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, history.Answer | None]]:
+    """The items of a call, each with its answer if that is known."""
+    answers = (None,) * len(op.call.items) if op.answers is None else op.answers
+    if len(answers) != len(op.call.items):
         raise _mismatch(op)
-    return zip(op.call.items, op.answers, strict=True)
+    for item, answer in zip(op.call.items, answers, strict=True):
+        assert isinstance(item, kind)
+        yield item, answer
+
+
+def _said(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, str | None]]:
+    """The same for calls that are answered in words."""
+    for item, answer in _answered(op, kind):
+        yield item, answer.word if isinstance(answer, history.Said) else None
 
 
 def _mismatch(op: SeenCall) -> BrokenHistory:
@@ -218,11 +197,7 @@ def _settle_up(story: JobStory) -> None:
             lease.settled = lease.settled or settling
         else:
             lease.attempted.append(settling)
-    story.leases = sorted(leases.values(), key=_version) if len(leases) > 1 else list(leases.values())
-
-
-def _version(lease: LeaseSpan) -> int:
-    return lease.version
+    story.leases = sorted(leases.values(), key=lambda lease: lease.version)
 
 
 def _may_be_reborn(story: JobStory, prunes: Prunes) -> bool:

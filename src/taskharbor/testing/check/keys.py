@@ -39,7 +39,6 @@ class _Lifetimes:
 
     def __init__(self, stories: Stories) -> None:
         self._stories = stories
-        self._freed: dict[str, int] = {}
 
     def may_be_over(self, maker: Creation, by: Creation) -> bool:
         """Whether the key of one job may have been free again when the other was requested.
@@ -48,7 +47,7 @@ class _Lifetimes:
         """
         story = self._stories.by_id[maker.job.id]
         over = may_have_ended_from(story) <= by.end and self._has_run_out(maker, by)
-        return over or self._free_from(story) <= by.end
+        return over or min([*_freeing(story), self._pruned(story)]) <= by.end
 
     def flow_may_be_over(self, maker: Creation, by: Creation) -> bool:
         """The same for the key of a group, which is removed with the last of its jobs, or freed."""
@@ -78,13 +77,6 @@ class _Lifetimes:
         clocks = sorted((op.start, op.call.now or 0) for op in self._stories.operations)
         return [start for start, _ in clocks], list(accumulate((now for _, now in clocks), max))
 
-    def _free_from(self, story: JobStory) -> int:
-        """The earliest time at which a job may have lost its key: by a cancel, a delete, or a replay."""
-        found = self._freed.get(story.id)
-        if found is None:
-            found = self._freed[story.id] = min([*_freeing(story), self._pruned(story)], default=NEVER)
-        return found
-
     def _pruned(self, story: JobStory) -> int:
         prunes = self._stories.prunes
         stored = min((step.start for step in story.creations), default=NEVER)
@@ -92,27 +84,19 @@ class _Lifetimes:
 
 
 def _freeing(story: JobStory) -> list[int]:
+    """When a job may have lost its key by a cancel, a delete, or a replay."""
     if any(step.job.expires_at is not None or step.job.after for step in story.creations):
         return [-1]
     steps = (*story.cancels, *story.deletes, *story.replays)
     return [step.start for step in (*steps, *(each for each in story.settles if each.settle.to == "cancel"))]
 
 
+def _expired(request: Creation, now: int) -> bool:
+    return request.job.key_until is not None and request.job.key_until <= now
+
+
 def _has_ended(story: JobStory, by: int) -> bool:
     return any(end.end <= by for end in ends_of(story))
-
-
-class _Owner:
-    """A job that may hold the key: when it was requested, and when the key expires."""
-
-    def __init__(self) -> None:
-        self.start = NEVER
-        self.until = 0
-
-    def add(self, step: Creation) -> None:
-        """Record a request with this key."""
-        self.start = min(self.start, step.start)
-        self.until = max(self.until, NEVER if step.job.key_until is None else step.job.key_until)
 
 
 class _Key:
@@ -122,10 +106,10 @@ class _Key:
         self._makers = sorted((step for step in asked if step.created), key=lambda step: step.start)
         self._by_end = sorted(self._makers, key=lambda step: step.end)
         self._ends = [step.end for step in self._by_end]
-        self._owners: dict[str, _Owner] = {}
+        self._requests: dict[str, list[Creation]] = {}  # of the jobs that may hold the key
         for step in asked:
             if step.created is not False:
-                self._owners.setdefault(step.job.id, _Owner()).add(step)
+                self._requests.setdefault(step.job.id, []).append(step)
         self._stories = stories
         self._lifetimes = lifetimes
 
@@ -143,13 +127,13 @@ class _Key:
     def _answer(self, step: Creation) -> Iterator[Violation]:
         """A key in force names its owner."""
         id = step.made or ""
-        owner = self._owners.get(id)
+        requests = self._requests.get(id, [])
         story = self._stories.by_id.get(id)
         if story is not None and story.replayed_between(-1, step.end):
             return  # possibly with this as its new key
-        if owner is None or owner.start > step.end:
+        if all(request.start > step.end for request in requests):
             yield self._violation(f"returned {id}, which was never requested with it", step)
-        elif owner.until <= step.now and story is not None and _has_ended(story, step.start):
+        elif all(_expired(request, step.now) for request in requests) and story and _has_ended(story, step.start):
             yield self._violation(f"returned {id}, but it had expired", step)
         place = bisect_left(self._ends, step.start)
         maker = self._by_end[place - 1] if place else None

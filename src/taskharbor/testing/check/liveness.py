@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.endings import TERMINAL
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import JobStory, is_met, reference
+from taskharbor.testing.check.steps import JobStory, is_met
 from taskharbor.testing.check.stories import Stories
 
 
@@ -16,8 +16,7 @@ def check_liveness(stories: Stories) -> Iterator[Violation]:
         last = story.last
         if last is not None and last.state not in TERMINAL and not _is_held(story, stories):
             steps = [*story.creations[:1], *story.claims[-1:]]
-            message = f"job {story.id} is still {last.state} in the end (version {last.version})"
-            yield Violation("H12", message, tuple(map(reference, steps)))
+            yield story.violation("H12", f"is still {last.state} in the end (version {last.version})", *steps)
 
 
 def _is_held(story: JobStory, stories: Stories) -> bool:

@@ -7,6 +7,7 @@ after its start, so it has no end. Refusals of a whole call changed nothing and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
@@ -61,7 +62,7 @@ def pair(events: Iterable[Event]) -> Operations:
         Began: pairing.began,
         Ended: pairing.ended,
         Final: pairing.final,
-        Noted: pairing.noted,
+        Noted: lambda event, time: None,
     }
     if is_in_order(listed):
         for place, event in enumerate(listed):
@@ -77,12 +78,7 @@ def is_in_order(events: Sequence[Event]) -> bool:
 
     An event is written after what it reports and before what follows, so that order is as good as any clock.
     """
-    before = 0
-    for event in events:
-        if event.at < before:
-            return False
-        before = event.at
-    return True
+    return all(before.at <= event.at for before, event in pairwise(events))
 
 
 class _Pairing:
@@ -95,9 +91,6 @@ class _Pairing:
         self._runs: list[SeenRun] = []
         self._last: dict[str, Last] = {}
         self._final_now: int | None = None
-
-    def noted(self, event: Noted, time: int) -> None:
-        """Ignore remarks."""
 
     def called(self, event: Called, time: int) -> None:
         if event.number == 1:

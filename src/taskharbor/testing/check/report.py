@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -83,7 +82,13 @@ class Report(Struct, frozen=True):
     @property
     def names(self) -> set[str]:
         """The invariants that were violated."""
-        return {violation.name for violation in self.violations}
+        return set(self.by_name)
+
+    @property
+    def by_name(self) -> dict[str, list[Violation]]:
+        """The violations of each invariant that has any, in the order of `INVARIANTS`."""
+        found = {name: [each for each in self.violations if each.name == name] for name in INVARIANTS}
+        return {name: violations for name, violations in found.items() if violations}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -95,20 +100,17 @@ class Report(Struct, frozen=True):
             f"{counts.operations} operations ({counts.unknown} with unknown outcomes), {counts.jobs} jobs, "
             f"{counts.claims} claims, {counts.executions} executions"
         )
-        totals = Counter(violation.name for violation in self.violations)
-        for name, title in INVARIANTS.items():
-            if totals[name]:
-                yield f"{name} VIOLATED {totals[name]} times: {title}"
-                yield from _capped([each for each in self.violations if each.name == name], limit)
+        for name, found in self.by_name.items():
+            yield f"{name} VIOLATED {len(found)} times: {INVARIANTS[name]}"
+            yield from _capped(found, limit)
         if self.duplicates:
             yield f"{len(self.duplicates)} overlapping runs, each explained:"
             yield from _capped(self.duplicates, limit)
         yield "fine" if self.fine else f"{len(self.violations)} violations"
 
 
-def _capped(found: Iterable[Violation] | Iterable[Duplicate], limit: int) -> Iterable[str]:
-    listed = list(found)
-    for each in listed[:limit]:
+def _capped(found: list[Violation] | list[Duplicate], limit: int) -> Iterable[str]:
+    for each in found[:limit]:
         yield "  " + str(each).replace("\n", "\n  ")
-    if len(listed) > limit:
-        yield f"  and {len(listed) - limit} more"
+    if len(found) > limit:
+        yield f"  and {len(found) - limit} more"

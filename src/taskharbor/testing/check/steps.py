@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import accumulate
 
 import msgspec
 from msgspec import Struct
 
 from taskharbor.testing.check.operations import SeenCall, SeenRun
-from taskharbor.testing.check.report import Reference
+from taskharbor.testing.check.report import Reference, Violation
 from taskharbor.testing.history import ClaimEntry, JobEntry, Last, Named, Renew, SettleEntry, SwapEntry
 
 
@@ -115,6 +116,10 @@ class JobStory(Struct, gc=False):
     reborn: bool = False
     replay_spans: Spans | None = None
 
+    def violation(self, name: str, message: str, *steps: JobStep | SeenRun) -> Violation:
+        """An invariant that is broken for this job, with the steps that show it."""
+        return Violation(name, f"job {self.id} {message}", tuple(map(reference, steps)))
+
     def replayed_between(self, after: int, before: int) -> bool:
         """Whether a replay may have taken effect between two moments."""
         if not self.replays:
@@ -154,11 +159,7 @@ class Spans:
     def __init__(self, steps: list[ByHand]) -> None:
         self.steps = sorted(steps, key=lambda step: step.start)
         self._starts = [step.start for step in self.steps]
-        self._latest: list[int] = []
-        latest = 0
-        for step in self.steps:
-            latest = max(latest, step.end)
-            self._latest.append(latest)
+        self._latest = list(accumulate((step.end for step in self.steps), max))
 
     def between(self, after: int, before: int) -> list[ByHand]:
         """The steps for which the condition holds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from taskharbor.testing.check.operations import NEVER
 from taskharbor.testing.check.report import Violation
-from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan, Spans, reference
+from taskharbor.testing.check.steps import Claiming, JobStep, JobStory, LeaseSpan, Spans
 
 PATIENCE = 64  # a job with more changes by hand than this is not checked
 SINCE_EVER = -NEVER
@@ -70,10 +70,9 @@ def _expired(story: JobStory, claiming: Claiming) -> Iterator[Violation]:
     ends = [step.job.expires_at for step in story.creations]
     until = max((end for end in ends if end is not None), default=0)
     if claiming.now >= until and not story.replayed_between(-1, claiming.end):
-        message = f"job {story.id} was claimed at {claiming.now}, but had expired at {until}"
-        yield Violation("H7", message, (reference(story.creations[0]), reference(claiming)))
+        message = f"was claimed at {claiming.now}, but had expired at {until}"
+        yield story.violation("H7", message, story.creations[0], claiming)
 
 
 def _early(story: JobStory, due: int, *steps: JobStep) -> Violation:
-    message = f"job {story.id} was claimed at {steps[-1].now}, but was not due before {due}"
-    return Violation("H7", message, tuple(map(reference, steps)))
+    return story.violation("H7", f"was claimed at {steps[-1].now}, but was not due before {due}", *steps)

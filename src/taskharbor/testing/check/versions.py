@@ -17,14 +17,14 @@ def check_tokens(stories: Stories) -> Iterator[Violation]:
         for claiming in story.claims:
             first = given.setdefault(claiming.claim.token, claiming)
             if first is not claiming:
-                yield _violation(f"token {claiming.claim.token} was given twice", first, claiming)
+                message = f"token {claiming.claim.token} was given twice"
+                yield Violation("H2", message, (reference(first), reference(claiming)))
 
 
 def check_versions(story: JobStory, lost: Lost) -> Iterator[Violation]:
     """Versions are unique, in the order of real time, and without gaps that no lost reserve explains."""
-    if len(story.leases) > 1:
-        yield from _same_version(story.leases)
-        yield from _order(story.leases)
+    yield from _same_version(story)
+    yield from _order(story)
     yield from _gaps(story, lost)
 
 
@@ -43,19 +43,18 @@ def _missing(story: JobStory) -> int:
     return version - len({lease.version for lease in story.leases})
 
 
-def _same_version(leases: list[LeaseSpan]) -> Iterator[Violation]:
-    for before, lease in pairwise(leases):
+def _same_version(story: JobStory) -> Iterator[Violation]:
+    for before, lease in pairwise(story.leases):
         if before.version == lease.version:
-            message = f"version {lease.version} of job {lease.claim.claim.id} was claimed twice"
-            yield _violation(message, before.claim, lease.claim)
+            yield story.violation("H2", f"was claimed twice as version {lease.version}", before.claim, lease.claim)
 
 
-def _order(leases: list[LeaseSpan]) -> Iterator[Violation]:
-    earliest = None
-    for lease in reversed(leases):
+def _order(story: JobStory) -> Iterator[Violation]:
+    earliest: LeaseSpan | None = None
+    for lease in reversed(story.leases):
         if earliest is not None and earliest.claim.end < lease.claim.start and earliest.version > lease.version:
-            message = f"job {lease.claim.claim.id} had version {earliest.version} before version {lease.version}"
-            yield _violation(message, earliest.claim, lease.claim)
+            message = f"had version {earliest.version} before version {lease.version}"
+            yield story.violation("H2", message, earliest.claim, lease.claim)
         if earliest is None or lease.claim.end < earliest.claim.end:
             earliest = lease
 
@@ -68,11 +67,8 @@ def _gaps(story: JobStory, lost: Lost) -> Iterator[Violation]:
         before = lease.version
         missing = lease.version - known
         if missing and missing > lost.before(story, lease.claim.end):
-            yield _violation(
-                f"job {story.id} was claimed as version {lease.version}, but only {known - 1} claims and too few "
-                "reserves with unknown outcomes came before",
-                lease.claim,
-            )
+            before_it = f"only {known - 1} claims and too few reserves with unknown outcomes came before"
+            yield story.violation("H2", f"was claimed as version {lease.version}, but {before_it}", lease.claim)
             return
     if story.last is not None:
         yield from _at_last(story, story.last.version, known, lost)
@@ -81,11 +77,6 @@ def _gaps(story: JobStory, lost: Lost) -> Iterator[Violation]:
 def _at_last(story: JobStory, version: int, known: int, lost: Lost) -> Iterator[Violation]:
     top = story.leases[-1].version if story.leases else 0
     if version < top:
-        message = f"the store holds version {version} of job {story.id}, but {top} was claimed"
-        yield _violation(message, story.leases[-1].claim)
+        yield story.violation("H2", f"is stored with version {version}, but {top} was claimed", story.leases[-1].claim)
     if version > known and version - known > lost.before(story):
-        yield Violation("H2", f"the store holds version {version} of job {story.id}, but only {known} claims were made")
-
-
-def _violation(message: str, *claims: Claiming) -> Violation:
-    return Violation("H2", message, tuple(map(reference, claims)))
+        yield story.violation("H2", f"is stored with version {version}, but only {known} claims were made")

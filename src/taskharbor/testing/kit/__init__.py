@@ -13,6 +13,7 @@ A driver with `Within` also binds `WithinKit`, and `OwnTransactionKit` if it beg
 harness then has an `application`.
 """
 
+from pkgutil import iter_modules
 from typing import ClassVar
 
 from taskharbor.driver import Within, offered
@@ -23,12 +24,8 @@ try:
 except ImportError as error:
     raise MissingExtra('the conformance kit runs on pytest: pip install "taskharbor[testing]"') from error
 
-_MODULES = (
-    "beside deaths flows groups jobs keys leases looking order overview parallel records recurring replay reserve "
-    "results scene settle states totals traces upkeep within"
-)
 # Failing asserts of the kit show their values, as those in a test module do.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES.split()))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from taskharbor.testing.kit.beside import ClosingCases, HintCases, WorkerCases  # noqa: E402
 from taskharbor.testing.kit.deaths import DeadLetterCases  # noqa: E402
@@ -99,7 +96,7 @@ class EphemeralKit(
         """The store of one case."""
         return new_store()
 
-    def test_T1_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802
+    def test_T1_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:
         """T1, D14: the driver and the memory driver in lockstep; after every step, everything visible is equal."""
         from taskharbor.testing.kit.machine import bounded, run_lockstep
 
@@ -109,7 +106,7 @@ class EphemeralKit(
 class DriverKit(EphemeralKit, ProcessCases):
     """Every case of the kit. The subclass gives the fixture `new_store`."""
 
-    async def test_D14_transactions_are_proven_where_there_are_any(self, s: Scene) -> None:  # noqa: N802
+    async def test_D14_transactions_are_proven_where_there_are_any(self, s: Scene) -> None:
         """D14, D13: a driver with transactions binds their cases; one without says so."""
         within = offered(s.driver, Within)
         assert isinstance(self, WithinKit) == (within is not None)

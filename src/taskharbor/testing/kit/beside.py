@@ -1,5 +1,4 @@
 """D13 and D10: workers, wake-up hints, and closing a driver."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -86,13 +85,10 @@ class WorkerCases(Cases):
 
     async def test_D13_workers_are_listed_as_they_last_reported(self, s: Scene) -> None:
         """D13: by id; a report replaces the last one."""
-        await s.registry.beat(WORKER)
-        await s.registry.beat(replace(WORKER, id="a0", queues=()))
-        await s.registry.beat(replace(WORKER, busy=9, seen_at=at(20)))
-        assert await s.registry.workers(at(0)) == [
-            replace(WORKER, id="a0", queues=()),
-            replace(WORKER, busy=9, seen_at=at(20)),
-        ]
+        other, later = replace(WORKER, id="a0", queues=()), replace(WORKER, busy=9, seen_at=at(20))
+        for report in (WORKER, other, later):
+            await s.registry.beat(report)
+        assert await s.registry.workers(at(0)) == [other, later]
 
     async def test_D13_workers_not_seen_since_are_left_out(self, s: Scene) -> None:
         """D13: the boundary is inclusive."""

@@ -1,7 +1,9 @@
-"""Q4: jobs dead-lettered by hand, at once in line and by a stop request under a lease (T1, T3)."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
+"""T3, Q4: jobs cancelled or dead-lettered by hand, at once in line and by a stop request under a lease (T1)."""
 
 from __future__ import annotations
+
+from itertools import product
+from typing import Any
 
 import pytest
 
@@ -9,15 +11,21 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.states import Shown
 from taskharbor.driver import Extended, Report
-from taskharbor.testing.kit.jobs import KEEP, SETTLES, ack, at, cancel, child, fail, job, put_back, token_of
+from taskharbor.testing.kit.jobs import AFTER, KEEP, SETTLES, ack, at, cancel, child, fail, job, put_back, token_of
 from taskharbor.testing.kit.scene import Cases, Scene
 
 LATER = at(9 * 86400)
 REQUEST = ("stop_requested_at", "stop_reason", "stop_fingerprint", "stop_keep_until")
+# The end of a job that was asked to stop; a dead letter brings its own retention.
+STOPPED: dict[str, dict[str, Any]] = {
+    "cancel": {"state": "cancelled", "dlq_reason": None, "fingerprint": None, "keep_until": KEEP},
+    "dead_letter": {"state": "dlq", "dlq_reason": "by hand", "fingerprint": "f0", "keep_until": LATER},
+}
+each_stop = pytest.mark.parametrize("stop", list(STOPPED))
 
 
 class DeadLetterCases(Cases):
-    """Q4."""
+    """T3, Q4."""
 
     @pytest.mark.parametrize("state", ["ready", "scheduled", "put back"])
     async def test_Q4_a_job_in_line_is_dead_at_once(self, s: Scene, state: str) -> None:
@@ -40,59 +48,69 @@ class DeadLetterCases(Cases):
         [group] = await s.look.dead_groups(Filter(), s.now, 9)
         assert (group.fingerprint, group.count) == ("f0", 1)
 
-    async def test_Q4_several_are_answered_one_by_one(self, s: Scene) -> None:
-        """Q4: one call, one answer per id, in order; a job named twice is already dead the second time."""
+    @each_stop
+    async def test_T3_Q4_several_are_answered_one_by_one(self, s: Scene, stop: str) -> None:
+        """T3, Q4: one call, one answer per id, in order; a job named twice has ended the second time."""
         await s.end(ack(await s.held("done")))
         await s.held("held")
         await s.add(job("ready"))
-        answers = await s.dead_letter("ready", "nobody", "held", "done", "ready")
-        assert answers == ["dead", "missing", "requested", "finished", "finished"]
+        ids = ("ready", "nobody", "held", "done", "ready")
+        answers = await (s.withdraw(*ids) if stop == "cancel" else s.dead_letter(*ids, keep_until=LATER))
+        ended = "cancelled" if stop == "cancel" else "dead"
+        assert answers == [ended, "missing", "requested", "finished", "finished"]
+        await s.expect("ready", completed_at=s.now, **STOPPED[stop])
 
-    async def test_Q4_under_a_lease_only_the_request_is_recorded(self, s: Scene) -> None:
-        """Q4, T3: state and lease stay; the first request counts, and the next heartbeat returns it."""
+    @each_stop
+    async def test_T3_Q4_under_a_lease_only_the_request_is_recorded(self, s: Scene, stop: str) -> None:
+        """T3, Q4: state and lease stay; the first request counts, and the next heartbeat returns it."""
         held = await s.held()
         s.tick(1)
-        assert await s.dead_letter("a", reason="first", keep_until=LATER) == ["requested"]
+        assert await s.request(stop, reason="first", keep_until=LATER) == "requested"
         record = await s.get()
-        assert tuple(getattr(record, name) for name in REQUEST) == (at(1), "first", "f0", LATER)
+        stored = (None, None, None) if stop == "cancel" else ("first", "f0", LATER)
+        assert tuple(getattr(record, name) for name in REQUEST) == (at(1), *stored)
         assert (record.state, record.lease) == ("inflight", held.lease)
         s.tick(1)
-        async with s.nothing_changes():
-            assert await s.dead_letter("a", reason="second") == ["requested"]
+        assert await s.without_effect(s.request(stop, reason="second")) == "requested"
         [answer] = await s.extend(Report("a", token_of(held)), lease=60)
-        assert answer == Extended(at(62), False, True)
+        assert answer == Extended(at(62), stop == "cancel", stop == "dead_letter")
 
-    async def test_Q4_a_put_back_after_the_request_is_dead(self, s: Scene) -> None:
-        """Q4, T1: with the reason and the retention of the request, and the fields of the transition."""
+    @pytest.mark.parametrize(
+        ("stop", "kind"), [("cancel", "put_back"), ("cancel", "cancel"), ("dead_letter", "put_back")]
+    )
+    async def test_T3_Q4_a_put_back_after_the_request_ends_the_job(self, s: Scene, stop: str, kind: str) -> None:
+        """T1, T3, Q4, I2: with the fields of the transition; it is complete, and is never claimed again."""
         held = await s.held(idempotency_key="k")
-        await s.dead_letter("a", keep_until=LATER)
+        await s.request(stop, keep_until=LATER)
         s.tick(3)
-        await s.end(put_back(held, attempts=2, last_error="x", keep_until=at(999)))
-        await s.expect(state="dlq", dlq_reason="by hand", fingerprint="f0", attempts=2, last_error="x")
-        await s.expect(settled_kind="put_back", completed_at=at(3), keep_until=LATER, lease=None)
-        assert await s.look.find_key("k", s.now) == "a"
+        await s.end(SETTLES[kind](held, attempts=2, last_error="x", keep_until=at(999)))
+        await s.expect(attempts=2, last_error="x", settled_kind=kind, completed_at=at(3), lease=None)
+        await s.expect(**STOPPED[stop] | ({"keep_until": at(999)} if stop == "cancel" else {}))
+        assert await s.look.find_key("k", s.now) == (None if stop == "cancel" else "a")
         s.tick(9999)
         assert await s.reserve() == []
 
-    @pytest.mark.parametrize(("kind", "state"), [("ack", "done"), ("fail", "dlq"), ("cancel", "cancelled")])
-    async def test_Q4_the_settle_of_the_holder_wins(self, s: Scene, kind: str, state: str) -> None:
-        """Q4, T3: work that was done is done; a Fail has its own reason."""
+    @pytest.mark.parametrize(("stop", "kind"), [*product(STOPPED, ["ack", "fail"]), ("dead_letter", "cancel")])
+    async def test_T3_Q4_the_settle_of_the_holder_wins(self, s: Scene, stop: str, kind: str) -> None:
+        """T3, Q4: completed work stays completed; a Fail has its own reason; a Cancel is one, whatever was asked."""
         held = await s.held()
-        await s.dead_letter("a")
-        await s.end(SETTLES[kind](held))
-        await s.expect(state=state, dlq_reason="max_attempts" if kind == "fail" else None)
+        await s.request(stop, keep_until=LATER)
+        given = {"result": b"done anyway"} if kind == "ack" else {}
+        await s.end(SETTLES[kind](held, **given))
+        reason = "max_attempts" if kind == "fail" else None
+        await s.expect(state=AFTER[kind], dlq_reason=reason, result=given.get("result"), keep_until=KEEP)
 
-    async def test_Q4_left_behind_after_the_request_it_is_dead(self, s: Scene) -> None:
-        """Q4, T1: once the lease has lapsed, upkeep ends the job; reserve never hands it out."""
+    @each_stop
+    async def test_T3_Q4_left_behind_after_the_request_the_job_ends(self, s: Scene, stop: str) -> None:
+        """T1, T3, Q4: once the lease has lapsed, upkeep ends the job; reserve never returns it."""
         await s.held(lease=5)
-        await s.dead_letter("a", keep_until=LATER)
+        await s.request(stop, keep_until=LATER)
         s.tick(4.999999)
         assert await s.sweep() == 0
         s.tick(0.000001)
         assert await s.reserve() == []
         assert await s.sweep() == 1
-        await s.expect(state="dlq", dlq_reason="by hand", fingerprint="f0", completed_at=at(5), keep_until=LATER)
-        await s.expect(lease=None)
+        await s.expect(completed_at=at(5), lease=None, **STOPPED[stop])
         assert await s.sweep() == 0
 
     async def test_Q4_a_lapsed_job_dies_by_the_next_sweep(self, s: Scene) -> None:
@@ -103,14 +121,14 @@ class DeadLetterCases(Cases):
         await s.sweep()
         assert (await s.get()).dlq_reason == "by hand"
 
-    @pytest.mark.parametrize("first", ["cancel", "dead_letter"])
+    @pytest.mark.parametrize("first", list(STOPPED))
     @pytest.mark.parametrize("end", ["put_back", "left behind"])
     async def test_T3_if_both_were_asked_for_cancelled_wins(self, s: Scene, first: str, end: str) -> None:
         """T3: in either order, and the heartbeat returns the cancel."""
         held = await s.held(lease=5)
-        await (s.withdraw("a") if first == "cancel" else s.dead_letter("a"))
+        await s.request(first)
         s.tick(1)
-        assert await (s.dead_letter("a") if first == "cancel" else s.withdraw("a")) == ["requested"]
+        assert await s.request("dead_letter" if first == "cancel" else "cancel") == "requested"
         record = await s.get()
         assert tuple(getattr(record, name) for name in REQUEST[1:]) == (None, None, None)
         assert record.stop_requested_at == at(0 if first == "cancel" else 1)
@@ -142,16 +160,18 @@ class DeadLetterCases(Cases):
         await s.end(ack(await s.claim("a")))
         assert await s.states("hold", "collect") == ["ready", "ready"]
 
+    @each_stop
     @pytest.mark.parametrize("end", ["put_back", "left behind"])
-    async def test_Q4_dependants_of_a_held_job_are_affected_at_its_end(self, s: Scene, end: str) -> None:
-        """Q4, K2: in the same step, and not before."""
+    async def test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end(self, s: Scene, stop: str, end: str) -> None:
+        """K2, K4, T3, Q4: in the same step, and not before."""
         await s.add(job("a"), child("b", "a", policy="cancel"), child("c", "a", policy="collect"))
         held = await s.claim("a", lease=5)
-        await s.dead_letter("a", keep_until=LATER)
+        await s.request(stop, keep_until=LATER)
         assert await s.states("b", "c") == ["waiting", "waiting"]
         await s.stop(held, end)
-        assert await s.states("a", "b", "c") == ["dlq", "cancelled", "ready"]
-        assert (await s.get("b")).keep_until == LATER
+        stopped = STOPPED[stop]
+        assert await s.states("a", "b", "c") == [stopped["state"], "cancelled", "ready"]
+        assert (await s.get("b")).keep_until == stopped["keep_until"]
 
     async def test_Q4_parent_and_child_in_one_call(self, s: Scene) -> None:
         """Q4: dependants are affected once all of these are dead."""

@@ -1,5 +1,4 @@
 """D1: groups are stored all or none, independently of each other."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class GroupCases(Cases):
 
     async def test_D1_a_dependency_that_is_not_in_the_group_is_refused_whole(self, s: Scene) -> None:
         """D1, K1: an edge to an unknown job stores nothing."""
-        async with s.nothing_changes():
-            assert await s.enqueue(group(job("a"), child("b", "a", "nobody"))) == ["UnknownDependency"]
+        assert await s.without_effect(s.enqueue(group(job("a"), child("b", "a", "nobody")))) == ["UnknownDependency"]
 
     @pytest.mark.parametrize("key", [None, "flow"])
     @pytest.mark.parametrize(
@@ -61,8 +59,7 @@ class GroupCases(Cases):
         self, s: Scene, members: tuple[NewJob, ...], key: str | None
     ) -> None:
         """D1, K1: so cycles are impossible, and the last job is never a parent."""
-        async with s.nothing_changes():
-            assert await s.enqueue(group(*members, key=key, workflow_id=key)) == ["UnknownDependency"]
+        assert await s.without_effect(s.enqueue(group(*members, key=key, workflow_id=key))) == ["UnknownDependency"]
         assert await s.look.find_key("flow", s.now) is None
 
     async def test_D1_a_known_group_key_stores_nothing_and_names_the_workflow(self, s: Scene) -> None:
@@ -75,13 +72,6 @@ class GroupCases(Cases):
             answers = await s.add(*again, workflow_id="w2", **flow)
         assert answers == (Enqueued("w1", False, True), Enqueued("w1", False, True))
         assert await s.look.find_key("order-7", s.now) == "w1"
-
-    async def test_D1_a_known_group_key_wins_over_JobExists(self, s: Scene) -> None:
-        """D1: repeating the very same keyed group (an unknown outcome) finds the first."""
-        same = group(job("p", workflow_id="w"), key="k", key_expires_at=at(3600), workflow_id="w")
-        assert await s.enqueue(same) == [(Enqueued("p", True),)]
-        async with s.nothing_changes():
-            assert await s.enqueue(same) == [(Enqueued("w", False),)]
 
     async def test_D1_a_group_key_with_other_payloads_is_flagged(self, s: Scene) -> None:
         """D1, I3: same key, other content."""
@@ -113,11 +103,13 @@ class GroupCases(Cases):
         assert answers == (Enqueued("a", True), Enqueued("old", False, True), Enqueued("c", True))
         assert await s.states("a", "b", "c") == ["ready", None, "ready"]
 
-    async def test_D1_a_known_key_wins_over_JobExists(self, s: Scene) -> None:
-        """D1, I1: repeating the very same keyed job (an unknown outcome) finds the first."""
-        await s.add(job("a", idempotency_key="k"))
-        async with s.nothing_changes():
-            assert await s.add(job("a", idempotency_key="k")) == (Enqueued("a", False, True),)
+    @pytest.mark.parametrize("owner", ["job", "group"])
+    async def test_D1_a_known_key_wins_over_JobExists(self, s: Scene, owner: str) -> None:
+        """D1, I1: repeating the very same keyed job or group (an unknown outcome) finds the first."""
+        flow = group(job("a", workflow_id="w"), key="k", key_expires_at=at(3600), workflow_id="w")
+        same = group(job("a", idempotency_key="k")) if owner == "job" else flow
+        assert await s.enqueue(same) == [(Enqueued("a", True),)]
+        assert await s.without_effect(s.enqueue(same)) == [(Enqueued("a" if owner == "job" else "w", False, True),)]
 
     async def test_D1_an_enqueued_job_is_ready_at_once(self, s: Scene) -> None:
         """D1, T1: without dependencies a job is ready, due now."""

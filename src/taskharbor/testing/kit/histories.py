@@ -1,10 +1,13 @@
-"""The strategies of the state machine: small pools, so that ids and keys repeat often."""
+"""The strategies of the state machine: small pools, so that ids and keys repeat often.
+
+The fields of a plan carry their strategies, and `st.builds` reads them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -18,7 +21,6 @@ from taskharbor.testing.kit.jobs import at, job
 QUEUES = ("a", "b", "c")
 KEYS = ["k0", "k1", "k2"]
 GROUP_KEYS = ["g0", "g1"]
-TTLS = [None, 0.5, 5.0, 40.0]
 
 FLAGS = st.booleans()
 RARELY = st.sampled_from([False, False, False, True])
@@ -27,13 +29,13 @@ QUEUE_LISTS = st.one_of(st.just(list(QUEUES)), st.lists(ONE_QUEUE, min_size=1, m
 LIMITS = st.sampled_from([20, 3, 1, 2, 0])
 LEASES = st.sampled_from([60.0, 10.0, 4.5, 1.0, 0.000001])
 STEPS = st.sampled_from([0.5, 1.0, 0.000001, 5.0, 11.0, 60.0, -0.5, -3.0])
-DELAYS = st.sampled_from([None, 0.0, -4.0, 2.0, 15.0])
 KEEPS = st.sampled_from([50.0, 5.0, 0.0])
 PROGRESS = st.sampled_from([None, Progress(0.5, "half"), Progress(1.0)])
 MAYBE_KEY = st.sampled_from([None, None, *KEYS])
-FINGERPRINTS = st.sampled_from([None, "f0", "f1"])
-MAYBE_PAYLOAD = st.sampled_from([None, b"edited"])
-MAYBE_PRIORITY = st.sampled_from([None, -1, 0, 1, 100])
+TTLS = st.sampled_from([None, 0.5, 5.0, 40.0])
+STALE = ["existence", "definition", "slot", "paused", "last_job_id", "last_slot"]
+POLICIES = st.sampled_from(["hold", "cancel", "collect"])
+EDGES = st.lists(st.tuples(st.integers(0, 2), POLICIES), max_size=2)
 ANOTHER = Schedule(name="", definition=b"other", slot=at(9), paused=True, last_job_id="other", last_slot=at(9))
 ACTIONS = st.sampled_from(["cancel", "dead_letter", "replay", "delete", "reschedule", "free"])
 FAILURE = Failure(1, "E", "message", "trace", at(1))
@@ -42,12 +44,11 @@ FAILURE = Failure(1, "E", "message", "trace", at(1))
 class Pick(NamedTuple):
     """A claim by its age: one that still holds, or (`any`) one that may have ended long ago."""
 
-    age: int
-    any: bool
+    age: Annotated[int, st.integers(0, 9)]
+    any: Annotated[bool, RARELY]
 
 
-PICK = st.builds(Pick, age=st.integers(0, 9), any=RARELY)
-PICKS = st.lists(PICK, min_size=1, max_size=3)
+PICKS = st.lists(st.builds(Pick), min_size=1, max_size=3)
 # Jobs by their age; an age beyond the first job means a job that does not exist.
 AGES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 
@@ -55,125 +56,76 @@ AGES = st.lists(st.integers(0, 12), min_size=1, max_size=4)
 class OperatorCall(NamedTuple):
     """The arguments of an operator's action."""
 
-    key: str | None
-    payload: bytes | None
-    delay: float | None
-    priority: int | None
-    keep: float
+    key: Annotated[str | None, MAYBE_KEY]
+    payload: Annotated[bytes | None, st.sampled_from([None, b"edited"])]
+    delay: Annotated[float | None, st.sampled_from([None, 0.0, -4.0, 2.0, 15.0])]
+    priority: Annotated[int | None, st.sampled_from([None, -1, 0, 1, 100])]
+    keep: Annotated[float, KEEPS]
 
 
-HANDS = st.builds(OperatorCall, key=MAYBE_KEY, payload=MAYBE_PAYLOAD, delay=DELAYS, priority=MAYBE_PRIORITY, keep=KEEPS)
-MAYBE_AGE = st.sampled_from([None, None, None, 0])
+OPERATOR_CALLS = st.builds(OperatorCall)
 
 
 class SwapPlan(NamedTuple):
     """A change of a schedule; `stale` means a wrong expectation."""
 
-    name: str
-    kind: str
-    slot: int | None
-    stale: str | None
-    again: int | None
-    key: str | None
+    name: Annotated[str, st.sampled_from(["tick", "tock"])]
+    kind: Annotated[str, st.sampled_from(["declare", "tick", "pause", "run", "remove"])]
+    slot: Annotated[int | None, st.sampled_from([None, 1, 2, 3])]
+    stale: Annotated[str | None, st.sampled_from([None] * 6 + STALE)]
+    again: Annotated[int | None, st.sampled_from([None, None, None, 0])]
+    key: Annotated[str | None, MAYBE_KEY]
 
 
-SWAPS = st.lists(
-    st.builds(
-        SwapPlan,
-        name=st.sampled_from(["tick", "tock"]),
-        kind=st.sampled_from(["declare", "tick", "pause", "run", "remove"]),
-        slot=st.sampled_from([None, 1, 2, 3]),
-        stale=st.sampled_from([None] * 6 + ["existence", "definition", "slot", "paused", "last_job_id", "last_slot"]),
-        again=MAYBE_AGE,
-        key=MAYBE_KEY,
-    ),
-    max_size=4,
-)
+SWAPS = st.lists(st.builds(SwapPlan), max_size=4)
 
 
 class JobPlan(NamedTuple):
     """A job before its id and times are known: `again` is the age of a job whose id it repeats."""
 
-    again: int | None
-    queue: str
-    payload: bytes
-    priority: int
-    delay: float | None
-    expires: float | None
-    key: str | None
-    ttl: float | None
-    edges: list[tuple[int, str]]
-    workflow: str | None
-    kept: bool
+    again: Annotated[int | None, st.sampled_from([None] * 9 + [0, 1])]
+    queue: Annotated[str, ONE_QUEUE]
+    payload: Annotated[bytes, st.sampled_from([b"x", b"y"])]
+    priority: Annotated[int, st.sampled_from([0, 0, 1, -1])]
+    delay: Annotated[float | None, st.sampled_from([None, None, -4.0, 3.0, 20.0])]
+    expires: Annotated[float | None, st.sampled_from([None, None, 4.0, 30.0])]
+    key: Annotated[str | None, MAYBE_KEY]
+    ttl: Annotated[float | None, TTLS]
+    edges: Annotated[list[tuple[int, str]], st.one_of(st.just([]), EDGES)]
+    workflow: Annotated[str | None, st.sampled_from([None, None, "w0", "w1"])]
+    kept: Annotated[bool, RARELY]
 
 
 class GroupPlan(NamedTuple):
     """A group before its times are known."""
 
-    jobs: list[JobPlan]
-    key: str | None
-    ttl: float | None
+    jobs: Annotated[list[JobPlan], st.lists(st.builds(JobPlan), min_size=1, max_size=5)]
+    key: Annotated[str | None, st.sampled_from([None, None, None, *GROUP_KEYS])]
+    ttl: Annotated[float | None, TTLS]
 
 
 class SettlePlan(NamedTuple):
     """A transition before its claim is known."""
 
-    pick: Pick
-    kind: str
-    delay: float
-    keep: float
-    attempts: int
-    crashes: int
-    fingerprint: str | None
-    started: bool
-    new_jobs: list[JobPlan]
-
-
-def job_plans() -> st.SearchStrategy[JobPlan]:
-    """Jobs of all kinds."""
-    edges = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["hold", "cancel", "collect"])), max_size=2)
-    return st.builds(
-        JobPlan,
-        again=st.sampled_from([None] * 9 + [0, 1]),
-        queue=ONE_QUEUE,
-        payload=st.sampled_from([b"x", b"y"]),
-        priority=st.sampled_from([0, 0, 1, -1]),
-        delay=st.sampled_from([None, None, -4.0, 3.0, 20.0]),
-        expires=st.sampled_from([None, None, 4.0, 30.0]),
-        key=MAYBE_KEY,
-        ttl=st.sampled_from(TTLS),
-        edges=st.one_of(st.just([]), edges),
-        workflow=st.sampled_from([None, None, "w0", "w1"]),
-        kept=RARELY,
-    )
+    pick: Annotated[Pick, st.builds(Pick)]
+    kind: Annotated[str, st.sampled_from(["ack", "ack", "fail", "put_back", "cancel"])]
+    delay: Annotated[float, st.sampled_from([0.0, -1.0, 2.0])]
+    keep: Annotated[float, KEEPS]
+    attempts: Annotated[int, st.integers(0, 3)]
+    crashes: Annotated[int, st.integers(0, 2)]
+    fingerprint: Annotated[str | None, st.sampled_from([None, "f0", "f1"])]
+    started: Annotated[bool, FLAGS]
+    new_jobs: Annotated[list[JobPlan], st.one_of(st.just([]), st.lists(st.builds(JobPlan), max_size=3))]
 
 
 def groups(most: int = 2) -> st.SearchStrategy[list[GroupPlan]]:
     """One call of enqueue."""
-    plan = st.builds(
-        GroupPlan,
-        jobs=st.lists(job_plans(), min_size=1, max_size=5),
-        key=st.sampled_from([None, None, None, *GROUP_KEYS]),
-        ttl=st.sampled_from(TTLS),
-    )
-    return st.lists(plan, min_size=most // 2, max_size=most)
+    return st.lists(st.builds(GroupPlan), min_size=most // 2, max_size=most)
 
 
 def settles(most: int = 3) -> st.SearchStrategy[list[SettlePlan]]:
     """One call of settle."""
-    plan = st.builds(
-        SettlePlan,
-        pick=PICK,
-        kind=st.sampled_from(["ack", "ack", "fail", "put_back", "cancel"]),
-        delay=st.sampled_from([0.0, -1.0, 2.0]),
-        keep=KEEPS,
-        attempts=st.integers(0, 3),
-        crashes=st.integers(0, 2),
-        fingerprint=FINGERPRINTS,
-        started=FLAGS,
-        new_jobs=st.one_of(st.just([]), st.lists(job_plans(), max_size=3)),
-    )
-    return st.lists(plan, min_size=1, max_size=most)
+    return st.lists(st.builds(SettlePlan), min_size=1, max_size=most)
 
 
 def group_of(plan: GroupPlan, now: datetime, name: Callable[[int | None], str]) -> Group:

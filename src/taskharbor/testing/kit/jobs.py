@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
-from taskharbor.core.job import Dependency, JobRecord, NewJob
+from taskharbor.core.job import Dependency, JobRecord, Lease, NewJob
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.driver import Group
 
+S = TypeVar("S")
 T0 = datetime(2026, 3, 1, 12, 0, 0, 123457, tzinfo=UTC)
 KEEP = T0 + timedelta(days=1)
 MUCH = 2**24
@@ -35,47 +37,38 @@ def group(*jobs: NewJob, **options: Any) -> Group:
     return Group(jobs=jobs, **options)
 
 
-def child(id: str, *parents: str, policy: str = "hold", **options: Any) -> NewJob:
-    """A job that waits for others."""
-    return job(id, depends_on=tuple(Dependency(parent, policy) for parent in parents), **options)
+def child(id: str, *parents: str | tuple[str, str], policy: str = "hold", **options: Any) -> NewJob:
+    """A job that waits for others, with one policy for all of them or with pairs of a parent and its policy."""
+    edges = [(parent, policy) if isinstance(parent, str) else parent for parent in parents]
+    return job(id, depends_on=tuple(Dependency(*edge) for edge in edges), **options)
+
+
+def lease_of(job: JobRecord) -> Lease:
+    """The lease of a claimed job."""
+    assert job.lease is not None, f"{job.id} carries no lease"
+    return job.lease
 
 
 def token_of(job: JobRecord) -> str:
     """The token of a claimed job."""
-    assert job.lease is not None, f"{job.id} carries no lease"
-    return job.lease.token
+    return lease_of(job).token
 
 
 def expiry_of(job: JobRecord) -> datetime:
     """The end of a claimed job's lease."""
-    assert job.lease is not None, f"{job.id} carries no lease"
-    return job.lease.expires_at
+    return lease_of(job).expires_at
 
 
-def _by_holder(job: JobRecord, **fields: Any) -> dict[str, Any]:
-    return {"id": job.id, "token": "" if "token" in fields else token_of(job), "keep_until": KEEP} | fields
+def _by_holder(kind: Callable[..., S], job: JobRecord, **fields: Any) -> S:
+    token = "" if "token" in fields else token_of(job)
+    return kind(**{"id": job.id, "token": token, "keep_until": KEEP} | fields)
 
 
-def ack(job: JobRecord, **fields: Any) -> Ack:
-    """An Ack by the holder."""
-    return Ack(**_by_holder(job, **fields))
-
-
-def put_back(job: JobRecord, **fields: Any) -> PutBack:
-    """A PutBack by the holder, runnable at once."""
-    return PutBack(**_by_holder(job, **{"run_at": T0, **fields}))
-
-
-def fail(job: JobRecord, **fields: Any) -> Fail:
-    """A Fail by the holder."""
-    return Fail(**_by_holder(job, **{"reason": "max_attempts", **fields}))
-
-
-def cancel(job: JobRecord, **fields: Any) -> Cancel:
-    """A Cancel by the holder."""
-    return Cancel(**_by_holder(job, **fields))
-
-
+# Transitions by the holder of a job, with any fields: `ack(held, result=b"1")`.
+ack = partial(_by_holder, Ack)
+put_back = partial(_by_holder, PutBack, run_at=T0)
+fail = partial(_by_holder, Fail, reason="max_attempts")
+cancel = partial(_by_holder, Cancel)
 Settling = Callable[..., Transition]
 SETTLES: dict[str, Settling] = {"ack": ack, "put_back": put_back, "fail": fail, "cancel": cancel}
 AFTER = {"ack": State.DONE, "put_back": State.READY, "fail": State.DLQ, "cancel": State.CANCELLED}

@@ -1,17 +1,15 @@
 """D6, D8 and L in drivers: which token may renew a lease, and what a renewal writes."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from taskharbor.core.job import Progress
 from taskharbor.driver import Extended, Report
-from taskharbor.testing.kit.jobs import SETTLES, ack, at, each_kind, expiry_of, fail, job, put_back, token_of
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, each_kind, expiry_of, fail, job, lease_of, put_back, token_of
 from taskharbor.testing.kit.scene import Cases, Scene
 
 # The job's state, the token shown, whether the lease has run out: the refusal, and for a settle its repeat.
@@ -59,8 +57,7 @@ class LeaseCases(Cases):
         held = await s.held(lease=10)
         s.tick(5)
         assert await s.extend(Report("a", token_of(held)), lease=10) == [Extended(at(15), False)]
-        assert held.lease is not None
-        assert await s.get() == replace(held, lease=replace(held.lease, expires_at=at(15)))
+        assert await s.get() == replace(held, lease=replace(lease_of(held), expires_at=at(15)))
 
     async def test_D6_a_lease_never_shrinks(self, s: Scene) -> None:
         """D6: max(expires_at, now + lease_for)."""
@@ -82,8 +79,7 @@ class LeaseCases(Cases):
         """D6: the lease ends at its expiry, even if the job was not taken over."""
         held = await s.held(lease=10)
         s.tick(10)
-        async with s.nothing_changes():
-            assert await s.extend(Report("a", token_of(held), at(1), Progress(0.5))) == ["LeaseExpired"]
+        assert await s.without_effect(s.extend(Report("a", token_of(held), at(1), Progress(0.5)))) == ["LeaseExpired"]
         assert await s.order() == ["a"]
 
     async def test_D6_a_lease_can_be_extended_to_the_last_microsecond(self, s: Scene) -> None:
@@ -92,11 +88,12 @@ class LeaseCases(Cases):
         s.tick(9.999999)
         assert await s.extend(Report("a", token_of(held)), lease=10) == [Extended(at(19.999999), False)]
 
-    async def test_D6_start_and_progress_are_stored(self, s: Scene) -> None:
-        """D6, T2: with the heartbeat, without a write of their own."""
+    @pytest.mark.parametrize("note", ["quarter", "ein Viertel ✓"])
+    async def test_D6_start_and_progress_are_stored(self, s: Scene, note: str) -> None:
+        """D6, T2, R1: exactly as reported with the heartbeat, without a write of their own."""
         held = await s.held()
-        await s.extend(Report("a", token_of(held), at(0.5), Progress(0.25, "quarter")))
-        await s.expect(started_at=at(0.5), progress=Progress(0.25, "quarter"))
+        await s.extend(Report("a", token_of(held), at(0.5), Progress(0.1, note)))
+        await s.expect(started_at=at(0.5), progress=Progress(0.1, note))
 
     async def test_D6_a_report_without_news_forgets_nothing(self, s: Scene) -> None:
         """D6: reported values stay until newer ones come."""
@@ -134,8 +131,7 @@ class LeaseCases(Cases):
         held = await s.held()
         await s.extend(Report("a", token_of(held)))
         record = await s.get()
-        assert record.lease is not None
-        assert (record.version, record.lease.version, token_of(record)) == (1, 1, token_of(held))
+        assert (record.version, lease_of(record).version, token_of(record)) == (1, 1, token_of(held))
 
     @pytest.mark.parametrize("situation", list(MATRIX))
     async def test_D8_why_an_extension_is_refused(self, s: Scene, situation: str) -> None:
@@ -149,10 +145,8 @@ class LeaseCases(Cases):
     async def test_D8_why_a_settle_is_refused(self, s: Scene, kind: str, situation: str) -> None:
         """D7, D8: the same refusals for every outcome; nothing changes, its new jobs included."""
         id, token = await arrange(s, situation)
-        fields: dict[str, Any] = {"id": id, "token": token, "attempts": 7, "last_error": "x", "new_jobs": (job("new"),)}
-        transition = SETTLES[kind](await _template(s), **fields)
-        async with s.nothing_changes():
-            assert await s.settle(transition) == [MATRIX[situation]]
+        transition = SETTLES[kind](job(id), token=token, attempts=7, last_error="x", new_jobs=(job("new"),))
+        assert await s.without_effect(s.settle(transition)) == [MATRIX[situation]]
 
     async def test_D8_an_extension_with_the_settled_token_is_refused(self, s: Scene) -> None:
         """D8: only a settle can be repeated; there is nothing left to extend."""
@@ -177,8 +171,7 @@ class LeaseCases(Cases):
         old = await s.held(lease=5)
         s.tick(5)
         await s.end(ack(await s.claim("a"), result=b"new"))
-        async with s.nothing_changes():
-            assert await s.settle(fail(old)) == ["JobNotInflight"]
+        assert await s.without_effect(s.settle(fail(old))) == ["JobNotInflight"]
 
     async def test_L5_versions_fence_across_retries(self, s: Scene) -> None:
         """L5: they grow by one per claim, across put-backs, crashes and replays."""
@@ -221,9 +214,3 @@ class LeaseCases(Cases):
         await s.extend(Report("a", token_of(held)), lease=1)
         s.tick(1)
         assert await s.order() == ["a"]
-
-
-async def _template(s: Scene) -> Any:
-    """A record with a lease, to build transitions from; its own job affects no other."""
-    await s.add(job("template", queue="elsewhere"))
-    return await s.claim("template", lease=9999)

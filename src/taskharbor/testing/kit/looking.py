@@ -1,5 +1,4 @@
 """D13, Inspect and Manage: reading jobs, and changing them by hand."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 

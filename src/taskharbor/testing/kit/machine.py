@@ -10,44 +10,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import islice, product
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from msgspec.structs import replace
 
+from taskharbor import driver as seam
 from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.line import effective_due, shares
 from taskharbor.core.states import State
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    Driver,
-    Inspect,
-    Maintain,
-    Manage,
-    Report,
-    Reschedule,
-    Schedules,
-    Swap,
-    WaitForWork,
-    WorkflowStore,
-)
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import MissingExtra
-from taskharbor.testing.kit.jobs import ALL, MUCH, T0, job
+from taskharbor.testing.kit.jobs import ALL, MUCH, T0, job, token_of
 from taskharbor.testing.kit.scene import Harness, NewStore
 
 try:
-    from hypothesis import HealthCheck, settings
-    from hypothesis.stateful import (
-        RuleBasedStateMachine,
-        initialize,
-        invariant,
-        precondition,
-        rule,
-        run_state_machine_as_test,
-    )
+    from hypothesis import HealthCheck, settings, stateful
 except ImportError as error:
     raise MissingExtra('the state machine runs on hypothesis: pip install "taskharbor[testing]"') from error
 
@@ -78,11 +59,20 @@ class GrantedLease(NamedTuple):
 
 
 @runtime_checkable
-class Whole(Inspect, Manage, Maintain, WorkflowStore, Driver, Schedules, WaitForWork, Protocol):
+class Whole(
+    seam.Inspect,
+    seam.Manage,
+    seam.Maintain,
+    seam.WorkflowStore,
+    seam.Driver,
+    seam.Schedules,
+    seam.WaitForWork,
+    Protocol,
+):
     """The protocols that the machine needs of a driver."""
 
 
-class Lockstep(RuleBasedStateMachine):
+class Lockstep(stateful.RuleBasedStateMachine):
     """The machine: rules are the verbs, the invariant is equality."""
 
     def __init__(self, harness: Harness) -> None:
@@ -147,47 +137,39 @@ class Lockstep(RuleBasedStateMachine):
             found.append(claim._replace(token="bogus", model_token="bogus") if pick.any and pool is holding else claim)
         return found
 
-    @rule(seconds=draw.STEPS)
+    @stateful.rule(seconds=draw.STEPS)
     def time_passes(self, seconds: float) -> None:
         """Move the clock, mostly forwards, sometimes a little back."""
         self.now += timedelta(seconds=seconds)
 
-    @initialize(groups=draw.groups(most=4))
+    @stateful.initialize(groups=draw.groups(most=4))
     def begin(self, groups: list[draw.GroupPlan]) -> None:
         """Start every history with some jobs."""
-        self.enqueue_all(groups)
+        self.enqueue(groups)
 
-    @rule(groups=draw.groups())
+    @stateful.rule(groups=draw.groups())
     def enqueue(self, groups: list[draw.GroupPlan]) -> None:
         """D1, R2, I1."""
-        self.enqueue_all(groups)
-
-    def enqueue_all(self, groups: list[draw.GroupPlan]) -> None:
-        """One call of enqueue."""
         real = [draw.group_of(plan, self.now, self.name) for plan in groups]
         self.agree(self.do(self.driver.enqueue(real, self.now)), self.do(self.model.enqueue(real, self.now)))
 
-    @rule(queues=draw.QUEUE_LISTS, limit=draw.LIMITS, seconds=draw.LEASES)
+    @stateful.rule(queues=draw.QUEUE_LISTS, limit=draw.LIMITS, seconds=draw.LEASES)
     def reserve(self, queues: list[str], limit: int, seconds: float) -> None:
         """D2, D3, D5, D11: the driver chooses, within what the contract permits."""
-        self.reserve_some(queues, limit, seconds)
-
-    @rule(queues=draw.QUEUE_LISTS, seconds=draw.LEASES, step=draw.STEPS, plans=draw.settles(most=4))
-    def work(self, queues: list[str], seconds: float, step: float, plans: list[draw.SettlePlan]) -> None:
-        """A worker's round: some jobs are claimed, time passes, most of them are settled."""
-        self.reserve_some(queues, len(plans) + 1, seconds)
-        self.now += timedelta(seconds=step)
-        self.settle_all(plans)
-
-    def reserve_some(self, queues: list[str], limit: int, seconds: float) -> None:
-        """One call of reserve."""
         lease = timedelta(seconds=seconds)
         lines = {queue: self._line(queue) for queue in set(queues) - self.paused}
         got = self.do(self.driver.reserve(queues, self.now, lease, limit, "w"))
         self._check_choice([each for each in queues if each not in self.paused], lines, limit, got)
         self._follow(got, lease)
 
-    @rule(ages=draw.AGES, limit=draw.LIMITS, seconds=draw.LEASES)
+    @stateful.rule(queues=draw.QUEUE_LISTS, seconds=draw.LEASES, step=draw.STEPS, plans=draw.settles(most=4))
+    def work(self, queues: list[str], seconds: float, step: float, plans: list[draw.SettlePlan]) -> None:
+        """A worker's round: some jobs are claimed, time passes, most of them are settled."""
+        self.reserve(queues, len(plans) + 1, seconds)
+        self.now += timedelta(seconds=step)
+        self.settle(plans)
+
+    @stateful.rule(ages=draw.AGES, limit=draw.LIMITS, seconds=draw.LEASES)
     def reserve_by_id(self, ages: list[int], limit: int, seconds: float) -> None:
         """D2: exactly those."""
         lease, ids = timedelta(seconds=seconds), self.aged(ages)
@@ -218,46 +200,39 @@ class Lockstep(RuleBasedStateMachine):
     def _check_coarsely(self, line: list[JobRecord], mine: list[str]) -> None:
         """No job may be passed over by more than the declared resolution."""
         left = [record for record in line if record.id not in mine]
-        for taken in (record for record in line if record.id in mine):
-            for other in left:
-                assert taken.priority >= other.priority
-                if taken.priority == other.priority:
-                    assert effective_due(taken) - effective_due(other) <= self.harness.due_resolution
+        for taken, other in product((record for record in line if record.id in mine), left):
+            assert taken.priority >= other.priority
+            if taken.priority == other.priority:
+                assert effective_due(taken) - effective_due(other) <= self.harness.due_resolution
 
     def _follow(self, got: list[JobRecord], lease: timedelta) -> None:
         ids = [record.id for record in got]
         same = self.do(self.model.reserve(draw.QUEUES, self.now, lease, len(ids), "w", ids))
         assert [record.id for record in same] == ids, f"the model would not hand out {ids}"
         for ours, theirs in zip(got, same, strict=True):
-            assert ours.lease is not None
-            assert theirs.lease is not None
-            assert ours.lease.token not in self.names, "a token was used twice"
-            name = f"claim {len(self.claims)} of {ours.id}"
-            self.names[ours.lease.token] = self.names[theirs.lease.token] = name
-            self.claims.append(GrantedLease(ours.id, ours.lease.token, theirs.lease.token))
+            token, model_token = token_of(ours), token_of(theirs)
+            assert token not in self.names, "a token was used twice"
+            self.names[token] = self.names[model_token] = f"claim {len(self.claims)} of {ours.id}"
+            self.claims.append(GrantedLease(ours.id, token, model_token))
             assert self.plain(ours) == self.plain(theirs)
 
-    @precondition(lambda self: len(self.claims) > 2)
-    @rule(picks=draw.PICKS, seconds=draw.LEASES, started=draw.FLAGS, progress=draw.PROGRESS)
+    @stateful.precondition(lambda self: len(self.claims) > 2)
+    @stateful.rule(picks=draw.PICKS, seconds=draw.LEASES, started=draw.FLAGS, progress=draw.PROGRESS)
     def extend(self, picks: list[draw.Pick], seconds: float, started: bool, progress: Progress | None) -> None:
         """D6, D8."""
         lease, began = timedelta(seconds=seconds), self.now if started else None
         chosen = self.chosen(picks)
-        ours = [Report(claim.id, claim.token, began, progress) for claim in chosen]
-        theirs = [Report(claim.id, claim.model_token, began, progress) for claim in chosen]
+        ours = [seam.Report(claim.id, claim.token, began, progress) for claim in chosen]
+        theirs = [seam.Report(claim.id, claim.model_token, began, progress) for claim in chosen]
         self.agree(
             self.do(self.driver.extend_lease(ours, self.now, lease)),
             self.do(self.model.extend_lease(theirs, self.now, lease)),
         )
 
-    @precondition(lambda self: len(self.claims) > 2)
-    @rule(plans=draw.settles())
+    @stateful.precondition(lambda self: len(self.claims) > 2)
+    @stateful.rule(plans=draw.settles())
     def settle(self, plans: list[draw.SettlePlan]) -> None:
         """D7, D8, D9, K2."""
-        self.settle_all(plans)
-
-    def settle_all(self, plans: list[draw.SettlePlan]) -> None:
-        """One call of settle."""
         ours: list[Transition] = []
         theirs: list[Transition] = []
         for plan, claim in zip(plans, self.chosen([plan.pick for plan in plans]), strict=True):
@@ -266,7 +241,7 @@ class Lockstep(RuleBasedStateMachine):
             theirs.append(draw.transition_of(plan, claim.id, claim.model_token, self.now, new_jobs))
         self.agree(self.do(self.driver.settle(ours, self.now)), self.do(self.model.settle(theirs, self.now)))
 
-    @rule(action=draw.ACTIONS, ages=draw.AGES, hand=draw.HANDS)
+    @stateful.rule(action=draw.ACTIONS, ages=draw.AGES, hand=draw.OPERATOR_CALLS)
     def by_hand(self, action: str, ages: list[int], hand: draw.OperatorCall) -> None:
         """T1, T3, K3, K4, Q2, Q3, I2, D11."""
         ids = self.aged(ages)
@@ -274,7 +249,7 @@ class Lockstep(RuleBasedStateMachine):
         until = self.now + timedelta(seconds=hand.keep)
         replays = [Replay(id=id, payload=hand.payload, idempotency_key=hand.key, run_at=run_at) for id in ids]
         deaths = [DeadLetter(id=id, reason=f"by hand {id}", fingerprint="f0", keep_until=until) for id in ids]
-        changes = [Reschedule(id=id, run_at=run_at, priority=hand.priority) for id in ids]
+        changes = [seam.Reschedule(id=id, run_at=run_at, priority=hand.priority) for id in ids]
         workflow = next((each.workflow_id for each in self.records() if each.id == ids[0]), None) or "w0"
         acts: dict[str, Callable[[Whole], Coroutine[Any, Any, object]]] = {
             "cancel": lambda side: side.cancel(ids, self.now, until),
@@ -286,14 +261,14 @@ class Lockstep(RuleBasedStateMachine):
         }
         self.agree(self.do(acts[action](self.driver)), self.do(acts[action](self.model)))
 
-    @rule(queue=draw.ONE_QUEUE, paused=draw.RARELY)
+    @stateful.rule(queue=draw.ONE_QUEUE, paused=draw.RARELY)
     def pause(self, queue: str, paused: bool) -> None:
         """D3."""
         (self.paused.add if paused else self.paused.discard)(queue)
         self.do(self.driver.pause(queue, paused))
         self.do(self.model.pause(queue, paused))
 
-    @rule(keep=draw.KEEPS)
+    @stateful.rule(keep=draw.KEEPS)
     def upkeep(self, keep: float) -> None:
         """N1, T1, X8. The count of moves in a cascade is not specified, so only the records are compared."""
         until = self.now + timedelta(seconds=keep)
@@ -301,11 +276,11 @@ class Lockstep(RuleBasedStateMachine):
         assert bool(ours) == bool(self.do(self.model.sweep(self.now, until, ALL)))
         self.agree(self.do(self.driver.prune(self.now, ALL)), self.do(self.model.prune(self.now, ALL)))
 
-    @rule(plans=draw.SWAPS)
+    @stateful.rule(plans=draw.SWAPS)
     def swap(self, plans: list[draw.SwapPlan]) -> None:
         """N3, N5: a few schedules; swaps of a call build on each other, and some expect a wrong record."""
         stored = {it.name: it for it in self.do(self.model.schedules())}
-        swaps: list[Swap] = []
+        swaps: list[seam.Swap] = []
         for plan in plans:
             new = job(self.name(plan.again), queue=draw.QUEUES[0], idempotency_key=plan.key)
             swaps.append(draw.swap_of(plan, stored.get(plan.name), new))
@@ -316,7 +291,7 @@ class Lockstep(RuleBasedStateMachine):
         ours, theirs = (self.do(side.swap_schedules(swaps, self.now)) for side in (self.driver, self.model))
         self.agree(ours, theirs)
 
-    @invariant()
+    @stateful.invariant()
     def everything_is_equal(self) -> None:
         """R1: the complete observable records, in the same order, and all that is derived from them."""
         ours, theirs = self.do(_seen(self.driver, self.now)), self.do(_seen(self.model, self.now))
@@ -371,4 +346,4 @@ def run_lockstep(new_store: NewStore, bounds: settings) -> None:
         def __init__(self) -> None:
             super().__init__(new_store())
 
-    run_state_machine_as_test(OnNewStore, settings=bounds)
+    stateful.run_state_machine_as_test(OnNewStore, settings=bounds)

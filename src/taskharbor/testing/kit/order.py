@@ -1,8 +1,8 @@
 """D11: the exact order of jobs, without concurrency."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
+from datetime import datetime
 from random import Random
 
 import pytest
@@ -75,19 +75,13 @@ class OrderCases(Cases):
             await s.end(put_back(held, run_at=s.now))
         assert await s.order() == ["a", "b", "c"]
 
-    async def test_D11_a_first_reclaim_goes_to_the_front(self, s: Scene) -> None:
-        """D11: a job that crashed once counts as due since the beginning of time."""
-        await s.add(job("old", run_at=at(-9999)), job("crashed"))
+    @pytest.mark.parametrize("priority", [0, 1])
+    async def test_D11_a_first_reclaim_goes_to_the_front(self, s: Scene, priority: int) -> None:
+        """D11: a job that crashed once counts as due since the beginning of time, within its priority."""
+        await s.add(job("old", run_at=at(-9999), priority=priority), job("crashed"))
         await s.claim("crashed", lease=5)
         s.tick(5)
-        assert await s.order() == ["crashed", "old"]
-
-    async def test_D11_a_first_reclaim_stays_within_its_priority(self, s: Scene) -> None:
-        """D11: priority comes before due time."""
-        await s.add(job("crashed"), job("high", priority=1))
-        await s.claim("crashed", lease=5)
-        s.tick(5)
-        assert await s.order() == ["high", "crashed"]
+        assert await s.order() == (["old", "crashed"] if priority else ["crashed", "old"])
 
     async def test_D11_a_second_reclaim_queues_by_its_last_expiry(self, s: Scene) -> None:
         """D11: so that a poison job does not stay at the front of the line."""
@@ -127,16 +121,15 @@ class OrderCases(Cases):
         await s.manage.reschedule([Reschedule(id="a", run_at=at(0))], s.now)
         assert await s.order() == ["a"]
 
-    async def test_D11_a_future_job_of_high_priority_blocks_no_other(self, s: Scene) -> None:
-        """D11, F7: only due jobs stand in line."""
-        await s.add(*(job(f"f{n}", priority=100, run_at=at(3600)) for n in range(50)), job("a"))
-        assert await s.order() == ["a"]
-
-    async def test_D11_an_expired_job_at_the_front_blocks_no_other(self, s: Scene) -> None:
-        """D11, F7: nor do jobs that may no longer run, however many."""
-        await s.add(*(job(f"e{n}", priority=100, expires_at=at(5)) for n in range(50)), job("a"))
+    @pytest.mark.parametrize("option", [{"run_at": at(3600)}, {"expires_at": at(5)}], ids=["future", "expired"])
+    async def test_D11_a_future_or_expired_job_of_high_priority_blocks_no_other(
+        self, s: Scene, option: dict[str, datetime]
+    ) -> None:
+        """D11, F7: only jobs that may run now stand in line, however many others there are."""
+        await s.add(*(job(f"j{n}", priority=100, **option) for n in range(50)), job("a"))
         s.tick(5)
         assert await s.order(1) == ["a"]
+        assert await s.order() == []
 
     async def test_D11_a_long_random_line_is_handed_out_in_order(self, s: Scene) -> None:
         """D11: priority, due time, enqueue order, over 300 jobs in batches."""

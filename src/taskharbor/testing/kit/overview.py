@@ -1,5 +1,4 @@
 """K5 and Q1: summaries of many jobs, workflows by state and dead letters by cause."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import pytest
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State
-from taskharbor.driver import DeadGroup, WorkflowCounts
+from taskharbor.driver import WorkflowCounts
 from taskharbor.testing.kit.jobs import ack, at, child, fail, job
 from taskharbor.testing.kit.scene import Cases, Scene
 
@@ -70,16 +69,14 @@ class OverviewCases(Cases):
 
     async def test_K5_workflows_come_with_the_greatest_id_first(self, s: Scene) -> None:
         """K5: ids are ordered by time; the time of the first job is returned."""
-        for number, id in enumerate(["w2", "w10", "w1"]):
+        names = ["w2", "w10", "w1"]
+        for number, id in enumerate(names):
             await s.add(member(f"{id}.p", id), member(f"{id}.c", id, f"{id}.p"))
             assert s.now == at(number)
             s.tick(1)
         states = {READY: 1, WAITING: 1}
-        assert await s.flows.workflows(9) == [
-            WorkflowCounts(id="w2", created_at=at(0), states=states),
-            WorkflowCounts(id="w10", created_at=at(1), states=states),
-            WorkflowCounts(id="w1", created_at=at(2), states=states),
-        ]
+        expected = [WorkflowCounts(id=id, created_at=at(number), states=states) for number, id in enumerate(names)]
+        assert await s.flows.workflows(9) == expected
 
     async def test_K5_a_workflow_is_as_old_as_its_oldest_job(self, s: Scene) -> None:
         """K5: of the existing ones."""
@@ -207,22 +204,16 @@ class OverviewCases(Cases):
     async def test_Q1_dead_groups_show_the_last_death(self, s: Scene) -> None:
         """Q1: how many, the first and the last time, and the task, error and id of the last; most frequent first."""
         await _graveyard(s)
-        assert await s.look.dead_groups(Filter(), s.now, 9) == [
-            DeadGroup(
-                fingerprint="aa",
-                task="shop.pay",
-                error="card 4 refused",
-                count=3,
-                first_at=at(0),
-                last_at=at(4),
-                last_id="a3",
-            ),
-            DeadGroup(
-                fingerprint="bb", task="shop.bill", error=None, count=2, first_at=at(1), last_at=at(5), last_id="b2"
-            ),
-            DeadGroup(
-                fingerprint="", task="t", error="who knows", count=1, first_at=at(3), last_at=at(3), last_id="none"
-            ),
+        groups = await s.look.dead_groups(Filter(), s.now, 9)
+        assert [(group.fingerprint, group.task, group.error, group.count) for group in groups] == [
+            ("aa", "shop.pay", "card 4 refused", 3),
+            ("bb", "shop.bill", None, 2),
+            ("", "t", "who knows", 1),
+        ]
+        assert [(group.first_at, group.last_at, group.last_id) for group in groups] == [
+            (at(0), at(4), "a3"),
+            (at(1), at(5), "b2"),
+            (at(3), at(3), "none"),
         ]
 
     async def test_Q1_the_last_death_is_by_its_time_not_by_its_age(self, s: Scene) -> None:
@@ -243,13 +234,8 @@ class OverviewCases(Cases):
             for number in range(count):
                 await dead_letter(s, f"{fingerprint}{number}", fingerprint)
         groups = await s.look.dead_groups(Filter(), s.now, 9)
-        assert [(group.fingerprint, group.count) for group in groups] == [
-            ("b", 3),
-            ("d", 3),
-            ("", 1),
-            ("a", 1),
-            ("c", 1),
-        ]
+        counted = [(group.fingerprint, group.count) for group in groups]
+        assert counted == [("b", 3), ("d", 3), ("", 1), ("a", 1), ("c", 1)]
         assert [group.fingerprint for group in await s.look.dead_groups(Filter(), s.now, 3)] == ["b", "d", ""]
         assert await s.look.dead_groups(Filter(), s.now, 0) == []
 
@@ -269,16 +255,16 @@ class OverviewCases(Cases):
 
 async def _graveyard(s: Scene) -> None:
     """Six dead jobs, one per second, and some that are alive."""
-    await dead_letter(s, "a1", "aa", type="mail.send", last_error="refused 1")
-    s.tick(1)
-    await dead_letter(s, "b1", "bb", type="mail.read", last_error="timed out", reason="gave_up")
-    s.tick(1)
-    await dead_letter(s, "a2", "aa", type="mail.send", queue="x", last_error="host away", workflow_id="w")
-    s.tick(1)
-    await dead_letter(s, "none", None, queue="x", last_error="who knows")
-    s.tick(1)
-    await dead_letter(s, "a3", "aa", type="shop.pay", last_error="card 4 refused")
-    s.tick(1)
-    await dead_letter(s, "b2", "bb", type="shop.bill", tags=("vip",))
+    deaths: list[tuple[str, str | None, dict[str, Any]]] = [
+        ("a1", "aa", {"type": "mail.send", "last_error": "refused 1"}),
+        ("b1", "bb", {"type": "mail.read", "last_error": "timed out", "reason": "gave_up"}),
+        ("a2", "aa", {"type": "mail.send", "queue": "x", "last_error": "host away", "workflow_id": "w"}),
+        ("none", None, {"queue": "x", "last_error": "who knows"}),
+        ("a3", "aa", {"type": "shop.pay", "last_error": "card 4 refused"}),
+        ("b2", "bb", {"type": "shop.bill", "tags": ("vip",)}),
+    ]
+    for id, fingerprint, options in deaths:
+        await dead_letter(s, id, fingerprint, **options)
+        s.tick(1)
     await s.add(job("alive", type="mail.send", tags=("vip",)), job("done", queue="x"))
     await s.end(ack(await s.claim("done")))

@@ -1,5 +1,4 @@
 """D12, I1, K2, D1 under real parallelism: threads with their own loops, and processes where the store has a URL."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -59,11 +58,11 @@ def apart(harness: Harness, role: str, asked: Sequence[dict[str, Any]]) -> list[
         try:
             assert players.stdout is not None
             assert players.stdout.readline() == "ready\n"
-            heard, _ = players.communicate("!" * len(asked), timeout=120)
+            printed, _ = players.communicate("!" * len(asked), timeout=120)
         finally:
             players.kill()
     assert players.returncode == 0
-    return [json.loads(line) for line in heard.splitlines()]
+    return [json.loads(line) for line in printed.splitlines()]
 
 
 def in_store(harness: Harness, act: Act) -> Any:

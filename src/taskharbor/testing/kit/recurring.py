@@ -1,5 +1,4 @@
 """N3, N5: schedules change by one compare-and-swap on the whole record, which enqueues the job in the same step."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -64,9 +63,22 @@ async def swapped(s: Scene, *swaps: Swap) -> list[Any]:
     return named(await s.schedules.swap_schedules(swaps, s.now))
 
 
-async def put(s: Scene, *schedules: Schedule) -> None:
+async def put(s: Scene, *schedules: Schedule | None) -> None:
     """Create these schedules."""
-    assert await swapped(s, *(swap(None, it) for it in schedules)) == [True] * len(schedules)
+    given = [swap(None, it) for it in schedules if it is not None]
+    assert await swapped(s, *given) == [True] * len(given)
+
+
+async def remove(s: Scene, it: Schedule | None) -> None:
+    """Remove this schedule, if it is one."""
+    assert it is None or await swapped(s, swap(it, None)) == [True]
+
+
+async def stored(s: Scene) -> Schedule | None:
+    """The one schedule of the store, if there is any."""
+    found = await s.schedules.schedules()
+    assert len(found) <= 1
+    return next(iter(found), None)
 
 
 async def ids(s: Scene) -> list[str]:
@@ -79,19 +91,19 @@ class RecurringCases(Cases):
 
     async def test_N5_a_schedule_is_read_back_as_stored(self, s: Scene) -> None:
         """N5: slots to the microsecond or None, the pause, the last run."""
-        for stored in (NIGHTLY, BARE, replace(NIGHTLY, paused=True), replace(BARE, slot=at(0.999999))):
-            await put(s, stored)
-            assert await s.schedules.schedules() == [stored]
-            assert await swapped(s, swap(stored, None)) == [True]
+        for it in (NIGHTLY, BARE, replace(NIGHTLY, paused=True), replace(BARE, slot=at(0.999999))):
+            await put(s, it)
+            assert await stored(s) == it
+            await remove(s, it)
 
     @pytest.mark.parametrize("kind", list(DEFINITIONS))
     async def test_N5_a_definition_is_bytes(self, s: Scene, kind: str) -> None:
         """N5: opaque bytes, compared as they are."""
-        stored = replace(BARE, definition=DEFINITIONS[kind])
-        await put(s, stored)
-        assert await s.schedules.schedules() == [stored]
-        assert await swapped(s, swap(replace(stored, definition=stored.definition + b"\x00"), None)) == [False]
-        assert await swapped(s, swap(stored, None)) == [True]
+        it = replace(BARE, definition=DEFINITIONS[kind])
+        await put(s, it)
+        assert await stored(s) == it
+        assert await swapped(s, swap(replace(it, definition=it.definition + b"\x00"), None)) == [False]
+        await remove(s, it)
 
     async def test_N5_schedules_are_listed_by_name(self, s: Scene) -> None:
         """N5: any text is a name, and similar ones are different."""
@@ -105,7 +117,7 @@ class RecurringCases(Cases):
         after = ticked(NIGHTLY, "run")
         for seen, then in ((None, NIGHTLY), (NIGHTLY, after), (after, BARE), (BARE, None), (None, NIGHTLY)):
             assert await swapped(s, swap(seen, then)) == [True]
-            assert await s.schedules.schedules() == ([] if then is None else [then])
+            assert await stored(s) == then
         assert await s.all() == []
 
     async def test_N3_a_swap_enqueues_its_job_in_the_same_step(self, s: Scene) -> None:
@@ -120,16 +132,14 @@ class RecurringCases(Cases):
     @pytest.mark.parametrize("other", list(OTHERS))
     async def test_N3_every_field_is_compared(self, s: Scene, other: str) -> None:
         """N3: if the schedule is not exactly as it was seen, nothing changes and nothing is enqueued."""
-        for stored, seen in ((NIGHTLY, OTHERS[other]), (OTHERS[other], NIGHTLY)):
-            if stored is not None:
-                await put(s, stored)
+        for it, seen in ((NIGHTLY, OTHERS[other]), (OTHERS[other], NIGHTLY)):
+            await put(s, it)
             for then in (replace(NIGHTLY, definition=b"new"), None):
                 async with s.nothing_changes():
                     tries = Swap(name="nightly", seen=seen, then=then, job=job("run"))
                     assert await swapped(s, tries, replace(tries, job=None)) == [False, False]
-                assert await s.schedules.schedules() == ([] if stored is None else [stored])
-            if stored is not None:
-                assert await swapped(s, swap(stored, None)) == [True]
+                assert await stored(s) == it
+            await remove(s, it)
 
     async def test_N3_a_moment_is_the_same_in_every_zone(self, s: Scene) -> None:
         """N3: slots are compared as moments."""
@@ -146,22 +156,15 @@ class RecurringCases(Cases):
         """N3: however many callers and handles; the others enqueue nothing."""
         other = await s.another()
         for round in range(5):
-            if change != "create":
-                await put(s, NIGHTLY)
-            thens = [CHANGES[change](n) for n in range(8)]
-            verdicts = await asyncio.gather(
-                *(
-                    swapped(each, Swap(name="nightly", seen=seen, then=then, job=job(f"run{n}-{round}")))
-                    for n, (each, (seen, then)) in enumerate(zip([s, other] * 4, thens, strict=True))
-                )
-            )
+            changes = [CHANGES[change](n) for n in range(8)]
+            await put(s, changes[0][0])
+            swaps = [swap(seen, then, job(f"run{n}-{round}")) for n, (seen, then) in enumerate(changes)]
+            verdicts = await asyncio.gather(*map(swapped, [s, other] * 4, swaps))
             assert sorted(verdicts) == [[False]] * 7 + [[True]]
             won = verdicts.index([True])
-            then = thens[won][1]
-            assert await s.schedules.schedules() == ([] if then is None else [then])
+            assert await stored(s) == swaps[won].then
             assert [id for id in await ids(s) if id.endswith(f"-{round}")] == [f"run{won}-{round}"]
-            if then is not None:
-                assert await swapped(s, swap(then, None)) == [True]
+            await remove(s, swaps[won].then)
 
     async def test_N3_swaps_of_several_in_any_order_do_not_block_each_other(self, s: Scene) -> None:
         """N3: created, ticked and removed, each by exactly one caller."""
@@ -172,21 +175,13 @@ class RecurringCases(Cases):
         second: States = {name: ticked(replace(NIGHTLY, name=name), "run") for name in names}
         moves = [(nobody, first), (first, second), (second, nobody)]
         for number, (seen, then) in enumerate(moves):
-            verdicts = await asyncio.gather(
-                *(
-                    swapped(
-                        each,
-                        *(
-                            Swap(name=name, seen=seen[name], then=then[name], job=job(f"{number}-{place}-{name}"))
-                            for name in order
-                        ),
-                    )
-                    for place, (each, order) in enumerate(zip([s, other] * 3, permutations(names), strict=True))
-                )
-            )
-            assert sum(sum(each) for each in verdicts) == 3
-            stored = [id for id in await ids(s) if id.startswith(f"{number}-")]
-            assert sorted(id[-1] for id in stored) == list(names)
+            calls = [
+                swapped(each, *(swap(seen[name], then[name], job(f"{number}-{place}-{name}")) for name in order))
+                for place, (each, order) in enumerate(zip([s, other] * 3, permutations(names), strict=True))
+            ]
+            assert sum(sum(each) for each in await asyncio.gather(*calls)) == 3
+            made = [id for id in await ids(s) if id.startswith(f"{number}-")]
+            assert sorted(id[-1] for id in made) == list(names)
             assert await s.schedules.schedules() == [it for it in then.values() if it is not None]
 
     async def test_N3_swaps_of_a_call_are_done_in_turn(self, s: Scene) -> None:
@@ -249,14 +244,13 @@ class RecurringCases(Cases):
     async def test_N3_a_refused_job_neither_creates_nor_removes(self, s: Scene, seen: Schedule | None) -> None:
         """N3: all or nothing. A refused swap may be retried in the same call."""
         then = NIGHTLY if seen is None else None
-        if seen is not None:
-            await put(s, seen)
+        await put(s, seen)
         await s.add(job("run"))
         async with s.nothing_changes():
             assert await swapped(s, swap(seen, then, job("run"))) == ["JobExists"]
-        assert await s.schedules.schedules() == ([] if seen is None else [seen])
+        assert await stored(s) == seen
         assert await swapped(s, swap(seen, then, job("run")), swap(seen, then, job("new"))) == ["JobExists", True]
-        assert await s.schedules.schedules() == ([] if then is None else [then])
+        assert await stored(s) == then
 
     async def test_N3_an_id_is_taken_by_the_first_of_a_call(self, s: Scene) -> None:
         """N3, R2: the second finds that it exists."""

@@ -1,5 +1,4 @@
 """Q2, Q3: dead and cancelled jobs back in line."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
 """D2-D5: which jobs reserve returns, which never, and how lapsed jobs are taken over."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import pytest
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import Extended, Report, Reschedule
 from taskharbor.errors import InvalidLeaseDuration
-from taskharbor.testing.kit.jobs import SETTLES, ack, at, child, each_kind, expiry_of, fail, job, put_back, token_of
+from taskharbor.testing.kit.jobs import SETTLES, ack, at, child, each_kind, fail, job, lease_of, put_back, token_of
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
@@ -38,9 +37,9 @@ class ReserveCases(Cases):
         before = await s.get()
         [claimed] = await s.reserve(worker="host-1")
         assert await s.get() == claimed
-        assert claimed.lease is not None
-        assert (claimed.state, claimed.version, claimed.lease.worker) == ("inflight", 1, "host-1")
-        assert (claimed.lease.claimed_at, claimed.lease.expires_at) == (s.now, at(30))
+        lease = lease_of(claimed)
+        assert (claimed.state, claimed.version, lease.worker) == ("inflight", 1, "host-1")
+        assert (lease.claimed_at, lease.expires_at) == (s.now, at(30))
         assert (claimed.due_at, claimed.payload, claimed.priority) == (before.due_at, before.payload, 3)
         assert (claimed.crashes, claimed.attempts, claimed.settled_token) == (0, 0, None)
 
@@ -62,8 +61,7 @@ class ReserveCases(Cases):
         await s.held("held")
         await s.end(ack(await s.held("done")))
         await s.add(job("later", run_at=at(60)), job("p", queue="x"), child("waits", "p"))
-        async with s.nothing_changes():
-            assert await s.reserve(9, ids=["held", "done", "later", "waits", "nobody"]) == []
+        assert await s.without_effect(s.reserve(9, ids=["held", "done", "later", "waits", "nobody"])) == []
 
     async def test_D2_ids_named_twice_are_claimed_once(self, s: Scene) -> None:
         """D2: one job, one lease."""
@@ -80,8 +78,7 @@ class ReserveCases(Cases):
     async def test_D2_M1_tasks_are_handed_out_by_id_only(self, s: Scene) -> None:
         """D2, M1: a TaskManager's queue is never searched, even if named; its jobs are claimed by id."""
         await s.add(job("t", queue=TASKS, priority=100), job("a"))
-        async with s.nothing_changes():
-            assert await s.reserve(9, queues=[TASKS]) == []
+        assert await s.without_effect(s.reserve(9, queues=[TASKS])) == []
         assert await s.order(queues=["q", TASKS]) == ["a"]
         assert [job.id for job in await s.reserve(9, queues=[], ids=["t"])] == ["t"]
 
@@ -198,26 +195,23 @@ class ReserveCases(Cases):
         """D4: for reserve and extend alike, and nothing is touched."""
         held = await s.held("held")
         await s.add(job("a"))
+        extension = s.extend(Report("held", token_of(held)), lease=seconds)
         async with s.nothing_changes():
-            with pytest.raises(InvalidLeaseDuration):
-                await s.reserve(lease=seconds)
-            with pytest.raises(InvalidLeaseDuration):
-                await s.reserve(lease=seconds, ids=["a"])
-            with pytest.raises(InvalidLeaseDuration):
-                await s.extend(Report("held", token_of(held)), lease=seconds)
+            for call in (s.reserve(lease=seconds), s.reserve(lease=seconds, ids=["a"]), extension):
+                with pytest.raises(InvalidLeaseDuration):
+                    await call
 
     async def test_D4_it_is_refused_even_when_nothing_is_due(self, s: Scene) -> None:
         """D4: a bad argument is an error on an empty store too."""
-        with pytest.raises(InvalidLeaseDuration):
-            await s.reserve(lease=0)
-        with pytest.raises(InvalidLeaseDuration):
-            await s.extend(lease=0)
+        for call in (s.reserve(lease=0), s.extend(lease=0)):
+            with pytest.raises(InvalidLeaseDuration):
+                await call
 
     async def test_D4_a_microsecond_is_a_lease(self, s: Scene) -> None:
         """D4: any positive duration is valid."""
         await s.add(job("a"))
         [claimed] = await s.reserve(lease=0.000001)
-        assert expiry_of(claimed) == s.now + timedelta(microseconds=1)
+        assert lease_of(claimed).expires_at == s.now + timedelta(microseconds=1)
 
     async def test_D5_reserve_itself_reclaims_at_the_expiry(self, s: Scene) -> None:
         """D5: no sweeper is needed, and the boundary is exact."""
@@ -233,11 +227,11 @@ class ReserveCases(Cases):
         for count in (1, 2, 3):
             s.tick(10)
             again = await s.claim("a", lease=10)
-            assert token_of(again) != token_of(first)
-            assert again.lease is not None
-            assert (again.version, again.lease.version) == (count + 1, count + 1)
+            lease = lease_of(again)
+            assert lease.token != token_of(first)
+            assert (again.version, lease.version) == (count + 1, count + 1)
             assert (again.crashes, again.attempts) == (count, 0)
-            assert (again.lease.claimed_at, again.lease.expires_at) == (s.now, s.now + timedelta(seconds=10))
+            assert (lease.claimed_at, lease.expires_at) == (s.now, s.now + timedelta(seconds=10))
             assert again.settled_token is None
             first = again
 

@@ -1,5 +1,4 @@
 """K3: the results of parents, for many jobs at once."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from taskharbor.core.job import Dependency, NewJob
 from taskharbor.core.states import State
 from taskharbor.driver import Parent
 from taskharbor.testing.kit.jobs import ALL, MUCH, ack, at, child, fail, job
@@ -15,11 +13,6 @@ from taskharbor.testing.kit.scene import Cases, Scene
 
 DONE, READY, DLQ = State.DONE, State.READY, State.DLQ
 FLUSH = 333
-
-
-def family(id: str, *edges: tuple[str, str], **options: object) -> NewJob:
-    """A job that waits for others, each with a policy of its own."""
-    return job(id, depends_on=tuple(Dependency(parent, policy) for parent, policy in edges), **options)
 
 
 async def finish(s: Scene, ids: Iterable[str]) -> None:
@@ -33,7 +26,7 @@ async def finish(s: Scene, ids: Iterable[str]) -> None:
         left -= {each.id for each in held}
 
 
-def told(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
+def summary(parents: Sequence[Parent]) -> list[tuple[str, bytes | None, int]]:
     """The parents' ids, results and sizes."""
     return [(parent.id, parent.result, parent.size) for parent in parents]
 
@@ -58,7 +51,7 @@ class ResultCases(Cases):
         for id, result in results.items():
             await s.end(ack(await s.claim(id), result=result))
         await s.end(fail(await s.claim("d"), last_error="long enough an error"))
-        assert told(await s.parents("z")) == [("a", b"four", 4), ("b", b"", 0), ("c", None, 0), ("d", None, 0)]
+        assert summary(await s.parents("z")) == [("a", b"four", 4), ("b", b"", 0), ("c", None, 0), ("d", None, 0)]
 
     @pytest.mark.parametrize("most", [8, 7, 0])
     async def test_K3_results_are_given_up_to_so_many_bytes_in_all(self, s: Scene, most: int) -> None:
@@ -78,7 +71,7 @@ class ResultCases(Cases):
         await s.add(job("big"), job("small"), child("x", "big"), child("y", "small"), child("z", "big", "small"))
         await s.end(ack(await s.claim("big"), result=b"0123456789"), ack(await s.claim("small"), result=b"01234"))
         found = await s.flows.parents(["x", "y", "z", "y"], 9)
-        assert [told(parents) for parents in found] == [
+        assert [summary(parents) for parents in found] == [
             [("big", None, 10)],
             [("small", b"01234", 5)],
             [("big", None, 10), ("small", None, 5)],
@@ -89,8 +82,8 @@ class ResultCases(Cases):
         """K3: a parent named twice is returned twice, and counted twice."""
         await s.add(job("p"), child("c", "p", "p"))
         await s.end(ack(await s.claim("p"), result=b"12345"))
-        assert told(await s.parents("c", 10)) == [("p", b"12345", 5)] * 2
-        assert told(await s.parents("c", 9)) == [("p", None, 5)] * 2
+        assert summary(await s.parents("c", 10)) == [("p", b"12345", 5)] * 2
+        assert summary(await s.parents("c", 9)) == [("p", None, 5)] * 2
 
     async def test_K2_two_edges_to_one_parent_are_satisfied_at_once(self, s: Scene) -> None:
         """K2, K3: a child may name a parent twice; it is released once, by its one end."""
@@ -99,8 +92,7 @@ class ResultCases(Cases):
         settle = ack(await s.claim("p"), result=b"r")
         await s.end(settle)
         await s.expect("c", unmet=1, state="waiting")
-        async with s.nothing_changes():
-            assert await s.settle(settle) == ["replayed"]
+        assert await s.without_effect(s.settle(settle)) == ["replayed"]
         await s.end(ack(await s.claim("q1")))
         parents = [(parent.id, parent.satisfied) for parent in await s.parents("c")]
         assert parents == [("p", True), ("q1", True), ("p", True)]
@@ -109,7 +101,7 @@ class ResultCases(Cases):
 
     async def test_K4_two_edges_to_one_parent_have_each_a_policy(self, s: Scene) -> None:
         """K2, K4: a failure satisfies the one that collects; the other holds until a replay."""
-        await s.add(job("p"), family("c", ("p", "collect"), ("p", "hold")), family("d", ("p", "hold"), ("p", "cancel")))
+        await s.add(job("p"), child("c", ("p", "collect"), ("p", "hold")), child("d", ("p", "hold"), ("p", "cancel")))
         await s.end(fail(await s.claim("p")))
         assert [parent.satisfied for parent in await s.parents("c")] == [True, False]
         await s.expect("c", unmet=1, state="waiting")
@@ -120,12 +112,8 @@ class ResultCases(Cases):
 
     async def test_K3_edges_that_only_order_are_returned_too(self, s: Scene) -> None:
         """K3: all are returned, in the order given, each with its own policy."""
-        await s.add(
-            job("gives"),
-            job("orders"),
-            job("also"),
-            family("c", ("gives", "hold"), ("orders", "collect"), ("also", "cancel")),
-        )
+        edges = ("gives", "hold"), ("orders", "collect"), ("also", "cancel")
+        await s.add(*(job(id) for id, _ in edges), child("c", *edges))
         await s.end(fail(await s.claim("orders"), last_error="no matter"))
         for id in ("also", "gives"):
             await s.end(ack(await s.claim(id), result=id.encode()))
@@ -159,13 +147,8 @@ class ResultCases(Cases):
         """K1, K2, K3: members, a finalizer, then as many members again after one join; each stage runs once."""
         first = [f"m{n:04}" for n in range(1000)]
         second = [f"n{n:04}" for n in range(500)]
-        await s.add(
-            *(job(id) for id in first),
-            child("join", *first),
-            *(child(id, "join") for id in second),
-            child("end", *second),
-            workflow_id="w",
-        )
+        stages = [*map(job, first), child("join", *first), *(child(id, "join") for id in second), child("end", *second)]
+        await s.add(*stages, workflow_id="w")
         await finish(s, first)
         await s.expect("join", unmet=0, state="ready")
         await s.expect("end", unmet=500, state="waiting")
@@ -180,21 +163,17 @@ class ResultCases(Cases):
         """D9, K1, K3, K5: a workflow stored in one step with an Ack."""
         s.tick(1)
         held = await s.held("starter")
-        flow = [
-            job("l", workflow_id="w"),
-            job("r", workflow_id="w"),
-            family("z", ("r", "collect"), ("l", "hold"), workflow_id="w"),
-            family("after", ("z", "cancel"), workflow_id="w", run_at=at(60)),
-        ]
+        start = job("l", workflow_id="w"), job("r", workflow_id="w")
+        join = child("z", ("r", "collect"), ("l", "hold"), workflow_id="w")
+        after = child("after", "z", policy="cancel", workflow_id="w", run_at=at(60))
         s.tick(1)
-        settle = ack(held, new_jobs=tuple(flow))
+        settle = ack(held, new_jobs=(*start, join, after))
         await s.end(settle)
         assert await s.states("l", "r", "z", "after") == ["ready", "ready", "waiting", "waiting"]
         assert [(await s.get(id)).unmet for id in ("z", "after")] == [2, 1]
         [counts] = await s.flows.workflows(9)
         assert (counts.id, counts.created_at, counts.states) == ("w", s.now, {READY: 2, State.WAITING: 2})
-        async with s.nothing_changes():
-            assert await s.settle(settle) == ["replayed"]
+        assert await s.without_effect(s.settle(settle)) == ["replayed"]
         await s.end(fail(await s.claim("r"), last_error="boom"))
         await s.end(ack(await s.claim("l"), result=b"l"))
         assert await s.parents("z") == [
@@ -208,18 +187,13 @@ class ResultCases(Cases):
         """D9, D7: each settle stores its own; that of a refused one is not stored."""
         held = {id: await s.held(id, lease=5 if id == "late" else 60) for id in ("a", "b", "late")}
         s.tick(5)
-        verdicts = await s.settle(
-            *(
-                ack(each, new_jobs=(job(f"{id}.p", workflow_id=id), child(f"{id}.c", f"{id}.p", workflow_id=id)))
-                for id, each in held.items()
-            )
-        )
-        assert verdicts == ["ok", "ok", "LeaseExpired"]
-        assert [counts.id for counts in await s.flows.workflows(9)] == ["b", "a"]
-        assert [told(parents) for parents in await s.flows.parents(["a.c", "b.c", "late.c"], MUCH)] == [
-            [("a.p", None, 0)],
-            [("b.p", None, 0)],
-            [],
+        acks = [
+            ack(each, new_jobs=(job(f"{id}.p", workflow_id=id), child(f"{id}.c", f"{id}.p", workflow_id=id)))
+            for id, each in held.items()
         ]
+        assert await s.settle(*acks) == ["ok", "ok", "LeaseExpired"]
+        assert [counts.id for counts in await s.flows.workflows(9)] == ["b", "a"]
+        found = await s.flows.parents(["a.c", "b.c", "late.c"], MUCH)
+        assert [summary(parents) for parents in found] == [[("a.p", None, 0)], [("b.p", None, 0)], []]
         await s.end(ack(await s.claim("b.p")))
         assert await s.states("a.c", "b.c") == ["waiting", "ready"]

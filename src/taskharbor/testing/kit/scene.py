@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,41 +17,27 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pytest
 
+from taskharbor import driver as seam
 from taskharbor.core.evolve import DeadLetter, Replay
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord, NewJob
+from taskharbor.core.states import Shown
 from taskharbor.core.transition import Transition
-from taskharbor.driver import (
-    Counters,
-    Driver,
-    Enqueued,
-    Group,
-    Inspect,
-    Maintain,
-    Manage,
-    Parent,
-    Registry,
-    Report,
-    Schedules,
-    WaitForWork,
-    Within,
-    WorkflowStore,
-    capability,
-)
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit.jobs import ALL, KEEP, MUCH, SETTLES, T0, expiry_of, group, job
 
 C = TypeVar("C")
+T = TypeVar("T")
 
 
 class Probe(Protocol):
     """Reads the store without the driver, so that writes are not proven by the driver's own reads."""
 
-    def state(self, driver: Driver, id: str) -> str | None:
+    def state(self, driver: seam.Driver, id: str) -> str | None:
         """The stored state of a job, None if there is no such job."""
         ...
 
-    def count(self, driver: Driver) -> int:
+    def count(self, driver: seam.Driver) -> int:
         """How many job records the store holds."""
         ...
 
@@ -98,19 +84,27 @@ class Harness:
     `lacks` names the protocols that the driver does not have (D13); one with `Within` needs an `application`.
     """
 
-    open: Callable[[], Awaitable[Driver]] | None = None
+    open: Callable[[], Awaitable[seam.Driver]] | None = None
     url: str | None = None
     probe: Probe | None = None
     due_resolution: timedelta = timedelta(0)
     lacks: tuple[type, ...] = ()
     application: Application | None = None
 
-    async def opened(self) -> Driver:
+    async def opened(self) -> seam.Driver:
         """A new handle on the store."""
         if self.open is not None:
             return await self.open()
         assert self.url is not None, "a Harness needs `open` or `url`"
         return await from_url(self.url)
+
+    async def left(self, driver: seam.Driver) -> None:
+        """Give up a handle."""
+        await driver.close()
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        """Run a case on an event loop."""
+        asyncio.run(case)
 
 
 NewStore = Callable[[], Harness]
@@ -130,27 +124,27 @@ class _Offer(Generic[C]):
     def __get__(self, scene: Scene, owner: type[Scene]) -> C:
         if self._protocol in scene.harness.lacks:
             pytest.skip(f"the {scene.driver.name} driver declares that it lacks {self._protocol.__name__}")
-        return capability(scene.driver, self._protocol)
+        return seam.capability(scene.driver, self._protocol)
 
 
 class Scene:
     """An open driver and the helpers that cases use; `now` stands still until a case moves it."""
 
-    manage = _Offer(Manage)
-    upkeep = _Offer(Maintain)
-    flows = _Offer(WorkflowStore)
-    schedules = _Offer(Schedules)
-    registry = _Offer(Registry)
-    counters = _Offer(Counters)
-    waits = _Offer(WaitForWork)
-    within = _Offer(Within)
+    manage = _Offer(seam.Manage)
+    upkeep = _Offer(seam.Maintain)
+    flows = _Offer(seam.WorkflowStore)
+    schedules = _Offer(seam.Schedules)
+    registry = _Offer(seam.Registry)
+    counters = _Offer(seam.Counters)
+    waits = _Offer(seam.WaitForWork)
+    within = _Offer(seam.Within)
 
-    def __init__(self, harness: Harness, driver: Driver) -> None:
+    def __init__(self, harness: Harness, driver: seam.Driver) -> None:
         self.harness = harness
         self.driver = driver
-        self.look = capability(driver, Inspect)  # the kit reads jobs through it
+        self.look = seam.capability(driver, seam.Inspect)  # the kit reads jobs through it
         self.now = T0
-        self._opened: list[Driver] = [driver]
+        self._opened: list[seam.Driver] = [driver]
 
     def tick(self, seconds: float) -> None:
         """Move the time on."""
@@ -159,7 +153,7 @@ class Scene:
     @property
     def application(self) -> Application:
         """The application that shares the store."""
-        assert self.harness.application is not None, "the cases of Within need a Harness with an `application`"
+        assert self.harness.application is not None, "the cases of seam.Within need a Harness with an `application`"
         return self.harness.application
 
     async def another(self) -> Scene:
@@ -174,17 +168,17 @@ class Scene:
     async def close(self) -> None:
         """Close every handle."""
         for driver in self._opened:
-            await driver.close()
+            await self.harness.left(driver)
 
-    async def enqueue(self, *groups: Group) -> list[Any]:
+    async def enqueue(self, *groups: seam.Group) -> list[Any]:
         """Enqueue groups; each result is a tuple of `Enqueued`, or the name of a refusal."""
         return named(await self.driver.enqueue(groups, self.now))
 
-    async def add(self, *jobs: NewJob, **options: Any) -> tuple[Enqueued, ...]:
+    async def add(self, *jobs: NewJob, **options: Any) -> tuple[seam.Enqueued, ...]:
         """Enqueue jobs as one group, which must be stored."""
         [result] = await self.enqueue(group(*jobs, **options))
         assert isinstance(result, tuple), result
-        return cast("tuple[Enqueued, ...]", result)
+        return cast("tuple[seam.Enqueued, ...]", result)
 
     async def reserve(
         self,
@@ -212,7 +206,7 @@ class Scene:
         """Claim jobs and return their ids, in order."""
         return [job.id for job in await self.reserve(limit, queues)]
 
-    async def extend(self, *reports: Report, lease: float = 30) -> list[Any]:
+    async def extend(self, *reports: seam.Report, lease: float = 30) -> list[Any]:
         """Send heartbeats; each answer is `Extended`, or the name of a refusal."""
         return named(await self.driver.extend_lease(reports, self.now, timedelta(seconds=lease)))
 
@@ -228,7 +222,7 @@ class Scene:
         """End a job that was asked to stop: by a settle of its holder, or by upkeep once it is `left behind`."""
         if how == "left behind":
             self.now = expiry_of(held)
-            await self.sweep()
+            assert await self.sweep() == 1
         else:
             await self.end(SETTLES[how](held))
 
@@ -245,6 +239,11 @@ class Scene:
         """Dead-letter by hand."""
         deaths = [DeadLetter(id=id, reason=reason, fingerprint="f0", keep_until=keep_until) for id in ids]
         return list(await self.manage.dead_letter(deaths, self.now))
+
+    async def request(self, stop: str, **options: Any) -> str:
+        """Cancel or dead-letter job `a` by hand; the options are those of a dead letter."""
+        [answer] = await (self.withdraw("a") if stop == "cancel" else self.dead_letter("a", **options))
+        return str(answer)
 
     async def sweep(self, limit: int = ALL) -> int:
         """End expired jobs (sweep)."""
@@ -278,6 +277,11 @@ class Scene:
         found = [await self.find(id) for id in ids]
         return [None if job is None else str(job.state) for job in found]
 
+    async def shown(self) -> dict[Shown, list[str]]:
+        """The ids of all jobs by the state that readers see."""
+        found = {state: await self.look.query(Filter(states=(state,)), self.now, ALL) for state in Shown}
+        return {state: sorted(job.id for job in jobs) for state, jobs in found.items() if jobs}
+
     async def all(self) -> list[JobRecord]:
         """Every record, newest first; a probe must count as many."""
         found = await self.look.query(Filter(), self.now, ALL)
@@ -285,14 +289,14 @@ class Scene:
             assert self.harness.probe.count(self.driver) == len(found)
         return found
 
-    async def everything(self) -> tuple[list[JobRecord], list[list[Parent]]]:
+    async def everything(self) -> tuple[list[JobRecord], list[list[seam.Parent]]]:
         """Every record with its edges."""
         records = await self.all()
-        if WorkflowStore in self.harness.lacks:
+        if seam.WorkflowStore in self.harness.lacks:
             return records, []
         return records, await self.flows.parents([record.id for record in records], MUCH)
 
-    async def parents(self, id: str, most: int = MUCH) -> list[Parent]:
+    async def parents(self, id: str, most: int = MUCH) -> list[seam.Parent]:
         """The dependencies of one job."""
         (found,) = await self.flows.parents([id], most)
         return found
@@ -303,6 +307,11 @@ class Scene:
         before = await self.everything()
         yield
         assert await self.everything() == before
+
+    async def without_effect(self, call: Awaitable[T]) -> T:
+        """Make a call, which must change no record and no edge of the store; return its answer."""
+        async with self.nothing_changes():
+            return await call
 
 
 class Cases:
@@ -325,7 +334,7 @@ def _blocking(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
             finally:
                 await scene.close()
 
-        asyncio.run(play())
+        harness.run(play())
 
     taken = inspect.signature(test).parameters.values()
     shown = [each.replace(name="harness") if each.name == "s" else each for each in taken]

@@ -1,8 +1,9 @@
 """D7-D9: a settle is fenced, atomic, repeatable, and carries all its effects."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,23 +32,24 @@ def expected(held: JobRecord, kind: str, now: Any) -> JobRecord:
     """The record that a settle must leave, spelled out here and not by the core."""
     common = {name: value for name, value in FIELDS.items() if name != "keep_until"}
     settled = {"settled_token": token_of(held), "settled_kind": kind, "settled_at": now}
-    record = replace(held, lease=None, state=AFTER[kind], **settled, **common)
-    if kind == "put_back":
-        return replace(record, run_at=at(77), due_at=at(77), progress=None)
-    record = replace(record, completed_at=now, keep_until=FIELDS["keep_until"])
-    ends: dict[str, dict[str, Any]] = {
-        "ack": {"result": b"42"},
-        "fail": {"dlq_reason": "crash_loop", "fingerprint": "0123456789ab"},
-        "cancel": {"idempotency_key": None, "key_expires_at": None},
-    }
-    return replace(record, **ends[kind])
+    ended = {} if kind == "put_back" else {"completed_at": now, "keep_until": FIELDS["keep_until"]}
+    return replace(held, lease=None, state=AFTER[kind], **settled, **common, **ended, **OWN[kind][1])
 
 
-OWN: dict[str, dict[str, Any]] = {
-    "ack": {"result": b"42"},
-    "put_back": {"run_at": at(77)},
-    "fail": {"reason": "crash_loop", "fingerprint": "0123456789ab"},
-    "cancel": {},
+# Fields that only one kind of settle carries, and what they write.
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ack": ({"result": b"42"}, {"result": b"42"}),
+    "put_back": ({"run_at": at(77)}, {"run_at": at(77), "due_at": at(77), "progress": None}),
+    "fail": ({"reason": "crash_loop", "fingerprint": "f0"}, {"dlq_reason": "crash_loop", "fingerprint": "f0"}),
+    "cancel": ({}, {"idempotency_key": None, "key_expires_at": None}),
+}
+
+NEARLY: dict[str, Callable[[str], str]] = {
+    "every number with a zero before it": lambda token: re.sub(r"\d+", r"0\g<0>", token),
+    "every number far too large": lambda token: re.sub(r"\d+", r"\g<0>" + "9" * 30, token),
+    "cut short": lambda token: token[:-1],
+    "longer": lambda token: token + " ",
+    "empty": lambda token: "",
 }
 
 
@@ -59,7 +61,7 @@ class SettleCases(Cases):
         """D9: the complete new fields as given; the driver computes nothing."""
         held = await s.held(idempotency_key="k", key_expires_at=at(999), priority=2)
         s.tick(2)
-        await s.end(SETTLES[kind](held, **FIELDS, **OWN[kind]))
+        await s.end(SETTLES[kind](held, **FIELDS, **OWN[kind][0]))
         assert await s.get() == expected(held, kind, s.now)
 
     @each_kind
@@ -83,8 +85,7 @@ class SettleCases(Cases):
         """D7: even if no other worker has claimed the job yet."""
         held = await s.held(lease=10)
         s.tick(10)
-        async with s.nothing_changes():
-            assert await s.settle(SETTLES[kind](held, **FIELDS)) == ["LeaseExpired"]
+        assert await s.without_effect(s.settle(SETTLES[kind](held, **FIELDS))) == ["LeaseExpired"]
 
     @each_kind
     async def test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child(self, s: Scene, kind: str) -> None:
@@ -92,24 +93,28 @@ class SettleCases(Cases):
         await s.add(job("a"), child("c", "a", policy="collect"), child("d", "a", policy="cancel"))
         held = await s.claim("a", lease=10)
         s.tick(10)
-        async with s.nothing_changes():
-            await s.settle(SETTLES[kind](held, new_jobs=(job("new", idempotency_key="k"),)))
+        await s.without_effect(s.settle(SETTLES[kind](held, new_jobs=(job("new", idempotency_key="k"),))))
         assert await s.look.find_key("k", s.now) is None
 
     async def test_D7_items_of_a_batch_are_independent(self, s: Scene) -> None:
         """D7: a mixed flush is one call; refused ones do not affect the others."""
-        held = {id: await s.held(id, lease=10 if id == "late" else 60) for id in ("a", "b", "late", "c", "d")}
+        late = await s.held("late", lease=10)
+        a, b, c, d = [await s.held(id, lease=60) for id in "abcd"]
         s.tick(10)
-        verdicts = await s.settle(
-            ack(held["a"]),
-            ack(held["late"]),
-            fail(held["b"]),
-            put_back(held["c"], token="foreign"),
-            cancel(held["d"]),
-            ack(held["a"], id="nobody"),
-        )
+        foreign, unknown = put_back(c, token="foreign"), ack(a, id="nobody")
+        verdicts = await s.settle(ack(a), ack(late), fail(b), foreign, cancel(d), unknown)
         assert verdicts == ["ok", "LeaseExpired", "ok", "LeaseMismatch", "ok", "JobNotInflight"]
         assert await s.states("a", "b", "late", "c", "d") == ["done", "dlq", "inflight", "inflight", "cancelled"]
+
+    @pytest.mark.parametrize("wrong", NEARLY)
+    async def test_D7_a_token_that_is_nearly_right_is_a_foreign_one(self, s: Scene, wrong: str) -> None:
+        """D7: alone and in a batch, whatever a driver reads out of its tokens; the others are settled."""
+        await s.add(*(job(id) for id in ("a", "b", "c")))
+        first, second, third = await s.reserve(3)
+        nearly = NEARLY[wrong](token_of(second))
+        assert await s.settle(ack(second, token=nearly)) == ["LeaseMismatch"]
+        assert await s.settle(ack(first), ack(second, token=nearly), ack(third)) == ["ok", "LeaseMismatch", "ok"]
+        assert await s.states("a", "b", "c") == ["done", "inflight", "done"]
 
     async def test_D7_no_transitions_no_verdicts(self, s: Scene) -> None:
         """D7: an empty flush is valid."""
@@ -134,15 +139,8 @@ class SettleCases(Cases):
 
     async def test_D7_the_first_of_two_settles_counts_beside_any_others(self, s: Scene) -> None:
         """D7, D8: also if a driver writes plain successes of a batch differently from the rest."""
-        held = {id: await s.held(id) for id in ("a", "b", "c", "d")}
-        verdicts = await s.settle(
-            put_back(held["a"]),
-            ack(held["b"]),
-            ack(held["a"]),
-            ack(held["c"], result=b"3"),
-            ack(held["d"]),
-            ack(held["b"]),
-        )
+        a, b, c, d = [await s.held(id) for id in "abcd"]
+        verdicts = await s.settle(put_back(a), ack(b), ack(a), ack(c, result=b"3"), ack(d), ack(b))
         assert verdicts == ["ok", "ok", "JobNotInflight", "ok", "ok", "replayed"]
         assert await s.states("a", "b", "c", "d") == ["ready", "done", "done", "done"]
 
@@ -162,29 +160,20 @@ class SettleCases(Cases):
     async def test_D7_plain_successes_of_part_of_a_claim(self, s: Scene) -> None:
         """D7: the others of the claim stay as they are."""
         await s.add(*(job(id) for id in "abcde"))
-        held = {each.id: each for each in await s.reserve(5)}
-        await s.end(ack(held["a"]), ack(held["d"]), ack(held["b"]))
+        a, b, c, d, e = await s.reserve(5)
+        await s.end(ack(a), ack(d), ack(b))
         assert await s.states(*"abcde") == ["done", "done", "inflight", "done", "inflight"]
-        await s.end(ack(held["c"]), ack(held["e"]))
+        await s.end(ack(c), ack(e))
 
     async def test_D7_plain_successes_and_others_of_one_claim(self, s: Scene) -> None:
         """D7, D9: each stores its own effects, and a plain one none of the others'."""
         await s.add(*(job(id) for id in "abcde"))
-        held = {each.id: each for each in await s.reserve(5)}
-        await s.end(
-            ack(held["a"]),
-            ack(held["b"], result=b"2"),
-            fail(held["c"], reason="max_attempts"),
-            ack(held["d"], keep_until=at(9999)),
-            ack(held["e"], new_jobs=(job("new"),)),
-        )
-        records = {id: await s.get(id) for id in "abcde"}
-        assert {id: record.state for id, record in records.items()} == dict(
-            zip("abcde", ["done", "done", "dlq", "done", "done"], strict=True)
-        )
-        assert [records[id].result for id in "abde"] == [None, b"2", None, None]
-        assert records["d"].keep_until == at(9999) != records["a"].keep_until
-        assert await s.states("new") == ["ready"]
+        a, b, c, d, e = await s.reserve(5)
+        kept, starter = ack(d, keep_until=at(9999)), ack(e, new_jobs=(job("new"),))
+        await s.end(ack(a), ack(b, result=b"2"), fail(c, reason="max_attempts"), kept, starter)
+        assert await s.states(*"abcde", "new") == ["done", "done", "dlq", "done", "done", "ready"]
+        assert [(await s.get(id)).result for id in "abde"] == [None, b"2", None, None]
+        assert (await s.get("d")).keep_until == at(9999) != (await s.get("a")).keep_until
 
     @each_kind
     async def test_D8_repeating_a_settle_is_replayed(self, s: Scene, kind: str) -> None:
@@ -211,11 +200,9 @@ class SettleCases(Cases):
         held = await s.held()
         await s.end(put_back(held))
         new = await s.claim("a", lease=5)
-        async with s.nothing_changes():
-            assert await s.settle(ack(held), fail(held)) == ["LeaseMismatch"] * 2
+        assert await s.without_effect(s.settle(ack(held), fail(held))) == ["LeaseMismatch"] * 2
         s.tick(5)
-        async with s.nothing_changes():
-            assert await s.settle(ack(held), fail(held)) == ["LeaseExpired"] * 2
+        assert await s.without_effect(s.settle(ack(held), fail(held))) == ["LeaseExpired"] * 2
         s.tick(-1)
         await s.end(ack(new))
 
@@ -236,16 +223,14 @@ class SettleCases(Cases):
         held = await s.held(lease=5)
         await s.end(SETTLES[kind](held))
         s.tick(3600)
-        async with s.nothing_changes():
-            assert await s.settle(SETTLES[kind](held)) == ["replayed"]
+        assert await s.without_effect(s.settle(SETTLES[kind](held))) == ["replayed"]
 
     async def test_D8_a_repeat_is_replayed_while_another_worker_holds_the_job(self, s: Scene) -> None:
         """D8: in any state; the repeat does not affect the new holder."""
         held = await s.held()
         await s.end(put_back(held))
         new = await s.claim("a", lease=5)
-        async with s.nothing_changes():
-            assert await s.settle(put_back(held)) == ["replayed"]
+        assert await s.without_effect(s.settle(put_back(held))) == ["replayed"]
         s.tick(5)
         assert await s.settle(put_back(held)) == ["replayed"]
         assert await s.settle(ack(new)) == ["LeaseExpired"]
@@ -265,8 +250,7 @@ class SettleCases(Cases):
         held = await s.held()
         await s.end(fail(held))
         await s.replay("a")
-        async with s.nothing_changes():
-            assert await s.settle(fail(held)) == ["replayed"]
+        assert await s.without_effect(s.settle(fail(held))) == ["replayed"]
 
     async def test_D8_a_deleted_job_remembers_no_settle(self, s: Scene) -> None:
         """D8: a deleted job is unknown."""

@@ -1,5 +1,4 @@
 """D9, D13: totals of runs, written with the settle that they belong to."""
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class TotalCases(Cases):
         await s.add(*(job(f"j{n}", type="odd" if n % 2 else "even") for n in range(40)))
         held = await s.reserve(40, lease=99)
         s.tick(10)
-        plain = [ack(it, started_at=at(n / 8), increment=increment(it)) for n, it in enumerate(held[:30])]
-        await s.end(*plain)
+        await s.end(*(ack(it, started_at=at(n / 8), increment=increment(it)) for n, it in enumerate(held[:30])))
         await s.end(*(put_back(it, started_at=at(1), increment=increment(it, "retried")) for it in held[30:]))
         odd, even = sum(10 - n / 8 for n in range(1, 30, 2)), sum(10 - n / 8 for n in range(0, 30, 2))
         assert await counted(s) == [
@@ -82,12 +80,8 @@ class TotalCases(Cases):
         for number in range(2):
             held = [await s.held(f"{kind}{number}") for kind in SETTLES]
             s.tick(1)
-            await s.end(
-                *(
-                    settle(it, started_at=s.now, increment=increment(it, kind))
-                    for it, (kind, settle) in zip(held, SETTLES.items(), strict=True)
-                )
-            )
+            runs = zip(held, SETTLES.items(), strict=True)
+            await s.end(*(settle(it, started_at=s.now, increment=increment(it, kind)) for it, (kind, settle) in runs))
         assert await counted(s) == [("q", "t", kind, 2, 0, 2) for kind in sorted(SETTLES)]
 
     async def test_D9_jobs_that_did_not_start_are_counted_apart(self, s: Scene) -> None:

@@ -2,7 +2,6 @@
 
 Nothing is written outside an open transaction: an engine may have one writer at a time.
 """
-# ruff: noqa: N802 (clause ids are written as in the contract)
 
 from __future__ import annotations
 
@@ -120,10 +119,8 @@ class WithinKit(Cases):
         """D9, D13: a run is counted if its settle commits, and not otherwise."""
         held = [await s.held("a"), await s.held("b")]
         async with joined(s) as tx:
-            acks = [
-                ack(it, started_at=s.now, increment=increment(it), result=result)
-                for it, result in zip(held, (None, b"1"), strict=True)
-            ]
+            runs = zip(held, (None, b"1"), strict=True)
+            acks = [ack(it, started_at=s.now, increment=increment(it), result=result) for it, result in runs]
             assert await tx.settle(*acks) == ["ok", "ok"]
             assert await s.counters.tallies(at(-999)) == []
             await (tx.commit if commits else tx.rollback)()
@@ -236,12 +233,11 @@ class WithinKit(Cases):
         mine = await s.held("mine")
         await s.claim("stolen")
         async with joined(s) as tx:
-            verdicts = await tx.settle(
-                ack(done), ack(gone), fail(stolen), put_back(mine, token="?"), ack(mine, id="nobody"), ack(mine)
-            )
+            refused: list[Transition] = [ack(gone), fail(stolen), put_back(mine, token="?"), ack(mine, id="nobody")]
+            verdicts = await tx.settle(ack(done), *refused, ack(mine))
             await tx.commit()
-        refused = ["LeaseExpired", "LeaseMismatch", "LeaseMismatch", "JobNotInflight"]
-        assert verdicts == ["replayed", *refused, "ok"]
+        reasons = ["LeaseExpired", "LeaseMismatch", "LeaseMismatch", "JobNotInflight"]
+        assert verdicts == ["replayed", *reasons, "ok"]
         assert await s.states("done", "gone", "stolen", "mine") == ["done", "inflight", "inflight", "done"]
 
     async def test_D13_a_commit_wakes_waiters_for_work(self, s: Scene) -> None:

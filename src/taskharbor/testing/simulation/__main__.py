@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.again is not None:
             return _again(given.again, given.driver)
-        return _show(given) if given.seed is not None else _Sweep(given).run()
+        return _show(given) if given.seed is not None else _sweep(given)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
@@ -114,58 +114,39 @@ def _again(folder: Path, given: str) -> int:
     return BROKEN if failed else FINE
 
 
-class _Sweep:
-    """A sweep with a progress bar."""
+def _sweep(given: argparse.Namespace) -> int:
+    """Run all seeds with a progress bar, then print the totals."""
+    console, shown = Console(highlight=False), redacted(given.driver)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    running = sweep(given.scenario, given.seeds, given.driver, given.processes)
+    operations, executions, failed = 0, 0, list[int]()
+    with closing(running), Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as it:
+        bar = it.add_task(f"seeds on {shown}", total=len(given.seeds))
+        for outcome in running:
+            operations += outcome.operations
+            executions += outcome.executions
+            if outcome.failure:
+                failed.append(outcome.seed)
+                _report(console, given, outcome, in_full=len(failed) <= SHOWN)
+            counted = f", [red]{len(failed)} failed[/]" if failed else ""
+            it.update(bar, advance=1, description=f"seeds on {shown}{counted}")
+    console.print(f"{len(given.seeds):,} seeds, {operations:,} driver operations, {executions:,} runs of handlers")
+    if not executions:
+        console.print("[yellow]no handler ever ran: does the scenario start workers and enqueue anything?[/]")
+    if not failed:
+        console.print("[green]all promises held[/]")
+        return FINE
+    hidden = f" ({len(failed) - SHOWN} not shown)" if len(failed) > SHOWN else ""
+    console.print(f"[red]failed:[/] {', '.join(map(str, sorted(failed)[:50]))}{hidden}")
+    return BROKEN
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
-        self._console = Console(highlight=False)
-        self._failed: list[int] = []
-        self._operations = 0
-        self._executions = 0
 
-    def run(self) -> int:
-        """Run all seeds, then print the totals."""
-        given, shown = self._given, redacted(self._given.driver)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        outcomes = sweep(given.scenario, given.seeds, given.driver, given.processes)
-        with (
-            closing(outcomes),
-            Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=self._console) as it,
-        ):
-            bar = it.add_task(f"seeds on {shown}", total=len(given.seeds))
-            for outcome in outcomes:
-                self._take(outcome)
-                failed = f", [red]{len(self._failed)} failed[/]" if self._failed else ""
-                it.update(bar, advance=1, description=f"seeds on {shown}{failed}")
-        return self._sum_up()
-
-    def _take(self, outcome: Outcome) -> None:
-        self._operations += outcome.operations
-        self._executions += outcome.executions
-        if not outcome.failure:
-            return
-        self._failed.append(outcome.seed)
-        if len(self._failed) <= SHOWN:
-            self._console.print(outcome.failure, markup=False, soft_wrap=True)
-        if self._given.keep is not None:
-            path = remember(outcome, self._given.scenario, self._given.driver, self._given.keep)
-            self._console.print(f"kept as {path}", soft_wrap=True)
-
-    def _sum_up(self) -> int:
-        seeds, say = len(self._given.seeds), self._console.print
-        say(f"{seeds:,} seeds, {self._operations:,} driver operations, {self._executions:,} runs of handlers")
-        if not self._executions:
-            say("[yellow]no handler ever ran: does the scenario start workers and enqueue anything?[/]")
-        if not self._failed:
-            say("[green]all promises held[/]")
-            return FINE
-        hidden = len(self._failed) - SHOWN
-        say(
-            f"[red]failed:[/] {', '.join(map(str, sorted(self._failed)[:50]))}"
-            + (f" ({hidden} not shown)" if hidden > 0 else "")
-        )
-        return BROKEN
+def _report(console: Console, given: argparse.Namespace, outcome: Outcome, *, in_full: bool) -> None:
+    if in_full:
+        console.print(outcome.failure, markup=False, soft_wrap=True)
+    if given.keep is not None:
+        path = remember(outcome, given.scenario, given.driver, given.keep)
+        console.print(f"kept as {path}", soft_wrap=True)
 
 
 if __name__ == "__main__":

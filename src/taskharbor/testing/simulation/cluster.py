@@ -26,8 +26,8 @@ T = TypeVar("T")
 HOUR = 3600.0
 LOOK_EVERY = 5.0
 SHORTEST_DOWNTIME = 0.5
-_witness: ContextVar[Recorder | None] = ContextVar("taskharbor_witness", default=None)
-_witnessed: WeakSet[Harbor] = WeakSet()
+_recorder: ContextVar[Recorder | None] = ContextVar("taskharbor_recorder", default=None)
+_recorded: WeakSet[Harbor] = WeakSet()
 
 
 class Cluster:
@@ -90,7 +90,7 @@ class Cluster:
 
     def connection(self) -> Driver:
         """The driver as the running process sees it."""
-        recorder = _witness.get()
+        recorder = _recorder.get()
         if recorder is None:
             raise RuntimeError("connection() is for code that runs in a simulated process")
         return recorder
@@ -112,11 +112,12 @@ class Cluster:
     # internals
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
-        recorder = Recorder(ClientWire(self._engine, self._lines), process.name, _Pen(process, self.events), self._at)
-        _witness.set(recorder)
-        if harbor not in _witnessed:
+        sink = _ProcessSink(process, self.events)
+        recorder = Recorder(ClientWire(self._engine, self._lines), process.name, sink, self._at)
+        _recorder.set(recorder)
+        if harbor not in _recorded:
             harbor.middleware(_noted)
-            _witnessed.add(harbor)
+            _recorded.add(harbor)
         chance = Random(f"{self._seed} {process.name}")
         async with harbor.stand_in(recorder, clock=self._clock_of(chance), chance=chance, everywhere=False):
             closed_world.set(True)
@@ -170,7 +171,7 @@ class Cluster:
         await take_stock(self._store, self.clock(), self.events, self._at)
 
 
-class _Pen:
+class _ProcessSink:
     """Records the history of a process; a dead one records nothing."""
 
     def __init__(self, process: Process, events: list[Event]) -> None:
@@ -266,7 +267,7 @@ class _Post:
 
 
 async def _noted(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    recorder = _witness.get()
+    recorder = _recorder.get()
     return await (call_next() if recorder is None else recorder.handler(job, call_next))
 
 

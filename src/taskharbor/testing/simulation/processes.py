@@ -18,7 +18,7 @@ from typing import Any
 from taskharbor.testing.loop import VirtualLoop
 
 DAY = 86400.0
-FEW = 100
+FEW = 50
 _process: ContextVar[Process | None] = ContextVar("taskharbor_simulated_process", default=None)
 
 
@@ -27,8 +27,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.alive = True
-        self.paused = False
+        self.alive = self.running = True
         self._held_back: list[_Step] = []
         self.main: asyncio.Task[Any] | None = None
         self.ended = asyncio.Event()
@@ -48,16 +47,16 @@ class Process:
 
     def kill(self) -> None:
         """Run nothing of it any more, not even cleanup."""
-        self.alive = False
+        self.alive = self.running = False
         self.ended.set()
 
     def pause(self) -> None:
         """Hold back all its callbacks until `resume`."""
-        self.paused = True
+        self.running = False
 
     def resume(self) -> None:
         """Continue, running everything that came due in the meantime, in order."""
-        self.paused = False
+        self.running = self.alive
         if self.alive:
             self.let_go()
 
@@ -67,12 +66,9 @@ class Process:
         for step in held_back:
             step.again()
 
-    def holds(self, step: _Step) -> bool:
-        """Whether a step of this process must not run now; if so, it is held back."""
-        if self.alive and not self.paused:
-            return False
+    def hold_back(self, step: _Step) -> None:
+        """Keep a step that came due while the process does not run."""
         self._held_back.append(step)
-        return True
 
 
 class _Step(asyncio.TimerHandle):
@@ -119,7 +115,11 @@ class _Step(asyncio.TimerHandle):
 
     def run(self) -> None:
         """Call it, unless it was cancelled or its process holds it back."""
-        if self._callback is None or (self.process is not None and not self._loop.ending and self.process.holds(self)):
+        process = self.process
+        if self._callback is None:
+            return
+        if process is not None and not process.running and not self._loop.ending:
+            process.hold_back(self)
             return
         try:
             self._context.run(self._callback, *self._args)
@@ -173,13 +173,17 @@ class ProcessLoop(VirtualLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         step = self.call_soon(callback, *args, context=context)
-        self._write_to_self()
+        if self._threads:  # else the loop never sleeps
+            self._write_to_self()
         return step
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        step = _Step(self, callback, args, context, when)
+        heappush(self._timers, (when, step))
+        return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -190,7 +194,8 @@ class ProcessLoop(VirtualLoop):
 
     def _run_once(self) -> None:
         steps, timers = self.steps, self._timers
-        self._drop_cancelled()
+        if self.cancelled_timers > FEW or (timers and timers[0][1].cancelled()):
+            self._drop_cancelled()
         if not steps and not self._stopping:
             self._selector.select(min(max(0.0, timers[0][0] - self._now), DAY) if timers else None)
         due = self._now + self._clock_resolution
@@ -204,7 +209,7 @@ class ProcessLoop(VirtualLoop):
     def _drop_cancelled(self) -> None:
         """Drop cancelled timers: the first ones, or all if they are more than half."""
         timers = self._timers
-        if len(timers) > FEW and self.cancelled_timers / len(timers) > 0.5:
+        if len(timers) > 2 * FEW and self.cancelled_timers / len(timers) > 0.5:
             timers[:] = [(when, step) for when, step in timers if not step.cancelled()]
             heapify(timers)
             self.cancelled_timers = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from random import Random
@@ -41,26 +41,20 @@ class WrongSlot(AssertionError):
     """A slot of a recurring task has two jobs, or a job of one has no slot."""
 
 
-class RecurringWorkload:
-    """Recurring tasks of these kinds in one generation of the code. A job without a slot is added to the errors."""
+def declare(harbor: Harbor, cluster: Cluster, kind: str, *, latest: bool) -> None:
+    """Declare a recurring task in one generation of the code. A job without a slot is added to the errors."""
+    chance = cluster.chance
 
-    def __init__(self, harbor: Harbor, cluster: Cluster, kinds: Sequence[str], *, latest: bool) -> None:
-        self._cluster = cluster
-        self._chance = cluster.chance
-        for kind in kinds:
-            self._declare(harbor, kind, OTHERWISE[kind] if latest else KINDS[kind])
-
-    def _declare(self, harbor: Harbor, kind: str, when: Mapping[str, Any]) -> None:
-        @harbor.recurring(**when)
-        @harbor.task(name=kind, max_attempts=2, retry=Retry(base=1, cap=2))
-        async def live() -> None:
-            if current().slot is None:
-                self._cluster.errors.append(WrongSlot(f"job {current().id} of {kind} has no slot"))
-            fate = self._chance.random()
-            if fate < 0.15:
-                await asyncio.sleep(self._chance.uniform(0, 12))
-            elif fate < 0.25:
-                raise ValueError("not this time") if fate < 0.2 else Unrecoverable("never")
+    @harbor.recurring(**(OTHERWISE if latest else KINDS)[kind])
+    @harbor.task(name=kind, max_attempts=2, retry=Retry(base=1, cap=2))
+    async def live() -> None:
+        if current().slot is None:
+            cluster.errors.append(WrongSlot(f"job {current().id} of {kind} has no slot"))
+        fate = chance.random()
+        if fate < 0.15:
+            await asyncio.sleep(chance.uniform(0, 12))
+        elif fate < 0.25:
+            raise ValueError("not this time") if fate < 0.2 else Unrecoverable("never")
 
 
 class Operator:

@@ -23,7 +23,7 @@ from taskharbor.testing.simulation.trace import readable
 
 Scenario = Callable[[Cluster], Awaitable[None]]
 LIMIT = 3600.0
-TOLD = 40
+LAST_LINES = 40
 
 
 class Result(Struct, frozen=True):
@@ -94,13 +94,13 @@ def simulate(
         asyncio.Runner(loop_factory=ProcessLoop) as runner,
     ):
         loop = cast(ProcessLoop, runner.get_loop())
-        loop.set_exception_handler(_ignore)
+        loop.set_exception_handler(lambda loop, context: None)  # a dead process awaits none of its tasks
         events: list[Event] = []
         try:
             runner.run(_play(scenario, store, seed, weather, limit, events))
         except Exception as error:
             result = Result(name, seed, redacted(driver), weather, events, Report([], [], Counts()))
-            error.add_note("\n".join([*result.trace().splitlines()[-TOLD:], f"replay: {result.replay}"]))
+            error.add_note("\n".join([*result.trace().splitlines()[-LAST_LINES:], f"replay: {result.replay}"]))
             raise
         finally:
             loop.end()
@@ -129,10 +129,6 @@ async def _play(scenario: Scenario, store: Any, seed: int, faults: Faults, limit
             raise cluster.errors[0]
     finally:
         events += cluster.events
-
-
-def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore errors of tasks that are never awaited: processes die here at any point."""
 
 
 @contextmanager

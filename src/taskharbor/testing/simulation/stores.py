@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -85,7 +85,7 @@ async def _ended(driver: Driver, url: str) -> None:
 @contextmanager
 def _thread() -> Generator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=_serve(loop), name="taskharbor-simulated-store", daemon=True)
+    thread = threading.Thread(target=_serve, args=[loop], name="taskharbor-simulated-store", daemon=True)
     thread.start()
     try:
         yield loop
@@ -95,9 +95,6 @@ def _thread() -> Generator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-
-    return serve
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()

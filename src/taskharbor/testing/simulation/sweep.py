@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from taskharbor.core.urls import redacted
-from taskharbor.testing.simulation.run import Result, Scenario, explain, simulate
+from taskharbor.testing.simulation.run import Scenario, explain, simulate
 from taskharbor.testing.simulation.stores import kind
 
 
@@ -56,15 +56,9 @@ def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
     except Exception as error:
         failure = f"seed {seed} on {redacted(driver)}: {''.join(traceback.format_exception(error))}"
         return Outcome(seed, 0, 0, failure, (type(error).__name__,))
-    return Outcome(seed, result.operations, result.report.counts.executions, _failure(result), _violated(result))
-
-
-def _failure(result: Result) -> str:
-    return explain(result) if result.report.violations else ""
-
-
-def _violated(result: Result) -> tuple[str, ...]:
-    return tuple(sorted({violation.name for violation in result.report.violations}))
+    failure = "" if result.report.fine else explain(result)
+    violated = tuple(sorted(result.report.names))
+    return Outcome(seed, result.operations, result.report.counts.executions, failure, violated)
 
 
 def sweep(

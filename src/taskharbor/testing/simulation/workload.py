@@ -13,7 +13,7 @@ from taskharbor.client.handle import Job
 from taskharbor.errors import DriverError, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing.simulation.cluster import Cluster, crash
 from taskharbor.testing.simulation.flows import RandomFlows
-from taskharbor.testing.simulation.recurring_workload import KINDS, Operator, RecurringWorkload, silence, slots
+from taskharbor.testing.simulation.recurring_workload import KINDS, Operator, declare, silence, slots
 from taskharbor.workflows.step import Step
 
 QUEUES = ("default", "mail")
@@ -67,7 +67,8 @@ class SimulatedApp:
         self._slow()
         self._deadly()
         self.fresh = self._fresh() if latest else None
-        RecurringWorkload(self.harbor, cluster, kinds, latest=latest)
+        for kind in kinds:
+            declare(self.harbor, cluster, kind, latest=latest)
 
     def _calm(self) -> None:
         @self.harbor.task(name="quick")

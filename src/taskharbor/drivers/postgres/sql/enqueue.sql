@@ -18,23 +18,17 @@ WITH new AS (
 INSERT INTO harbor.live (seq, priority, queue, state, due_at) SELECT seq, $5, $3, 'ready', $8 FROM new
 RETURNING CASE WHEN $9::text IS NOT NULL THEN pg_notify($9, '') END
 
--- name: enqueue
--- Store jobs, each on its own; one whose id is taken is left out. $1-$16 the columns $17 now $18 channel to notify,
--- or null
-WITH new AS (
+-- part: new_jobs
+-- Store the rows of `given` that the next lines choose. $17 now
     INSERT INTO harbor.job (
         id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
         idempotency_key, key_expires_at, headers, tags, workflow_id, kept, created_at
     )
     SELECT id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
         idempotency_key, key_expires_at, headers, tags, workflow_id, kept, $17
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::integer[], $7::integer[],
-        $8::timestamptz[], $9::timestamptz[], $10::float8[], $11::text[], $12::timestamptz[], $13::text[], $14::text[],
-        $15::text[], $16::boolean[]) WITH ORDINALITY
-        AS given (id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
-        idempotency_key, key_expires_at, headers, tags, workflow_id, kept, position)
-    ORDER BY position
-    ON CONFLICT (id) DO NOTHING
+
+-- part: new_line
+-- Put what `new` has stored in line, and return the ids. $17 now $18 channel to notify, or null
     RETURNING seq, id, queue, priority, run_at, expires_at
 ),
 line AS (
@@ -45,14 +39,28 @@ SELECT id FROM new
 UNION ALL
 SELECT pg_notify($18, '')::text WHERE $18 IS NOT NULL
 
+-- name: enqueue
+-- Store jobs, each on its own; one whose id is taken is left out. $1-$16 the columns $17 now $18 channel to notify,
+-- or null
+WITH new AS (
+-- include: new_jobs
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::integer[], $7::integer[],
+        $8::timestamptz[], $9::timestamptz[], $10::float8[], $11::text[], $12::timestamptz[], $13::text[], $14::text[],
+        $15::text[], $16::boolean[]) WITH ORDINALITY
+        AS given (id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
+        idempotency_key, key_expires_at, headers, tags, workflow_id, kept, position)
+    ORDER BY position
+    ON CONFLICT (id) DO NOTHING
+-- include: new_line
+
 -- name: enqueue_keyed
 -- Store jobs with keys, each on its own; one whose id or key is taken is left out (I1). An expired key is taken over
--- once its owner has ended, as in key_put. An id that another transaction is storing is an error: its key must not
--- be taken without the job. $1-$16 the columns $17 now $18 digests $19 channel to notify, or null
+-- once its owner has ended, as in key_take. An id that another transaction is storing is an error: its key must not
+-- be taken without the job. $1-$16 the columns $17 now $18 channel to notify, or null $19 digests
 WITH given AS (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::smallint[], $6::integer[], $7::integer[],
         $8::timestamptz[], $9::timestamptz[], $10::float8[], $11::text[], $12::timestamptz[], $13::text[], $14::text[],
-        $15::text[], $16::boolean[], $18::bytea[]) WITH ORDINALITY
+        $15::text[], $16::boolean[], $19::bytea[]) WITH ORDINALITY
         AS given (id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
         idempotency_key, key_expires_at, headers, tags, workflow_id, kept, digest, position)
     WHERE NOT EXISTS (SELECT FROM harbor.job WHERE job.id = given.id)
@@ -68,24 +76,11 @@ taken AS (
     RETURNING key
 ),
 new AS (
-    INSERT INTO harbor.job (
-        id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
-        idempotency_key, key_expires_at, headers, tags, workflow_id, kept, created_at
-    )
-    SELECT id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
-        idempotency_key, key_expires_at, headers, tags, workflow_id, kept, $17
+-- include: new_jobs
     -- Not as a join, which would compare each with each where it may not use a hash table.
     FROM given WHERE (idempotency_key IN (SELECT key FROM taken)) IS TRUE
     ORDER BY position
-    RETURNING seq, id, queue, priority, run_at, expires_at
-),
-line AS (
-    INSERT INTO harbor.live (seq, priority, queue, state, due_at, run_at, expires_at)
-    SELECT seq, priority, queue, 'ready', coalesce(run_at, $17), run_at, expires_at FROM new
-)
-SELECT id FROM new
-UNION ALL
-SELECT pg_notify($19, '')::text WHERE $19 IS NOT NULL
+-- include: new_line
 
 -- name: enqueue_group
 -- Store jobs that belong together; an id that is taken is an error, and nothing is stored. $1-$16 the columns

@@ -21,74 +21,64 @@ SELECT FROM harbor.job JOIN harbor.live USING (seq) WHERE job.id = $1
 -- $1 id
 SELECT seq FROM harbor.job WHERE id = $1
 
+-- part: shown
+-- Whether the state to show is one of these. $11 now $12 states
+        AND ($12::text[] IS NULL OR CASE state
+            WHEN 'ready' THEN CASE WHEN due_at > $11 THEN 'scheduled' ELSE 'ready' END
+            WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $11 THEN 'lapsed'
+                WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
+            ELSE state END = ANY ($12))
+
 -- part: matches
--- The filters of query: conditions on a row of `job`. $3 queue $4 task $7 tag $8 since $9 until
+-- Filters for any job: conditions on `job` with `live`, `ended` or the rest of `record`. $3 queue $4 task $5 error
+-- $7 tag $8 since $9 until
         AND ($3::text IS NULL OR job.queue LIKE $3)
         AND ($4::text IS NULL OR job.type LIKE $4)
+        AND ($5::text IS NULL OR strpos(coalesce(last_error, ''), $5) > 0)
         AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $7))
         AND ($8::timestamptz IS NULL OR job.created_at >= $8)
         AND ($9::timestamptz IS NULL OR job.created_at < $9)
 
+-- part: matches_ended
+-- All filters; $6 reason and $10 fingerprint match dead jobs only.
+-- include: matches
+        AND ($6::text IS NULL OR dlq_reason LIKE $6)
+        AND ($10::text IS NULL OR fingerprint = $10)
+
 -- name: query
 -- Matching jobs, the newest first: of each table no more than are wanted. LATERAL and LIMIT look up the rest of one
--- job after the other, until there are enough. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason
--- $7 tag $8 since $9 until $10 fingerprint $11 now $12 states
+-- job after the other, until there are enough. $1 limit $2 before this seq $3-$12 see shown and matches
 WITH found AS (
     (SELECT live.seq FROM harbor.live CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = live.seq LIMIT 1) AS job
     WHERE live.seq < $2 AND $6::text IS NULL AND $10::text IS NULL
-        AND ($12::text[] IS NULL OR CASE live.state
-            WHEN 'ready' THEN CASE WHEN live.due_at > $11 THEN 'scheduled' ELSE 'ready' END
-            WHEN 'inflight' THEN CASE WHEN live.lease_expires_at <= $11 THEN 'lapsed'
-                WHEN live.started_at IS NULL THEN 'claimed' ELSE 'running' END
-            ELSE live.state END = ANY ($12))
-        AND ($5::text IS NULL OR strpos(coalesce(live.last_error, ''), $5) > 0)
+-- include: shown
 -- include: matches
     ORDER BY live.seq DESC LIMIT $1)
     UNION ALL
     (SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
-    WHERE ended.seq < $2
-        AND ($12::text[] IS NULL OR ended.state = ANY ($12))
-        AND ($5::text IS NULL OR strpos(coalesce(ended.last_error, ''), $5) > 0)
-        AND ($6::text IS NULL OR ended.dlq_reason LIKE $6)
-        AND ($10::text IS NULL OR ended.fingerprint = $10)
--- include: matches
+    WHERE ended.seq < $2 AND ($12::text[] IS NULL OR ended.state = ANY ($12))
+-- include: matches_ended
     ORDER BY ended.seq DESC LIMIT $1)
 )
 -- As an array, which both halves of the view look up by their keys; a list that is joined would have them read whole.
 SELECT * FROM harbor.record WHERE seq = ANY (ARRAY(SELECT seq FROM found ORDER BY seq DESC LIMIT $1)) ORDER BY seq DESC
 
 -- name: query_dead
--- As query, through the index of dead jobs. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason $7 tag
--- $8 since $9 until $10 fingerprint
+-- As query, through the index of dead jobs. $1-$10
 SELECT * FROM harbor.record
 WHERE seq = ANY (ARRAY(
     SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
     WHERE ended.state = 'dlq' AND ended.seq < $2
-        AND ($5::text IS NULL OR strpos(coalesce(ended.last_error, ''), $5) > 0)
-        AND ($6::text IS NULL OR ended.dlq_reason LIKE $6)
-        AND ($10::text IS NULL OR ended.fingerprint = $10)
--- include: matches
+-- include: matches_ended
     ORDER BY ended.seq DESC LIMIT $1))
 ORDER BY seq DESC
 
 -- name: query_workflow
--- As query, through the index of one workflow. $1 limit $2 before this seq $3 queue $4 task $5 error $6 reason
--- $7 tag $8 since $9 until $10 fingerprint $11 now $12 states $13 workflow
-SELECT * FROM harbor.record
+-- As query, through the index of one workflow. $13 workflow
+SELECT * FROM harbor.record AS job
 WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $13 AND seq < $2))
-    AND ($12::text[] IS NULL OR CASE state
-        WHEN 'ready' THEN CASE WHEN due_at > $11 THEN 'scheduled' ELSE 'ready' END
-        WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $11 THEN 'lapsed'
-        WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
-        ELSE state END = ANY ($12))
-    AND ($3::text IS NULL OR queue LIKE $3)
-    AND ($4::text IS NULL OR type LIKE $4)
-    AND ($5::text IS NULL OR strpos(coalesce(last_error, ''), $5) > 0)
-    AND ($6::text IS NULL OR dlq_reason LIKE $6)
-    AND ($10::text IS NULL OR fingerprint = $10)
-    AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(tags::json) AS tag WHERE tag = $7))
-    AND ($8::timestamptz IS NULL OR created_at >= $8)
-    AND ($9::timestamptz IS NULL OR created_at < $9)
+-- include: shown
+-- include: matches_ended
 ORDER BY seq DESC LIMIT $1
 
 -- name: counts
@@ -117,21 +107,12 @@ LEFT JOIN LATERAL (SELECT state, last_error, result FROM harbor.ended WHERE ende
 ORDER BY given.id, edge.position
 
 -- name: dead_groups
--- Matching dead jobs by cause, with the last one of each. $1 limit $2 queue $3 task $4 error $5 reason $6 tag
--- $7 since $8 until $9 fingerprint $10 workflow
+-- Matching dead jobs by cause, with the last one of each. $1 limit $2 workflow $3-$10 see matches
 WITH dead AS (
     SELECT ended.seq, job.id, job.type, ended.completed_at, coalesce(ended.fingerprint, '') AS cause
     FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
-    WHERE ended.state = 'dlq'
-        AND ($2::text IS NULL OR job.queue LIKE $2)
-        AND ($3::text IS NULL OR job.type LIKE $3)
-        AND ($4::text IS NULL OR strpos(coalesce(ended.last_error, ''), $4) > 0)
-        AND ($5::text IS NULL OR ended.dlq_reason LIKE $5)
-        AND ($6::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $6))
-        AND ($7::timestamptz IS NULL OR job.created_at >= $7)
-        AND ($8::timestamptz IS NULL OR job.created_at < $8)
-        AND ($9::text IS NULL OR ended.fingerprint = $9)
-        AND ($10::text IS NULL OR job.workflow_id = $10)
+    WHERE ended.state = 'dlq' AND ($2::text IS NULL OR job.workflow_id = $2)
+-- include: matches_ended
 ),
 ranked AS (
     SELECT *, count(*) OVER alike AS number, min(completed_at) OVER alike AS first_at, row_number() OVER alike AS place

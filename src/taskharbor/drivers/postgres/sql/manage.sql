@@ -1,72 +1,208 @@
--- What operators do: cancel, dead-letter, delete, replay, reschedule, pause.
+-- What operators and upkeep do: the reads and writes of steps of the core (decision 19), and pause.
 
--- name: cancel_request
--- Ask the holders to stop; a cancel overrides a requested dead letter (T3). $1 ids $2 now
-WITH given AS MATERIALIZED (
-    SELECT seq FROM harbor.job WHERE id = ANY ($1::text[])
-)
-UPDATE harbor.live SET stop_requested_at = $2, stop_reason = NULL, stop_fingerprint = NULL, stop_keep_until = NULL FROM given
-WHERE live.seq = given.seq AND live.token IS NOT NULL AND (live.stop_requested_at IS NULL OR live.stop_reason IS NOT NULL)
-
--- name: dead_letter
--- Dead-letter jobs in line by hand (Q4). $1 ids $2 reasons $3 fingerprints $4 keep_until $5 now $6 keep_until of
--- kept jobs
-WITH gone AS (
-    DELETE FROM harbor.live
-    USING unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS given (id, reason, cause, until)
-        JOIN harbor.job USING (id)
-    WHERE live.seq = job.seq AND live.token IS NULL
-    RETURNING live.*, job.id, given.reason, given.cause, CASE WHEN job.kept THEN $6 ELSE given.until END AS until
+-- name: step_hold_parents
+-- Lock the live parents of these jobs before the jobs themselves, as a parent's end does. LATERAL, OFFSET and LIMIT
+-- make it one index lookup per row. $1 ids
+WITH parents AS MATERIALIZED (
+    SELECT job.seq, job.id FROM unnest($1::text[]) AS given (id)
+    CROSS JOIN LATERAL (SELECT parent FROM harbor.edge WHERE edge.child = given.id OFFSET 0) AS edge
+    CROSS JOIN LATERAL (SELECT seq, id FROM harbor.job WHERE job.id = edge.parent LIMIT 1) AS job
 ),
-dead AS (
-    INSERT INTO harbor.ended (
-        seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, completed_at, keep_until, run_at, expires_at,
-        claimed_at, started_at, failed_at, settled_at, state, queue, worker, settled_token, settled_kind, dlq_reason,
-        fingerprint, progress, last_error, failures
-    )
-    SELECT seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, $5, until, run_at, expires_at, claimed_at,
-        started_at, failed_at, settled_at, 'dlq', queue, worker, settled_token, settled_kind, reason, cause, progress,
-        last_error, failures
-    FROM gone
+held AS MATERIALIZED (
+    SELECT seq FROM harbor.live WHERE seq = ANY (ARRAY (SELECT seq FROM parents)) ORDER BY seq FOR UPDATE
 )
-SELECT id, 'dlq', until FROM gone
+SELECT DISTINCT id FROM parents WHERE seq = ANY (ARRAY (SELECT seq FROM held))
 
--- name: dead_letter_request
--- Ask the holders to stop, so that the jobs die; the first request counts (T3, Q4). $1 ids $2 reasons
--- $3 fingerprints $4 keep_until $5 now
-UPDATE harbor.live SET stop_requested_at = $5, stop_reason = given.reason, stop_fingerprint = given.cause,
-    stop_keep_until = given.until
-FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) AS given (id, reason, cause, until)
-    JOIN harbor.job USING (id)
-WHERE live.seq = job.seq AND live.token IS NOT NULL AND live.stop_requested_at IS NULL
+-- part: live_jobs
+SELECT job.id, job.type, live.due_at, live.state, live.lease_expires_at, live.run_at, live.expires_at,
+    NULL::timestamptz AS completed_at, NULL::timestamptz AS keep_until, job.key_expires_at, live.stop_requested_at,
+    live.stop_keep_until, job.idempotency_key, live.stop_reason, live.stop_fingerprint, NULL::text AS dlq_reason,
+    NULL::text AS fingerprint, job.original_id, job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs,
+    live.unmet, job.replays, live.priority, coalesce(job.kept, false)
+FROM harbor.live JOIN harbor.job USING (seq) WHERE job.id = ANY ($1::text[])
 
--- name: delete_records
--- What deleting reads of jobs. $1 ids
-SELECT id, idempotency_key, workflow_id FROM harbor.job WHERE id = ANY ($1::text[])
+-- part: ended_jobs
+SELECT job.id, job.type, ended.due_at, ended.state, NULL::timestamptz AS lease_expires_at, ended.run_at, ended.expires_at,
+    ended.completed_at, ended.keep_until, job.key_expires_at, ended.stop_requested_at, ended.stop_keep_until,
+    job.idempotency_key, ended.stop_reason, ended.stop_fingerprint, ended.dlq_reason, ended.fingerprint, job.original_id,
+    job.workflow_id, ended.attempts, ended.crashes, ended.unknown_put_backs, ended.unmet, job.replays, job.priority,
+    coalesce(job.kept, false)
+FROM harbor.ended JOIN harbor.job USING (seq) WHERE job.id = ANY ($1::text[])
 
--- name: delete_below
--- The edges below jobs, with the states of dependants that have ended. LATERAL, OFFSET and LIMIT make it one index
--- lookup per row. $1 ids
-SELECT edge.child, edge.position, given.id, edge.policy, edge.satisfied, ended.state
-FROM unnest($1::text[]) AS given (id)
-CROSS JOIN LATERAL (
+-- part: held_live
+live_held AS MATERIALIZED (
+-- include: live_jobs
+ORDER BY live.seq FOR UPDATE OF live
+)
+
+-- part: held_ended
+ended_held AS MATERIALIZED (
+-- include: ended_jobs
+ORDER BY ended.seq FOR UPDATE OF ended
+)
+
+-- name: step_jobs
+-- Read jobs. $1 ids
+-- include: live_jobs
+UNION ALL
+-- include: ended_jobs
+
+-- name: step_hold_live
+-- The same, and lock the live ones. One that ended while this waited for its row is left out. $1 ids
+WITH
+-- include: held_live
+SELECT * FROM live_held UNION ALL
+-- include: ended_jobs
+
+-- name: step_hold_ended
+-- The same, and lock the ended ones. $1 ids
+WITH
+-- include: held_ended
+SELECT * FROM ended_held UNION ALL
+-- include: live_jobs
+
+-- name: step_hold
+-- The same, and lock all, the live ones first. $1 ids
+WITH
+-- include: held_live
+,
+-- include: held_ended
+SELECT * FROM live_held UNION ALL SELECT * FROM ended_held
+
+-- name: step_above
+-- LATERAL and OFFSET make it one index lookup per row. $1 ids
+SELECT given.id, edge.position, edge.parent, edge.policy, edge.satisfied
+FROM unnest($1::text[]) AS given (id) CROSS JOIN LATERAL (
+    SELECT position, parent, policy, satisfied FROM harbor.edge WHERE edge.child = given.id OFFSET 0
+) AS edge
+
+-- name: step_below
+-- The same. $1 ids
+SELECT edge.child, edge.position, given.id, edge.policy, edge.satisfied
+FROM unnest($1::text[]) AS given (id) CROSS JOIN LATERAL (
     SELECT child, position, policy, satisfied FROM harbor.edge WHERE edge.parent = given.id OFFSET 0
 ) AS edge
-CROSS JOIN LATERAL (SELECT seq FROM harbor.job WHERE job.id = edge.child LIMIT 1) AS job
-LEFT JOIN LATERAL (SELECT state FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1) AS ended ON true
 
--- name: delete
--- Delete jobs that have ended, and the keys they own. $1 ids
-WITH gone AS (
-    DELETE FROM harbor.ended USING harbor.job WHERE job.id = ANY ($1::text[]) AND ended.seq = job.seq
-    RETURNING ended.seq, job.id, job.idempotency_key
+-- name: step_keys
+-- Lock keys. $1 keys
+SELECT key, owner, digest, expires_at FROM harbor.keys WHERE key = ANY ($1::text[]) AND owner <> '' ORDER BY key FOR UPDATE
+
+-- name: step_owned
+-- Lock the keys of workflows: of two transactions that remove a record each, the second must see what the first
+-- removed. $1 workflows
+SELECT key, owner, digest, expires_at FROM harbor.keys WHERE owner = ANY ($1::text[]) ORDER BY key FOR UPDATE
+
+-- name: step_unfinished
+-- The number of unfinished jobs of each owner of a key, a job or a workflow. $1 owners
+SELECT given.id, (SELECT count(*) FROM harbor.live WHERE live.seq = (SELECT job.seq FROM harbor.job WHERE job.id = given.id))
+    + (SELECT count(*) FROM harbor.job WHERE job.workflow_id = given.id
+        AND (SELECT live.seq FROM harbor.live WHERE live.seq = job.seq) IS NOT NULL)
+FROM unnest($1::text[]) AS given (id)
+
+-- name: step_payloads
+-- $1 ids
+SELECT id, payload FROM harbor.job WHERE id = ANY ($1::text[])
+
+-- name: step_kept
+-- LATERAL and LIMIT make it one index lookup per row. $1 workflows
+SELECT given.id, (
+    SELECT CASE WHEN bool_and(ended.seq IS NOT NULL) THEN max(ended.keep_until) END
+    FROM harbor.job LEFT JOIN LATERAL (
+        SELECT seq, keep_until FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1
+    ) AS ended ON true
+    WHERE job.workflow_id = given.id
+) FROM unnest($1::text[]) AS given (id)
+
+-- name: step_members
+-- The last members first: dependants before their parents. $1 workflow $2 limit
+SELECT id FROM harbor.job WHERE workflow_id = $1 ORDER BY seq DESC LIMIT $2
+
+-- name: step_put
+-- Write jobs: the request where it has changed, and the rest, which moves from live to ended or back. The rows are
+-- locked, so their places are certain; joined by them, each costs one lookup. $1 ids $2 new payloads $3 to $23 the
+-- columns of step_jobs that steps change, in their order
+WITH given AS MATERIALIZED (
+    SELECT given.*, job.seq, job.place AS job_place, live.place AS live_place, ended.place AS ended_place,
+        given.payload IS NOT NULL OR (job.idempotency_key, job.key_expires_at, job.priority, job.replays)
+        IS DISTINCT FROM (given.idempotency_key, given.key_expires_at, given.priority, given.replays) AS is_asked
+    FROM unnest($1::text[], $2::bytea[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
+        $7::timestamptz[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::text[],
+        $14::text[], $15::text[], $16::text[], $17::text[], $18::integer[], $19::integer[], $20::integer[],
+        $21::integer[], $22::integer[], $23::smallint[])
+        AS given (id, payload, due_at, run_at, expires_at, completed_at, keep_until, key_expires_at, stop_requested_at,
+        stop_keep_until, state, idempotency_key, stop_reason, stop_fingerprint, dlq_reason, fingerprint, original_id,
+        attempts, crashes, unknown_put_backs, unmet, replays, priority)
+    CROSS JOIN LATERAL (SELECT *, ctid AS place FROM harbor.job WHERE job.id = given.id LIMIT 1) AS job
+    LEFT JOIN LATERAL (SELECT ctid AS place FROM harbor.live WHERE live.seq = job.seq LIMIT 1) AS live ON true
+    LEFT JOIN LATERAL (
+        SELECT ctid AS place FROM harbor.ended WHERE live.place IS NULL AND ended.seq = job.seq LIMIT 1
+    ) AS ended ON true
 ),
-freed AS (
-    DELETE FROM harbor.keys USING gone WHERE keys.key = gone.idempotency_key AND keys.owner = gone.id
+asked AS (
+    UPDATE harbor.job SET payload = coalesce(given.payload, job.payload), idempotency_key = given.idempotency_key,
+        key_expires_at = given.key_expires_at, run_at = given.run_at, expires_at = given.expires_at,
+        original_id = given.original_id, replays = given.replays, priority = given.priority
+    FROM given WHERE job.ctid = given.job_place AND given.is_asked
+),
+dropped AS (
+    DELETE FROM harbor.live USING given WHERE live.ctid = given.live_place AND given.completed_at IS NOT NULL
+    RETURNING given.*, live.version, live.claimed_at, live.started_at, live.failed_at, live.settled_at, live.queue,
+        live.worker, live.settled_token, live.settled_kind, live.progress, live.last_error, live.failures
+),
+stored AS (
+    INSERT INTO harbor.ended (
+        seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, completed_at, keep_until, run_at, expires_at,
+        claimed_at, started_at, stop_requested_at, stop_keep_until, failed_at, settled_at, state, queue, worker,
+        settled_token, settled_kind, stop_reason, stop_fingerprint, dlq_reason, fingerprint, progress, last_error, failures
+    )
+    SELECT seq, version, unmet, attempts, crashes, unknown_put_backs, due_at, completed_at, keep_until, run_at, expires_at,
+        claimed_at, started_at, stop_requested_at, stop_keep_until, failed_at, settled_at, state, queue, worker,
+        settled_token, settled_kind, stop_reason, stop_fingerprint, dlq_reason, fingerprint, progress, last_error, failures
+    FROM dropped
+),
+revived AS (
+    DELETE FROM harbor.ended USING given WHERE ended.ctid = given.ended_place AND given.completed_at IS NULL
+    RETURNING given.*, ended.version, ended.claimed_at, ended.started_at, ended.failed_at, ended.settled_at, ended.queue,
+        ended.worker, ended.settled_token, ended.settled_kind, ended.last_error, ended.failures
+),
+lined AS (
+    INSERT INTO harbor.live (
+        seq, priority, awaited, version, unmet, attempts, crashes, unknown_put_backs, due_at, run_at, expires_at, claimed_at,
+        started_at, failed_at, settled_at, state, queue, worker, settled_token, settled_kind, last_error, failures
+    )
+    SELECT seq, priority, (SELECT true FROM harbor.edge WHERE edge.parent = revived.id LIMIT 1) IS NOT NULL, version, unmet,
+        attempts, crashes, unknown_put_backs, due_at, run_at, expires_at, claimed_at, started_at, failed_at, settled_at,
+        state, queue, worker, settled_token, settled_kind, last_error, failures
+    FROM revived
+),
+moved AS (
+    UPDATE harbor.live SET priority = given.priority, unmet = given.unmet, state = given.state, due_at = given.due_at,
+        run_at = given.run_at, stop_requested_at = given.stop_requested_at, stop_reason = given.stop_reason,
+        stop_fingerprint = given.stop_fingerprint, stop_keep_until = given.stop_keep_until
+    FROM given WHERE live.ctid = given.live_place AND given.completed_at IS NULL
 )
-DELETE FROM harbor.job USING gone WHERE job.seq = gone.seq RETURNING job.id, job.workflow_id
+UPDATE harbor.ended SET unmet = given.unmet, keep_until = given.keep_until
+FROM given WHERE ended.ctid = given.ended_place AND given.completed_at IS NOT NULL
 
--- name: delete_edges
+-- name: step_edge
+-- $1 children $2 positions $3 satisfied
+WITH found AS MATERIALIZED (
+    SELECT given.satisfied, edge.place
+    FROM unnest($1::text[], $2::integer[], $3::boolean[]) AS given (child, position, satisfied)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM harbor.edge WHERE edge.child = given.child AND edge.position = given.position LIMIT 1
+    ) AS edge
+)
+UPDATE harbor.edge SET satisfied = found.satisfied FROM found WHERE edge.ctid = found.place
+
+-- name: step_remove
+-- Remove jobs that have ended. $1 ids
+WITH gone AS (
+    DELETE FROM harbor.job WHERE id = ANY ($1::text[]) RETURNING seq
+)
+DELETE FROM harbor.ended WHERE seq = ANY (ARRAY (SELECT seq FROM gone))
+
+-- name: step_remove_edges
 -- Delete the edges of jobs that are gone, in one order: others may be deleting the jobs at the other ends. $1 ids
 WITH found AS MATERIALIZED (
     SELECT child, position FROM harbor.edge WHERE child = ANY ($1::text[])
@@ -78,76 +214,20 @@ held AS MATERIALIZED (
 )
 DELETE FROM harbor.edge USING held WHERE edge.child = held.child AND edge.position = held.position
 
--- name: replay_parents
--- Lock the live parents of these jobs before the jobs themselves, as a parent's end does. LATERAL, OFFSET and LIMIT
--- make it one index lookup per row. $1 ids
-WITH parents AS MATERIALIZED (
-    SELECT job.seq FROM unnest($1::text[]) AS given (id)
-    CROSS JOIN LATERAL (SELECT parent FROM harbor.edge WHERE edge.child = given.id OFFSET 0) AS edge
-    CROSS JOIN LATERAL (SELECT seq FROM harbor.job WHERE job.id = edge.parent LIMIT 1) AS job
-)
-SELECT seq FROM harbor.live WHERE seq = ANY (ARRAY (SELECT seq FROM parents)) ORDER BY seq FOR UPDATE
-
--- name: replay
--- $1 ids $2 payloads $3 keys $4 key_expires_at $5 run_at $6 due_at
-WITH again AS (
-    UPDATE harbor.job SET payload = coalesce(given.payload, job.payload), idempotency_key = given.key,
-        key_expires_at = given.key_expires_at, run_at = given.run_at, expires_at = NULL,
-        original_id = coalesce(job.original_id, job.id), replays = job.replays + 1
-    FROM unnest($1::text[], $2::bytea[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
-        AS given (id, payload, key, key_expires_at, run_at, due_at)
-    WHERE job.id = given.id RETURNING job.seq, job.id, job.priority, given.run_at, given.due_at
+-- name: step_keep
+-- Keep the ended jobs of workflows until a later time; rows that another transaction holds are skipped. LATERAL,
+-- OFFSET and LIMIT make it one index lookup per row. $1 workflows $2 until
+WITH early AS MATERIALIZED (
+    SELECT ended.seq, given.until FROM unnest($1::text[], $2::timestamptz[]) AS given (id, until)
+    CROSS JOIN LATERAL (SELECT seq FROM harbor.job WHERE job.workflow_id = given.id OFFSET 0) AS job
+    CROSS JOIN LATERAL (SELECT seq, keep_until FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1) AS ended
+    WHERE ended.keep_until < given.until
 ),
-gone AS (
-    DELETE FROM harbor.ended USING again WHERE ended.seq = again.seq
-    RETURNING ended.*, again.id, again.priority, again.run_at AS next_run_at, again.due_at AS next_due_at
+held AS MATERIALIZED (
+    SELECT seq FROM harbor.ended WHERE seq = ANY (ARRAY (SELECT seq FROM early)) FOR UPDATE SKIP LOCKED
 )
-INSERT INTO harbor.live (
-    seq, priority, awaited, version, unmet, due_at, run_at, claimed_at, started_at, failed_at, settled_at, state, queue,
-    worker, settled_token, settled_kind, last_error, failures
-)
-SELECT seq, priority, (SELECT true FROM harbor.edge WHERE edge.parent = gone.id LIMIT 1) IS NOT NULL, version, unmet, next_due_at,
-    next_run_at, claimed_at, started_at, failed_at, settled_at, CASE WHEN gone.unmet > 0 THEN 'waiting' ELSE 'ready' END,
-    queue, worker, settled_token, settled_kind, last_error, failures
-FROM gone
-
--- name: replay_reopen
--- Replayed jobs wait again for parents whose failure they had collected and that run again. These are locked: one
--- that is ending now would not release them. LATERAL, OFFSET and LIMIT make it one index lookup per row. $1 ids
-WITH collected AS MATERIALIZED (
-    SELECT edge.child, edge.position, job.seq FROM unnest($1::text[]) AS given (id)
-    CROSS JOIN LATERAL (
-        SELECT child, position, parent FROM harbor.edge WHERE edge.child = given.id AND edge.satisfied OFFSET 0
-    ) AS edge
-    CROSS JOIN LATERAL (SELECT seq FROM harbor.job WHERE job.id = edge.parent LIMIT 1) AS job
-),
-running AS MATERIALIZED (
-    SELECT seq FROM harbor.live WHERE seq = ANY (ARRAY (SELECT seq FROM collected)) ORDER BY seq FOR UPDATE
-),
-awaited AS (
-    UPDATE harbor.live SET awaited = true WHERE seq = ANY (ARRAY (SELECT seq FROM running))
-)
-UPDATE harbor.edge SET satisfied = false FROM collected
-WHERE edge.child = collected.child AND edge.position = collected.position
-    AND collected.seq = ANY (ARRAY (SELECT seq FROM running))
-RETURNING edge.child
-
--- name: replay_wait
--- $1 ids $2 how many more
-UPDATE harbor.live SET unmet = unmet + given.more, state = 'waiting'
-FROM unnest($1::text[], $2::integer[]) AS given (id, more) JOIN harbor.job USING (id)
-WHERE live.seq = job.seq
-
--- name: reschedule
--- Move a ready job: one without a holder and without unmet dependencies. Its state is not named, or the whole line
--- would be read. $1 id $2 run_at $3 priority
-WITH moved AS (
-    UPDATE harbor.live SET run_at = coalesce($2, live.run_at), due_at = coalesce($2, live.due_at),
-        priority = coalesce($3, live.priority)
-    FROM harbor.job WHERE job.id = $1 AND live.seq = job.seq AND live.token IS NULL AND live.unmet = 0
-    RETURNING live.seq, live.priority
-)
-UPDATE harbor.job SET priority = moved.priority FROM moved WHERE job.seq = moved.seq RETURNING 1
+UPDATE harbor.ended SET keep_until = early.until FROM early
+WHERE ended.seq = early.seq AND ended.seq = ANY (ARRAY (SELECT seq FROM held))
 
 -- name: pause
 -- $1 queue

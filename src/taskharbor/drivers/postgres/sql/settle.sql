@@ -68,7 +68,7 @@ SELECT seq, version, unmet, attempts, crashes, put_backs, due_at, $16,
     queue, worker, token, kind, stop_reason, stop_fingerprint, CASE WHEN stopped THEN stop_reason ELSE reason END,
     CASE WHEN stopped THEN stop_fingerprint ELSE cause END, progress, error, failures, result
 FROM gone
-RETURNING seq, state, keep_until
+RETURNING seq, state
 
 -- name: settle_put_back
 -- Back in line, unless a stop was requested (T3). $1 numbers $2 token prefixes $3 attempts $4 crashes $5 put-backs

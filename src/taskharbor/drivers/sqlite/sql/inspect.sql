@@ -1,13 +1,13 @@
 -- Reading jobs, counts, dead groups and workflows.
 
 -- part: record
--- The columns of a record, in the order of rows.py.
-    id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token || seq || ' ' || id,
+-- The columns of a record, in the order of columns.RECORD.
+    seq, id, type, queue, payload, priority, max_attempts, max_crashes, state, created_at, due_at, version, token,
     lease_expires_at, worker, claimed_at, run_at, expires_at, timeout, idempotency_key, key_expires_at, headers, tags,
-    workflow_id, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
-    stop_requested_at, completed_at, result, dlq_reason, fingerprint, unmet, original_id, replays,
-    settled_token || seq || ' ' || id, keep_until, kept, stop_reason, stop_fingerprint, stop_keep_until, settled_kind,
-    CASE WHEN state = 'done' THEN completed_at ELSE settled_at END
+    workflow_id, kept, attempts, crashes, unknown_put_backs, last_error, failed_at, failures, started_at, progress,
+    stop_requested_at, stop_reason, stop_fingerprint, stop_keep_until, completed_at, result, dlq_reason, fingerprint, unmet,
+    original_id, replays, settled_kind, CASE WHEN state = 'done' THEN completed_at ELSE settled_at END AS settled_at,
+    settled_token, keep_until
 
 -- name: get
 -- ?1 id
@@ -19,50 +19,52 @@ FROM job WHERE id = ?1
 -- ?1 id
 SELECT seq FROM job WHERE id = ?1
 
+-- part: shown
+-- Whether the state to show is one of these. ?11 now ?12 states
+    AND (?12 IS NULL OR CASE state
+        WHEN 'ready' THEN iif(due_at > ?11, 'scheduled', 'ready')
+        WHEN 'inflight' THEN iif(lease_expires_at <= ?11, 'lapsed', iif(started_at IS NULL, 'claimed', 'running'))
+        ELSE state END IN (SELECT value FROM json_each(?12)))
+
 -- part: matches
--- The filters of query: conditions on a job. ?1 now ?4 states ?5 queue ?6 task ?7 error ?8 reason ?9 tag ?11 since
--- ?12 until ?13 fingerprint
-    AND (?4 IS NULL OR CASE state
-        WHEN 'ready' THEN iif(due_at > ?1, 'scheduled', 'ready')
-        WHEN 'inflight' THEN iif(lease_expires_at <= ?1, 'lapsed', iif(started_at IS NULL, 'claimed', 'running'))
-        ELSE state END IN (SELECT value FROM json_each(?4)))
-    AND (?5 IS NULL OR queue GLOB ?5)
-    AND (?6 IS NULL OR type GLOB ?6)
-    AND (?7 IS NULL OR instr(coalesce(last_error, ''), ?7) > 0)
-    AND (?8 IS NULL OR dlq_reason GLOB ?8)
-    AND (?13 IS NULL OR fingerprint = ?13)
-    AND (?9 IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?9))
-    AND (?11 IS NULL OR created_at >= ?11)
-    AND (?12 IS NULL OR created_at < ?12)
+-- The other filters. ?3 queue ?4 task ?5 error ?6 reason ?7 tag ?8 since ?9 until ?10 fingerprint
+    AND (?3 IS NULL OR queue GLOB ?3)
+    AND (?4 IS NULL OR type GLOB ?4)
+    AND (?5 IS NULL OR instr(coalesce(last_error, ''), ?5) > 0)
+    AND (?6 IS NULL OR dlq_reason GLOB ?6)
+    AND (?10 IS NULL OR fingerprint = ?10)
+    AND (?7 IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?7))
+    AND (?8 IS NULL OR created_at >= ?8)
+    AND (?9 IS NULL OR created_at < ?9)
 
 -- name: query
--- Matching jobs, the newest first. ?1 now ?2 limit ?3 before this seq ?10 workflow, the others see matches
+-- Matching jobs, the newest first. ?1 limit ?2 before this seq ?3-?12 see shown and matches
 SELECT
 -- include: record
 FROM job
-WHERE seq < ?3
-    AND (?10 IS NULL OR workflow_id = ?10)
+WHERE seq < ?2
+-- include: shown
 -- include: matches
-ORDER BY seq DESC LIMIT ?2
+ORDER BY seq DESC LIMIT ?1
 
 -- name: query_dead
--- As query, through the index of dead jobs.
+-- As query, through the index of dead jobs. ?1-?10
 SELECT
 -- include: record
 FROM job INDEXED BY job_aside
-WHERE state = 'dlq' AND seq < ?3
-    AND (?10 IS NULL OR workflow_id = ?10)
+WHERE state = 'dlq' AND seq < ?2
 -- include: matches
-ORDER BY seq DESC LIMIT ?2
+ORDER BY seq DESC LIMIT ?1
 
 -- name: query_workflow
--- As query, through the index of one workflow.
+-- As query, through the index of one workflow. ?13 workflow
 SELECT
 -- include: record
 FROM job INDEXED BY job_workflow
-WHERE workflow_id = ?10 AND seq < ?3
+WHERE workflow_id = ?13 AND seq < ?2
+-- include: shown
 -- include: matches
-ORDER BY seq DESC LIMIT ?2
+ORDER BY seq DESC LIMIT ?1
 
 -- name: counts_line
 -- Jobs in line by queue: all, those that are due, and the first due time. ?1 now
@@ -93,20 +95,11 @@ SELECT job.id, edge.policy, edge.satisfied, job.state,
 FROM edge JOIN job ON job.id = edge.parent WHERE edge.child = ?1 ORDER BY edge.position
 
 -- name: dead_groups
--- Matching dead jobs by cause, with the last one of each. ?1 limit ?2 queue ?3 task ?4 error ?5 reason ?6 tag
--- ?7 workflow ?8 since ?9 until ?10 fingerprint
+-- Matching dead jobs by cause, with the last one of each. ?1 limit ?2 workflow ?3-?10 see matches
 WITH dead AS (
     SELECT seq, id, completed_at, coalesce(fingerprint, '') AS cause FROM job INDEXED BY job_aside
-    WHERE state = 'dlq'
-        AND (?2 IS NULL OR queue GLOB ?2)
-        AND (?3 IS NULL OR type GLOB ?3)
-        AND (?4 IS NULL OR instr(coalesce(last_error, ''), ?4) > 0)
-        AND (?5 IS NULL OR dlq_reason GLOB ?5)
-        AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?6))
-        AND (?7 IS NULL OR workflow_id = ?7)
-        AND (?8 IS NULL OR created_at >= ?8)
-        AND (?9 IS NULL OR created_at < ?9)
-        AND (?10 IS NULL OR fingerprint = ?10)
+    WHERE state = 'dlq' AND (?2 IS NULL OR workflow_id = ?2)
+-- include: matches
 ),
 ranked AS (
     SELECT seq, cause, count(*) OVER alike AS number, min(completed_at) OVER alike AS first_at,

@@ -8,7 +8,7 @@ SELECT id, type, due_at, state, lease_expires_at, run_at, expires_at, completed_
 FROM job WHERE id IN (SELECT value FROM json_each(?1))
 
 -- name: step_damaged
--- As step_jobs, with texts as bytes: for rows whose bytes are no text. ?1 ids
+-- As step_jobs, with texts as bytes: for rows whose bytes are not text. ?1 ids
 SELECT id, CAST(type AS BLOB), due_at, state, lease_expires_at, run_at, expires_at, completed_at, keep_until,
     key_expires_at, stop_requested_at, stop_keep_until, CAST(idempotency_key AS BLOB), CAST(stop_reason AS BLOB),
     CAST(stop_fingerprint AS BLOB), CAST(dlq_reason AS BLOB), CAST(fingerprint AS BLOB), CAST(original_id AS BLOB),

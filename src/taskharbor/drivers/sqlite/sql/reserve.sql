@@ -51,9 +51,7 @@ WHERE id = ?2 AND (state = 'inflight' OR (state = 'ready' AND due_at <= ?1))
 -- One job by its number. ?1 seq
 SELECT
 -- include: record
-    , seq
-FROM job
-WHERE seq = ?1
+FROM job WHERE seq = ?1
 
 -- name: reserve_lapsed
 -- Whether any lease lapsed whose job is not in line yet. ?1 now

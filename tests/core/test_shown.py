@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskharbor.core.job import Failure
-from taskharbor.core.run_times import last_run, overrun_since, spread_of
+from taskharbor.core.shown import last_run, overrun_since, spread_of
 from taskharbor.core.states import State
 
 from .make import NOW, SECOND, claimed, failure, lease, record

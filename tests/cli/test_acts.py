@@ -103,6 +103,14 @@ def test_a_dry_run_only_looks(busy: Desk) -> None:
     assert states(busy) == before
 
 
+def test_no_question_about_jobs_that_cannot_be_deleted(busy: Desk) -> None:
+    """C: they are refused at once; the question is about the others alone."""
+    for id, why in (("ready1", "it has not ended"), ("nobody", "there is no such job")):
+        assert f"{id} was not deleted: {why}" in busy.bad(1, "jobs", "delete", id, "--url", busy.url)
+    assert "1 job would be deleted: add --yes" in busy.bad(2, "jobs", "delete", "ready1", "done", "--url", busy.url)
+    assert states(busy)["done"] == "done"
+
+
 def test_a_replay_into_a_paused_queue_says_so(busy: Desk) -> None:
     """C, Q2: its jobs wait; by words, by ids, and from the dead-letter queue."""
     busy.good("queues", "pause", "default", "--url", busy.url)

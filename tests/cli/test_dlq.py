@@ -153,7 +153,9 @@ def test_a_dry_run_changes_nothing(dead: Desk) -> None:
     assert preview.endswith("\nWould replay 1 job.\n")
     assert "dead-1" in preview
     words = ["dlq", "replay", "--all", "--dry-run", "--url", dead.url]
-    assert dead.json(*words) == {"matched": 3, "replayed": [], "without_key": [], "changed": [], "dry_run": True}
+    answer = dead.json(*words)
+    assert {*answer.pop("ids")} == {"dead-0", "dead-1", "dead-2"}
+    assert answer == {"matched": 3, "replayed": [], "without_key": [], "changed": [], "dry_run": True}
     assert len(dead.json("dlq", "ls", "--url", dead.url)) == 3
     assert "nobody" in dead.bad(1, "dlq", "replay", "nobody", "--dry-run", "--url", dead.url)
 
@@ -238,7 +240,7 @@ def test_purge_what_matches(dead: Desk) -> None:
     assert preview.endswith("\nWould delete 1 job.\n")
     assert "dead-1" in preview
     nothing: dict[str, list[str]] = {"deleted": [], "needed": [], "changed": []}
-    assert dead.json(*words, "--dry-run") == {"matched": 1, **nothing, "dry_run": True}
+    assert dead.json(*words, "--dry-run") == {"matched": 1, **nothing, "dry_run": True, "ids": ["dead-1"]}
     assert "1 job would be deleted: add --yes" in dead.bad(2, *words)
     assert dead.good(*words, "--yes") == "Deleted 1 job.\n"
     assert "there is no job dead-1" in dead.bad(1, "dlq", "show", "dead-1", "--url", dead.url)

@@ -108,9 +108,8 @@ def carry_out(
         if not asked.as_json:
             _show_some([id for id, answer in answers.items() if answer == WOULD])
     else:
-        if ids and not asked.yes and (matching or wording.always_asks):
-            would = f"{count(len(ids), 'job')} would be {wording.past}"
-            confirm(would, lambda: _question(wording, ids, asked, matching), also=", --dry-run to see them")
+        if not asked.yes and (matching or wording.always_asks):
+            _ask_first(wording, asked, ids, matching, preview)
         answers = act(_progress(len(ids))) if ids else {}
     if matching and len(ids) == asked.limit:
         more = ", or raise --limit" if asked.limit < asked.most else ""
@@ -119,7 +118,20 @@ def carry_out(
     if by_answer is not None:
         found = {name: [id for id in answers if answers[id].startswith(start)] for name, start in by_answer.items()}
         value = {"matched": len(ids), **found, "dry_run": asked.dry_run}
+        if asked.dry_run:
+            value["ids"] = list(ids)
     report(wording, answers, asked, by_name=not matching, value=value)
+
+
+def _ask_first(
+    wording: Wording, asked: Asked, ids: Sequence[str], matching: bool, preview: Callable[[], Answers] | None
+) -> None:
+    """Ask about the jobs that the act would change. Named ones that it would refuse need no question."""
+    if not matching and preview is not None:
+        ids = [id for id, answer in preview().items() if answer == WOULD]
+    if ids:
+        would = f"{count(len(ids), 'job')} would be {wording.past}"
+        confirm(would, lambda: _question(wording, ids, asked, matching), also=", --dry-run to see them")
 
 
 def _question(wording: Wording, ids: Sequence[str], asked: Asked, matching: bool) -> str:

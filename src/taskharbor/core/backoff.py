@@ -33,3 +33,5 @@ def jitter(rng: Chance, spread: float = 0.25) -> float:
 STORE_BACKOFF = Backoff(base=0.2, cap=1.5)
 # Outcomes are retried quickly, because their leases are running out.
 SETTLE_BACKOFF = Backoff(base=0.1, cap=2.0, spread=0.5)
+# Two transactions that were in conflict must not meet again at once: full jitter around their own length.
+CONFLICT_BACKOFF = Backoff(base=0.005, cap=0.2, spread=1.0)

@@ -10,11 +10,7 @@ from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
 from taskharbor.core.steps.dependants import tell_of
 from taskharbor.drivers.postgres.db import Db, Row
-from taskharbor.drivers.postgres.drafts import LIVE, nowhere, run
-
-# A look into `live` and then into `ended` misses a row that moves between the two. The next look finds it, unless it
-# has moved again.
-LOOKS = 10
+from taskharbor.drivers.postgres.drafts import LIVE, LOOKS, nowhere, run
 
 
 async def dependants(db: Db, ids: Sequence[str]) -> Sequence[Row]:

@@ -20,7 +20,8 @@ from taskharbor.core.states import CANCELLED, DLQ, DONE, State
 from taskharbor.core.tally import Key, key_of, minute_of, tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.dependants import LOOKS, dependants, hold, tell
+from taskharbor.drivers.postgres.dependants import dependants, hold, tell
+from taskharbor.drivers.postgres.drafts import LOOKS
 from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
 from taskharbor.drivers.postgres.rows import split_token, text_or_none

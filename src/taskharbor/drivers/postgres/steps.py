@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import TypeVar
 
+from taskharbor.core.backoff import CONFLICT_BACKOFF
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import is_conflict
 from taskharbor.drivers.postgres.pool import Pool
@@ -12,8 +15,9 @@ from taskharbor.errors import HarborError
 
 R = TypeVar("R")
 Work = Callable[[Db], Awaitable[R]]
-# Conflicts are rare; on a few jobs that many callers change without pause, five tries were not always enough.
-TRIES = 10
+# Conflicts are rare. On a few jobs that many callers change without pause, every second try may end in one.
+TRIES = 20
+RNG = Random()
 
 
 class Steps:
@@ -43,4 +47,5 @@ class Steps:
             except HarborError as error:
                 if not is_conflict(error) or attempt == TRIES - 1:
                     raise
+            await asyncio.sleep(CONFLICT_BACKOFF.delay(attempt + 1, RNG))
         raise AssertionError("unreachable")

@@ -7,8 +7,9 @@ PYTHON ?=
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-cache-dir
 UV     := uv==0.13.7
 
-# pip's names of packages as they come, without its chatter; errors still show.
-INSTALL = set -o pipefail; $(PIP) install --require-hashes --progress-bar off -r $(1) \
+# The lock names everything, extras included, so pip has nothing to resolve. Its names of packages as they come, without
+# its chatter; errors still show.
+INSTALL = set -o pipefail; $(PIP) install --no-deps --require-hashes --progress-bar off -r $(1) \
 	| awk '/^Collecting/ { print "    " $$2; fflush() } /^Installing/ { print "    unpacking"; fflush() }'
 STEP    = @printf '\n==> %s\n'
 

@@ -31,9 +31,9 @@ from taskharbor.decorators import Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
-from taskharbor.worker.application import AppRegistry, HarborParts, add_harbor
+from taskharbor.worker.application import AppRegistry, HarborParts, Middleware, add_harbor
+from taskharbor.worker.around import Around, factory_of
 from taskharbor.worker.dead_hooks import Hook
-from taskharbor.worker.executor import Middleware
 from taskharbor.worker.launcher import Launcher, RunningWorker
 from taskharbor.workflows.run import Run
 from taskharbor.workflows.step import Step, named_step
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
+A = TypeVar("A", bound=Around)
 H = TypeVar("H", bound=Hook)
 L = TypeVar("L", bound=Callable[[], Any])
 
@@ -173,11 +174,24 @@ class Harbor:
         return self._registration.recurring(name, arguments, retry, given)
 
     def middleware(self, function: M) -> M:
-        """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
+        """Wrap every handler call: `async def timing(job, call_next): return await call_next()`.
+
+        It runs on the event loop, so every `def` handler then costs two hops between threads; `around` costs none.
+        """
         is_async: bool = iscoroutinefunction(function)
         if not is_async:
             raise ConfigError("@harbor.middleware takes an async function (job, call_next)")
         self._application.middleware.append(function)
+        return function
+
+    def around(self, function: A) -> A:
+        """Run every handler, `def` or `async def`, inside this context manager, in the thread or task of the handler.
+
+        `function` is a generator function of the job (`def connections(job): …; yield; …`), or any function that
+        returns a context manager. Several nest, the first one outermost. They see what the handler raises, and may
+        raise something else; if one swallows it, the job is done, without a result.
+        """
+        self._application.arounds.append(factory_of(function))
         return function
 
     def lifespan(self, function: L) -> L:

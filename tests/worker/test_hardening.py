@@ -279,7 +279,7 @@ async def test_a_task_cancelled_before_its_first_step_gives_its_job_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F11, G1: such a job is not held for ever. From Python 3.12 on, tasks take their first step at once."""
-    monkeypatch.setattr("taskharbor.worker.pipeline.new_task", asyncio.Task)
+    monkeypatch.setattr("taskharbor.worker.starter.new_task", asyncio.Task)
     world = World()
     runs = 0
 

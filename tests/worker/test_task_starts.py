@@ -110,8 +110,8 @@ async def test_what_eager_handlers_ask_of_the_loop_is_not_collected(monkeypatch:
         loop.call_soon(asked.append, 1)  # as a first step that sleeps or starts a task of its own
         return asyncio.Task(body, loop=loop, name=name)
 
-    monkeypatch.setattr("taskharbor.worker.pipeline.EAGER", True)
-    monkeypatch.setattr("taskharbor.worker.pipeline.new_task", eager)
+    monkeypatch.setattr("taskharbor.worker.starter.EAGER", True)
+    monkeypatch.setattr("taskharbor.worker.starter.new_task", eager)
     world = World()
 
     @world.harbor.task

@@ -21,7 +21,7 @@ from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import BlockingCallInLoop, DriverClosed, DriverUnavailable, JobCancelled, JobFailed
 from taskharbor.testing import Wrapper
-from taskharbor.worker.threads import Threads
+from taskharbor.worker.crew import Crew
 
 PATIENCE = 30.0
 
@@ -69,7 +69,7 @@ def test_a_pool_has_a_thread_for_every_call_up_to_its_limit() -> None:
     """L6: a call never waits behind another while the pool could grow, and threads are used again."""
 
     async def main() -> int:
-        pool = Threads(3)
+        pool = Crew(3)
         for _ in range(200):
             meeting = threading.Barrier(3, timeout=PATIENCE)
             answers = await asyncio.gather(*(pool.submit(meeting.wait) for _ in range(3)))

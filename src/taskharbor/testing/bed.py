@@ -29,10 +29,9 @@ from taskharbor.task import AsyncTask, Task
 from taskharbor.testing.crashes import Crashes
 from taskharbor.testing.lending import run_beside
 from taskharbor.testing.place import BedClock, KeptMemory, Place
-from taskharbor.worker.application import HarborParts, every_harbor
+from taskharbor.worker.application import CallNext, HarborParts, every_harbor
 from taskharbor.worker.context import JobContext, lose
 from taskharbor.worker.drain_failures import FailedRun, as_exception
-from taskharbor.worker.executor import CallNext
 
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"

@@ -12,22 +12,21 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from taskharbor.client.portal import refuse_on_a_loop
-from taskharbor.worker.threads import Threads, lent
+from taskharbor.worker.crew import Result, lent
 
 T = TypeVar("T")
-Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Any]"]
+Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Result]"]
 PATIENCE = 10.0
 
 
-class LentThread(Threads):
+class LentThread:
     """An executor whose work runs in the thread that calls `serve`, one item after the other, until `stop`."""
 
     def __init__(self) -> None:
-        super().__init__(1)
         self._handed: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._refuses = False
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
         future = asyncio.get_running_loop().create_future()
         self._handed.put((function, contextvars.copy_context(), future))
         if self._refuses:
@@ -67,7 +66,7 @@ class LentThread(Threads):
                     _hand_back(call[2], None, InterruptedError("the test was interrupted"))
 
 
-def _hand_back(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _hand_back(future: asyncio.Future[Result], result: Any, error: BaseException | None) -> None:
     def deliver() -> None:
         if not future.done():
             future.set_result((result, error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
@@ -11,13 +11,16 @@ from msgspec import Struct
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
+from taskharbor.worker.around import Factory
+from taskharbor.worker.context import JobContext
 from taskharbor.worker.dead_hooks import Hook
 from taskharbor.worker.drain_failures import FailedRun
-from taskharbor.worker.executor import Middleware
 
 if TYPE_CHECKING:  # most applications have no cron to read
     from taskharbor.client.declaration import Declared
 
+CallNext = Callable[[], Awaitable[Any]]
+Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -28,6 +31,7 @@ class AppRegistry:
         self.tasks: dict[str, Registered] = {}
         self.recurring: dict[str, Declared] = {}
         self.middleware: list[Middleware] = []
+        self.arounds: list[Factory] = []
         self.lifespans: list[Lifespan] = []
         self.on_dead: list[Hook] = []
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from taskharbor.core.evolve import settled
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail, Transition
+from taskharbor.worker.crew import Crew, lent
 from taskharbor.worker.job_log import log_job
 from taskharbor.worker.running import JobRun
-from taskharbor.worker.threads import Threads, lent
 
 logger = logging.getLogger("taskharbor.worker")
 LONGEST = 30.0
@@ -38,7 +38,7 @@ class DeadHooks:
     def __init__(self, hooks: Sequence[Hook], now: Callable[[], datetime], threads: bool) -> None:
         self._hooks = hooks
         self._now = now
-        self._threads = (lent.get() or Threads(AT_A_TIME)) if threads else None
+        self._threads = (lent.get() or Crew(AT_A_TIME)) if threads else None
         self._waiting: deque[tuple[Hook, JobRecord]] = deque()
         self._callers: set[asyncio.Task[None]] = set()
         self._calls: set[asyncio.Task[BaseException | None]] = set()

@@ -1,17 +1,19 @@
 """The executor: runs one handler and returns its `Outcome`. Decides nothing, writes nothing.
 
-Whatever a handler raises ends its own run only (F11). A thread cannot be cancelled: it sees `current().cancelled` and
+Whatever a handler raises ends its own run only (F11). A `def` that needs nothing of the loop is run whole by a thread
+(`run_here`), all others by a task of the loop (`run`). A thread cannot be cancelled: it sees `current().cancelled` and
 is waited for, with its slot and lease kept, so that no second run starts beside it (F5).
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from threading import get_ident
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any
 
 from taskharbor.client.client import Client
@@ -20,36 +22,44 @@ from taskharbor.core.codec import Arguments
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, NotRegistered, Outcome, Succeeded
 from taskharbor.core.wiring import filled, wiring_of
-from taskharbor.worker import outcomes, threads
+from taskharbor.worker import around, crew, outcomes
+from taskharbor.worker.application import AppRegistry, CallNext, Middleware
+from taskharbor.worker.around import Arounds
 from taskharbor.worker.context import JobContext, enter
+from taskharbor.worker.crew import Threads
 from taskharbor.worker.drain_failures import FailedRuns
 from taskharbor.worker.outcomes import StoreAway
 from taskharbor.worker.running import NO_EFFECTS, JobRun
-from taskharbor.worker.threads import Threads
 from taskharbor.workflows.parent_results import AWAY, ParentResults
 
 DONE = Succeeded(None)  # the outcome of nearly every run
-OURS = frozenset((__file__, threads.__file__))  # whose frames say nothing about a handler's failure
-CallNext = Callable[[], Awaitable[Any]]
-Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
+# Files whose frames say nothing about a handler's failure.
+OURS = frozenset((__file__, around.__file__, crew.__file__, contextlib.__file__))
+Conclude = Callable[[JobRun, Outcome], None]
 
 
 class Executor:
-    """Knows the tasks and how to call them. Without a `pool`, `def` handlers run on the loop (virtual time).
+    """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time).
 
     `failures`, if given, receives what failed runs raised.
     """
 
-    def __init__(self, client: Client, middleware: Sequence[Middleware], pool: Threads | None) -> None:
+    def __init__(self, client: Client, app: AppRegistry, threads: Threads | None) -> None:
         self._tasks = client.tasks
-        self._middleware = tuple(reversed(middleware))
+        self._middleware = tuple(reversed(app.middleware))
+        self._arounds = Arounds(app.arounds)
+        self._is_bare = not (app.middleware or app.arounds)
         self._session = client.session
         self._now = client.session.now
-        self._threads = pool
+        self._time = asyncio.get_running_loop().time
+        self._threads = threads
+        self._context = copy_context()
         self.failures: FailedRuns | None = None
         self._parents = ParentResults(client.session)
 
-    async def run(self, run: JobRun, conclude: Callable[[JobRun, Outcome], None]) -> None:
+    # on the loop
+
+    async def run(self, run: JobRun, conclude: Conclude) -> None:
         """Run a claimed job to its end and conclude it with the outcome. It never ends without one."""
         job, timer = run.job, None
         task = self._tasks.get(job.type) or BUILT_IN.get(job.type)
@@ -64,20 +74,34 @@ class Executor:
                 enter(run)
                 run.started_at = self._now()
                 if job.timeout is not None:
-                    timer = _timer(run, job.timeout)
-                if task.is_async and not self._middleware:
+                    timer = _timer(run, self._time() + job.timeout)
+                if task.is_async and self._is_bare:
                     value = await task.handler(*arguments[0], **arguments[1])
                 else:
-                    value = await self._call(task, arguments, run)
-                if value is None and timer is None and run.effects is NO_EFFECTS:
-                    outcome = DONE
-                else:
-                    run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more
-                    outcome = outcomes.returned(run, task, value, self._session.payload_limit)
+                    value = await self._wrapped(run, task, arguments)
+                outcome = self._returned(run, task, value)
         except BaseException as error:  # decoding and encoding run the user's code as well
-            outcome = outcomes.raised(error, _handler_frames(error), run, task)
-            if self.failures is not None and isinstance(outcome, Failed):
-                self.failures.raised(run, error)
+            outcome = self._raised(run, task, error)
+        finally:
+            run.ended = True
+            if timer is not None:
+                timer.cancel()
+        conclude(run, outcome)
+
+    async def finish(self, run: JobRun, rest: CoroutineType[Any, Any, Any], conclude: Conclude) -> None:
+        """Run the coroutine that a `def` handler has returned in its thread, and conclude the run."""
+        task, timer = self._tasks[run.job.type], None
+        try:
+            if run.stop_request is not None or run.lease.lost:
+                rest.close()
+                outcome = outcomes.stopped(run, task)
+            else:
+                enter(run)
+                _credit(run, self._time())
+                timer = None if run.job.timeout is None else _timer(run, run.ends_by)
+                outcome = self._returned(run, task, await self._arounds.wait(run, lambda: rest))
+        except BaseException as error:
+            outcome = self._raised(run, task, error)
         finally:
             run.ended = True
             if timer is not None:
@@ -94,63 +118,123 @@ class Executor:
             raise StoreAway from error
         return filled(job.payload, task.signature.first or "", parents)
 
-    def _call(self, task: Registered, arguments: Arguments, run: JobRun) -> Awaitable[Any]:
-        args, kwargs = arguments
+    def _wrapped(self, run: JobRun, task: Registered, arguments: Arguments) -> Awaitable[Any]:
+        """The call of the handler, inside the middleware."""
 
         async def handler() -> Any:
-            return await (task.handler(*args, **kwargs) if task.is_async else self._call_plain(task, args, kwargs, run))
+            return await self._call(run, task, arguments)
 
         call: CallNext = handler
         for wrap in self._middleware:
-            call = _wrapped(wrap, JobContext(run), call)
+            call = _within(wrap, JobContext(run), call)
         return call()
 
-    async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], run: JobRun) -> Any:
+    async def _call(self, run: JobRun, task: Registered, arguments: Arguments) -> Any:
+        """Call the handler where it belongs: on this loop, or in a thread."""
+        args, kwargs = arguments
+        if task.is_async:
+            return await self._arounds.wait(run, task.handler, *args, **kwargs)
         if self._threads is None:
-            result = task.handler(*args, **kwargs)
-            return await result if inspect.iscoroutine(result) else result
-        loop = asyncio.get_running_loop()
+            result = self._arounds.call(run, task.handler, *args, **kwargs)
+        else:
+            result = await self._in_thread(run, self._threads.submit(lambda: self._call_here(run, task, arguments)))
+        return await self._arounds.wait(run, lambda: result) if isinstance(result, CoroutineType) else result
 
-        def call() -> Any:
-            run.thread = get_ident()
+    async def _in_thread(self, run: JobRun, call: asyncio.Future[crew.Result]) -> Any:
+        """Wait for a call in a thread: it cannot be stopped, it sees `run.stop`."""
+        while not call.done():
             try:
-                return task.handler(*args, **kwargs)
-            finally:
-                run.thread = None
-                run.returned_at = loop.time()
-
-        future = self._threads.submit(call)
-        while not future.done():
-            try:
-                await asyncio.shield(future)
+                await asyncio.shield(call)
             except asyncio.CancelledError:
                 if run.abandoned:
                     raise
-                continue  # a thread cannot be stopped: it sees `run.stop`, and is waited for
-        _credit(run, loop)
-        result, error = future.result()
+        time = self._time()
+        fired = run.returned_at < run.ends_by <= time  # its timer, without effect: what follows has the rest
+        _credit(run, time)
+        if fired:
+            _timer(run, run.ends_by)
+        result, error = call.result()
         if error is not None:
             raise error
-        return await result if inspect.iscoroutine(result) else result
+        return result
+
+    # in a thread
+
+    def fits_a_thread(self, job: JobRecord) -> bool:
+        """Whether a thread can run the whole job: a `def` without middleware that takes no results of other jobs."""
+        task = self._tasks.get(job.type)
+        if task is None or task.is_async or self._middleware:
+            return False
+        return job.workflow_id is None or wiring_of(job.payload).takes is None
+
+    def run_here(self, run: JobRun) -> Outcome | CoroutineType[Any, Any, Any]:
+        """Run a claimed job in this thread; return its outcome, or the coroutine that its handler has returned."""
+        return self._context.copy().run(self._run_here, run)
+
+    def _run_here(self, run: JobRun) -> Outcome | CoroutineType[Any, Any, Any]:
+        job, task = run.job, self._tasks[run.job.type]
+        run.begun = True
+        try:
+            if run.stop_request is not None or run.lease.lost:
+                outcome = outcomes.stopped(run, task)
+            else:
+                arguments = task.signature.decode(job.payload)
+                enter(run)
+                run.started_at = self._now()
+                if job.timeout is not None:
+                    run.ends_by = self._time() + job.timeout
+                value = self._call_here(run, task, arguments)
+                if isinstance(value, CoroutineType):
+                    return value
+                outcome = self._returned(run, task, value)
+        except BaseException as error:
+            outcome = self._raised(run, task, error)
+        run.ended = True
+        return outcome
+
+    def _call_here(self, run: JobRun, task: Registered, arguments: Arguments) -> Any:
+        args, kwargs = arguments
+        run.thread = get_ident()
+        try:
+            if self._arounds:
+                return self._arounds.call(run, task.handler, *args, **kwargs)
+            return task.handler(*args, **kwargs)
+        finally:
+            run.thread = None
+            if run.job.timeout is not None:
+                run.returned_at = self._time()
+
+    # in either
+
+    def _returned(self, run: JobRun, task: Registered, value: Any) -> Outcome:
+        if value is None and run.job.timeout is None and run.effects is NO_EFFECTS:
+            return DONE
+        run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more
+        return outcomes.returned(run, task, value, self._session.payload_limit, self._ended_at(run))
+
+    def _raised(self, run: JobRun, task: Registered | None, error: BaseException) -> Outcome:
+        outcome = outcomes.raised(error, _handler_frames(error), run, task, self._ended_at(run))
+        if self.failures is not None and isinstance(outcome, Failed):
+            self.failures.raised(run, error)
+        return outcome
+
+    def _ended_at(self, run: JobRun) -> float:
+        return min(run.returned_at, self._time())
 
 
-def _timer(run: JobRun, timeout: float) -> asyncio.TimerHandle:
+def _timer(run: JobRun, ends_by: float) -> asyncio.TimerHandle:
     """Ask the run to end at its timeout. The clock has the last word: a blocked loop calls no timer in time (F5)."""
-    loop = asyncio.get_running_loop()
-    run.ends_by = loop.time() + timeout
-    return loop.call_at(run.ends_by, run.host.request_stop, run, "timeout")
+    run.ends_by = ends_by
+    return asyncio.get_running_loop().call_at(ends_by, run.host.request_stop, run, "timeout")
 
 
-def _credit(run: JobRun, loop: asyncio.AbstractEventLoop) -> None:
+def _credit(run: JobRun, time: float) -> None:
     """Add the time that a thread's result waited for the loop to the timeout: other code blocked it, not this job."""
-    time, returned, ends_by = loop.time(), run.returned_at, run.ends_by
-    run.ends_by += time - min(returned, time)
+    run.ends_by += time - min(run.returned_at, time)
     run.returned_at = math.inf
-    if returned < ends_by <= time:  # the timer fired in between, without effect: what follows has the rest
-        loop.call_at(run.ends_by, run.host.request_stop, run, "timeout")
 
 
-def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
+def _within(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
     async def wrapped() -> Any:
         return await wrap(context, call)
 

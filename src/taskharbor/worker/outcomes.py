@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from types import TracebackType
 from typing import Any
@@ -33,9 +32,9 @@ class StoreAway(Exception):
     """The store was away when a run was to begin: not the job's fault."""
 
 
-def returned(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
-    """The outcome of a handler that returned a value: a success, unless it came after the timeout (F5)."""
-    if run.stop == "timeout" or run.ends_by <= asyncio.get_running_loop().time():
+def returned(run: JobRun, task: Registered, value: Any, limit: int, time: float) -> Outcome:
+    """The outcome of a handler that returned a value at `time`: a success, unless after the timeout (F5)."""
+    if run.stop == "timeout" or run.ends_by <= time:
         return _after_stop("timeout", run.job, task)
     return _success(run, task, value, limit)
 
@@ -52,14 +51,16 @@ def _success(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
     return Succeeded(result, run.effects.new_jobs)
 
 
-def raised(error: BaseException, frames: TracebackType | None, run: JobRun, task: Registered | None) -> Outcome:
-    """The outcome of a run that raised; `frames` are those of its handler, None if it was not called."""
+def raised(
+    error: BaseException, frames: TracebackType | None, run: JobRun, task: Registered | None, time: float
+) -> Outcome:
+    """The outcome of a run that raised at `time`; `frames` are those of its handler, None if it was not called."""
     if isinstance(error, Undecodable):
         return Failed("Undecodable", str(error), final="undecodable")
     if isinstance(error, TooMuch):
         return Failed("ResultsTooLarge", str(error), final="results_too_large")
     stop = run.stop
-    if stop not in ("lost", "cancel", "dead_letter") and run.ends_by <= asyncio.get_running_loop().time():
+    if stop not in ("lost", "cancel", "dead_letter") and run.ends_by <= time:
         return _after_stop("timeout", run.job, task)
     if stop is not None:
         return _after_stop(stop, run.job, task)

@@ -1,24 +1,21 @@
 """The pipeline: what happens to a claimed job, top to bottom.
 
-reserve (`reserver`) → take → start → run (`executor`) → conclude → decide (`decider`) → settle (`settler`) → after, by
-the settler's subscribers. The lease is kept from `take` until the outcome is stored (L2).
+reserve (`reserver`) → take → start (`starter`) → run (`executor`) → conclude → decide (`decider`) → settle (`settler`)
+→ after, by the settler's subscribers. The lease is kept from `take` until the outcome is stored (L2).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
-from typing import cast
+from collections.abc import Mapping, Sequence
 
 from taskharbor.client.client import Client
 from taskharbor.core.decide import token_of
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.core.transition import Ack
+from taskharbor.worker.crew import Crew
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.executor import Executor
 from taskharbor.worker.keeper import Keeper
@@ -26,17 +23,11 @@ from taskharbor.worker.outcome_log import log_too_late
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
 from taskharbor.worker.settler import Settler
-from taskharbor.worker.task_starts import TaskStarts
+from taskharbor.worker.starter import Starter
 
 logger = logging.getLogger("taskharbor.worker")
 STOLEN_FOR = 1.0
 REAP_EVERY = 1.0
-# Not by create_task: a task factory is for tasks of handlers, and this is once per job. Where Python can, a job runs
-# until it first waits before its task is scheduled, which halves the work of the loop for short jobs.
-new_task = cast("Callable[..., asyncio.Task[None]]", asyncio.Task)
-EAGER = sys.version_info >= (3, 12)
-if EAGER:
-    new_task = partial(new_task, eager_start=True)
 
 
 class Pipeline:
@@ -50,6 +41,7 @@ class Pipeline:
         self,
         client: Client,
         executor: Executor,
+        crew: Crew | None,
         keeper: Keeper,
         decider: Decider,
         settler: Settler,
@@ -67,9 +59,7 @@ class Pipeline:
         self.quarantine = quarantine
         self.stopping = stopping
         self._loop = asyncio.get_running_loop()
-        # Not around eager tasks: what their handlers ask of the loop is none of its business.
-        self._starts = nullcontext() if EAGER else TaskStarts(self._loop)
-        self._concluded = self.conclude  # bound once, for all jobs
+        self._starter = Starter(self, executor, crew, self.conclude)
 
     @property
     def is_empty(self) -> bool:
@@ -93,10 +83,7 @@ class Pipeline:
                 await self._give_back(given_back, suspects)
         finally:  # also when a stop interrupts the wait: `_admit` then gives them back
             stopping = self.stopping.is_set()
-            admitted = [run for run in runs if self._admit(run, stopping)]
-            with self._starts:
-                for run in admitted:
-                    self._start(run)
+            self._starter.start([run for run in runs if self._admit(run, stopping)])
 
     async def _give_back(self, runs: Sequence[JobRun], delays: Mapping[str, float]) -> None:
         for run in runs:
@@ -119,12 +106,6 @@ class Pipeline:
             return True
         return False
 
-    def _start(self, run: JobRun) -> None:
-        """Run the handler in a task of its own."""
-        task = new_task(self._executor.run(run, self._concluded), loop=self._loop, name=run.job.id)
-        if not run.ended:
-            run.task = task
-
     # run
 
     def request_stop(self, run: JobRun, stop: Stop) -> None:
@@ -133,7 +114,7 @@ class Pipeline:
             self._loop.call_soon_threadsafe(self.end_run, run, stop)
 
     def end_run(self, run: JobRun, stop: Stop) -> None:
-        """Cancel the task of a run; its outcome follows from `stop`."""
+        """Ask a run to end and cancel its task, if it has one; its outcome follows from `stop`."""
         if self.running.get(run.job.id) is not run or (stop == "timeout" and run.returned_at < run.ends_by):
             return
         if run.stop is None or stop == "lost":
@@ -166,6 +147,8 @@ class Pipeline:
 
     def conclude(self, run: JobRun, outcome: Outcome) -> None:
         """A run has ended: free its slot, and settle unless its lease is lost or the outcome already stored (L4)."""
+        if self.running.get(run.job.id) is not run:  # concluded by the shutdown, while a thread had it
+            return
         del self.running[run.job.id]
         run.task = None  # a lease outlasts its run, but the task and its frames need not
         try:

@@ -2,7 +2,8 @@
 
 - `HeldLease`, the claim on the job: written by the keeper in its own thread; `lost` by `lose`, from any thread.
 - `JobRun`, one attempt to run the handler: written by the worker and its executor, on the worker's loop. Exceptions:
-  the thread of a `def` handler writes `thread` and `returned_at`, and the first effect replaces `effects`.
+  the thread that runs a job writes `begun`, `started_at`, `ends_by`, `ended`, `thread` and `returned_at`, which are the
+  loop's again when it has the outcome; and the first effect replaces `effects`.
 - `Effects`, what the handler asks for: written through `current()`, from any thread of the handler.
 
 Everything else reads them. Times are on the loop's monotonic clock unless they are a `datetime`.
@@ -65,9 +66,9 @@ NO_EFFECTS = Effects()
 class JobRun(Struct, eq=False, gc=False):
     """One run of a claimed job, from the claim until its outcome is stored.
 
-    `task` runs the handler, from `begun` to `ended`. `settling`: the outcome is on its way to the store. `abandoned`:
-    the worker has stopped waiting for the handler. `ends_by` is when the timeout passes. `thread` runs a `def` handler,
-    `returned_at` is when it ended, if the loop has not taken its result yet.
+    `task` runs the handler, from `begun` to `ended`; None if a thread does that alone. `settling`: the outcome is on its
+    way to the store. `abandoned`: the worker has stopped waiting for the handler. `ends_by` is when the timeout passes.
+    `thread` runs a `def` handler, `returned_at` is when it ended, if the loop has not taken its result yet.
     """
 
     job: JobRecord

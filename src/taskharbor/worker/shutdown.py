@@ -47,31 +47,39 @@ class Shutdown:
             self._abandon(run, keep_leases)
 
     async def _let_finish(self, patience: float, even_in_a_hurry: bool = False) -> None:
-        running = self._pipeline.running.values()
-        if not running:
+        if not self._pipeline.running:
             return
         hurried = self._loop.create_task(self.hurry.wait())
-        finished = self._loop.create_task(asyncio.wait([run.task for run in running if run.task]))
+        finished = self._loop.create_task(self._all_ended())
         waiting: set[asyncio.Task[Any]] = {finished} if even_in_a_hurry else {finished, hurried}
         await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         finished.cancel()
         await asyncio.sleep(0)
 
+    async def _all_ended(self) -> None:
+        while self._pipeline.running:
+            self._pipeline.freed.clear()
+            await self._pipeline.freed.wait()
+
     def _abandon(self, run: JobRun, keep_lease: bool) -> None:
-        if run.task is None or run.task.done():  # cancelled by other code before its first step
+        if not run.begun or (run.task is not None and run.task.done()):  # no thread has taken it, or see `reap`
             self._pipeline.conclude(run, Interrupted())
             return
         log_job(logger, logging.WARNING, "worker.abandoned", run.job, "ignores its cancellation")
         run.abandoned = True
-        abandoned.add(run.task)
         if keep_lease:
             self._abandoned.append(run)
         elif outcomes.is_late(run, self._loop.time()):  # it goes on here: no retry before its lease would have expired
             self._pipeline.submit(run, self._given_up(run), not_before=run.lease.deadline - self._loop.time())
         else:
             self._pipeline.let_go(run)
-        run.task.cancel()
+        if run.task is not None:
+            abandoned.add(run.task)
+            run.task.cancel()
+        else:  # a thread runs it, and can ask for nothing more
+            run.ended = True
+            self._pipeline.conclude(run, Interrupted())
 
     def _given_up(self, run: JobRun) -> Outcome:
         return outcomes.given_up(run, self._tasks.get(run.job.type), self._loop.time())

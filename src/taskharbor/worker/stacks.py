@@ -18,7 +18,7 @@ from taskharbor.core.text import bounded_end
 from taskharbor.worker.running import JobRun
 
 HEADER = "Traceback (most recent call last):\n"
-EXECUTOR = str(Path(__file__).with_name("executor.py"))
+EXECUTOR, AROUND = (str(Path(__file__).with_name(name)) for name in ("executor.py", "around.py"))
 INNERMOST = 20  # frames
 LONGEST = 4096  # bytes
 _FRAME = re.compile(r'  File "(.+?)", line \d+')
@@ -31,7 +31,7 @@ def stack_of(run: JobRun) -> str:
         thread = run.thread
         frames = _of_task(run) if thread is None else _outermost_first(frames_by_thread()[thread])
         inner = dropwhile(lambda frame: frame.f_code.co_filename != EXECUTOR, frames)
-        own = [frame for frame in inner if frame.f_code.co_filename != EXECUTOR][-INNERMOST:]
+        own = [frame for frame in inner if frame.f_code.co_filename not in (EXECUTOR, AROUND)][-INNERMOST:]
         lines = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in own).format()
         if lines and run.thread == thread and not run.ended:
             return bounded_end("Stack (most recent call last):\n" + "".join(lines), LONGEST)

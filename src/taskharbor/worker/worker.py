@@ -16,6 +16,7 @@ from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.background import InTask, InThread
+from taskharbor.worker.crew import Crew, lent
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.drain_failures import FailedRun, FailedRuns
@@ -32,7 +33,6 @@ from taskharbor.worker.settler import Settler
 from taskharbor.worker.shutdown import Shutdown
 from taskharbor.worker.signals import draining
 from taskharbor.worker.startup_log import log_start
-from taskharbor.worker.threads import Threads, lent
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker_options import WorkerOptions
 
@@ -53,12 +53,13 @@ class Worker:
         self._started_at = now()
         self.id = f"{socket.gethostname()}:{os.getpid()}:{rng.getrandbits(32):08x}"
         self._hosted: list[InTask | InThread] = []
-        self._threads = (lent.get() or Threads(options.concurrency)) if options.threads else None
+        threads = lent.get() if options.threads else None
+        self._crew = Crew(options.concurrency) if options.threads and threads is None else None
         self._outcome_log = OutcomeLog()
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
-        self._executor = Executor(client, app.middleware, self._threads)
+        self._executor = Executor(client, app, self._crew or threads)
         self._keeper = keeper = Keeper(session, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)
         self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
@@ -66,7 +67,9 @@ class Worker:
             settler.subscribe(subscriber.settled)
         quarantine = Quarantine(asyncio.get_running_loop().time, rng)
         stopping = self._stopping = asyncio.Event()
-        self._pipeline = pipeline = Pipeline(client, self._executor, keeper, decider, settler, quarantine, stopping)
+        self._pipeline = pipeline = Pipeline(
+            client, self._executor, self._crew, keeper, decider, settler, quarantine, stopping
+        )
         self._reserver = Reserver(self.id, options, self._queues, pipeline)
         self._shutdown = Shutdown(pipeline)
 
@@ -177,7 +180,7 @@ class Worker:
         for hosted in reversed(self._hosted):
             await hosted.stop()
         await self._dead_hooks.close(0 if self._shutdown.hurry.is_set() else shutdown.CANCEL_PATIENCE)
-        if self._threads is not None:
-            self._threads.close()
+        if self._crew is not None:
+            self._crew.close()
         await self._upkeep.farewell(self.id)
         logger.info("worker.stopped: %s after %d %s", self.id, self.finished, "run" if self.finished == 1 else "runs")

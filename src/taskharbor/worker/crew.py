@@ -1,0 +1,201 @@
+"""The crew: threads that take calls one after another, and return their results to the event loop in batches.
+
+A thread that is awake goes on while there are calls, so short ones share a thread and a hop back to the loop. Another
+thread is woken if the last call took long, or if the loop's own look finds calls left: blocking ones soon have a thread
+each. The loop is called when nothing is left to do and otherwise looks by itself, so no result waits for the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+logger = logging.getLogger("taskharbor.worker")
+LOOK = 0.001  # seconds until the loop looks by itself for calls that wait and results that nothing called it for
+STREAK = 0.0005  # seconds of short calls after which a thread calls the loop although there are more
+SHORT = 0.0002  # seconds: a call that takes longer may block, and the next one should not wait for it
+NO_THREAD = 0.5  # seconds until the next try, when the system has refused a thread
+
+A = TypeVar("A")
+R = TypeVar("R")
+Result = tuple[Any, BaseException | None]
+
+
+class Threads(Protocol):
+    """Runs functions in threads."""
+
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+        """Run a function in a thread, in a copy of the caller's context; the result is its value and what it raised."""
+        ...
+
+    def close(self) -> None:
+        """Let the threads end."""
+        ...
+
+
+lent: ContextVar[Threads | None] = ContextVar("taskharbor_threads", default=None)
+"""Threads that new workers use instead of a crew: for tests."""
+
+
+class Crew:
+    """At most `limit` threads of one event loop, started when needed and kept until closed.
+
+    They are daemons, so that a handler that never returns does not keep the process alive. Deques and flags are shared
+    without a lock. What keeps that safe is the order: a side first writes what the other one reads (a call, a result,
+    that it goes to sleep, that it will look), and then reads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._calls: deque[tuple[Callable[[Any], Any], Any, Callable[[Any, Any], None]]] = deque()
+        self._results: deque[tuple[Callable[[Any, Any], None], Any, Any]] = deque()
+        self._asleep: list[threading.Lock] = []
+        self._starting = threading.Lock()
+        self._started = 0
+        self._waking = False  # a thread was woken and has taken no call yet
+        self._called = False  # the loop will look at once
+        self._looking = False  # the loop will look within `LOOK`
+        self._slow = False  # the last call took long
+        self._closed = False
+
+    # on the loop
+
+    def add(self, function: Callable[[A], R], argument: A, deliver: Callable[[A, R], None]) -> None:
+        """Have a function called in a thread, and `deliver` on the loop with its result. It must not raise.
+
+        The call may wait for `go`, so that those of a batch start together.
+        """
+        self._calls.append((function, argument, deliver))
+
+    def go(self) -> None:
+        """Start the calls that were added."""
+        if self._calls:
+            self._look_later()
+            if not self._waking:
+                self._wake_one()
+
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+        """Run one function; see `Threads`."""
+        future: asyncio.Future[Result] = self._loop.create_future()
+        context = copy_context()
+        self.add(lambda _: _called(function, context), future, _resolve)
+        self.go()
+        return future
+
+    def close(self) -> None:
+        """Let every thread end after the calls that were added."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._asleep.pop().release()
+
+    def _look_later(self, delay: float = LOOK) -> None:
+        if not self._looking:
+            self._looking = True
+            self._loop.call_later(delay, self._look, context=self._context)
+
+    def _look(self) -> None:
+        self._looking = False  # first: a thread that adds a result behind this look calls the loop
+        if self._calls and (self._asleep or self._started < self._limit):
+            self._slow = True  # the thread that should have taken them is held up
+            if self._waking or self._wake_one():
+                self._look_later()
+            else:
+                self._look_later(NO_THREAD)
+        if self._results:
+            self._collect()
+
+    def _collect(self) -> None:
+        self._called = False
+        if self._results:
+            self._look_later()
+        try:
+            while self._results:
+                deliver, argument, result = self._results.popleft()
+                deliver(argument, result)
+        finally:
+            if self._results:  # one could not be delivered: the others are not lost with it
+                self._call_loop()
+
+    # in any thread
+
+    def _wake_one(self) -> bool:
+        """Wake or start a thread; False if there is none, and the system gives none."""
+        self._waking = True
+        try:
+            self._asleep.pop().release()
+        except IndexError:
+            return self._start_one()
+        return True
+
+    def _start_one(self) -> bool:
+        with self._starting:
+            number = self._started + 1
+            if number > self._limit:
+                self._waking = False
+                return True  # all are awake, and take what is left
+            self._started = number
+            try:
+                threading.Thread(target=self._work, name=f"taskharbor-job-{number}", daemon=True).start()
+            except RuntimeError as error:
+                self._started, self._waking = number - 1, False
+                logger.warning("worker.threads: a `def` handler waits: no thread after %d: %s", number - 1, error)
+                return False
+        return True
+
+    def _work(self) -> None:
+        bed = threading.Lock()
+        bed.acquire()
+        while not self._closed or self._calls:
+            self._waking = False
+            self._take_all()
+            self._asleep.append(bed)
+            if self._calls or self._closed:  # since before this thread was seen asleep
+                with suppress(ValueError):  # woken meanwhile
+                    self._asleep.remove(bed)
+                    continue
+            bed.acquire()
+
+    def _take_all(self) -> None:
+        calls, results, since = self._calls, self._results, perf_counter()
+        while True:
+            try:
+                function, argument, deliver = calls.popleft()
+            except IndexError:
+                return
+            if calls and self._slow and not self._waking:
+                self._wake_one()
+            begun = perf_counter()
+            results.append((deliver, argument, function(argument)))
+            ended = perf_counter()
+            self._slow = ended - begun > SHORT
+            del function, argument, deliver  # a thread that sleeps keeps nothing alive
+            if not self._called and not (calls and self._looking and ended - since < STREAK):
+                self._call_loop()
+                since = ended
+
+    def _call_loop(self) -> None:
+        self._called = True
+        with suppress(RuntimeError):  # the loop has ended: nothing waits for the results
+            self._loop.call_soon_threadsafe(self._collect, context=self._context)
+
+
+def _called(function: Callable[[], Any], context: Context) -> Result:
+    try:
+        return context.run(function), None
+    except BaseException as raised:
+        return None, raised
+
+
+def _resolve(future: asyncio.Future[Result], result: Result) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -15,6 +15,7 @@ from taskharbor.testing import Deadlock
 from . import (
     commits,
     cores,
+    crews,
     enqueues,
     flows,
     leases,
@@ -42,6 +43,7 @@ REGISTRIES = (
     sqlite.SQLITE,
     cores.CORES,
     workers.WORKERS,
+    crews.CREWS,
     weaving.WEAVING,
     schedulers.SCHEDULERS,
     schedulers.TICKING,

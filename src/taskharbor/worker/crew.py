@@ -79,7 +79,7 @@ class Crew:
     def go(self) -> None:
         """Start the calls that were added."""
         if self._calls:
-            self._look_later()
+            self._look_within(LOOK)
             if not self._waking:
                 self._wake_one()
 
@@ -98,26 +98,25 @@ class Crew:
             while True:
                 self._asleep.pop().release()
 
-    def _look_later(self, delay: float = LOOK) -> None:
+    def _look_within(self, delay: float) -> None:
         if not self._looking:
             self._looking = True
             self._loop.call_later(delay, self._look, context=self._context)
 
     def _look(self) -> None:
         self._looking = False  # first: a thread that adds a result behind this look calls the loop
-        if self._calls and (self._asleep or self._started < self._limit):
+        if self._waking:
+            self._look_within(LOOK)
+        elif self._calls and (self._asleep or self._started < self._limit):
             self._slow = True  # the thread that should have taken them is held up
-            if self._waking or self._wake_one():
-                self._look_later()
-            else:
-                self._look_later(NO_THREAD)
+            self._look_within(LOOK if self._wake_one() else NO_THREAD)
         if self._results:
             self._collect()
 
     def _collect(self) -> None:
         self._called = False
         if self._results:
-            self._look_later()
+            self._look_within(LOOK)
         try:
             while self._results:
                 deliver, argument, result = self._results.popleft()
@@ -158,7 +157,9 @@ class Crew:
         while not self._closed or self._calls:
             self._waking = False
             self._take_all()
-            self._asleep.append(bed)
+            self._asleep.append(bed)  # before the loop is called, which may have more calls at once
+            if self._results and not self._called:
+                self._call_loop()
             if self._calls or self._closed:  # since before this thread was seen asleep
                 with suppress(ValueError):  # woken meanwhile
                     self._asleep.remove(bed)
@@ -179,7 +180,7 @@ class Crew:
             ended = perf_counter()
             self._slow = ended - begun > SHORT
             del function, argument, deliver  # a thread that sleeps keeps nothing alive
-            if not self._called and not (calls and self._looking and ended - since < STREAK):
+            if calls and not self._called and not (self._looking and ended - since < STREAK):
                 self._call_loop()
                 since = ended
 

@@ -66,7 +66,7 @@ NO_EFFECTS = Effects()
 class JobRun(Struct, eq=False, gc=False):
     """One run of a claimed job, from the claim until its outcome is stored.
 
-    `task` runs the handler, from `begun` to `ended`; None if a thread does that alone. `settling`: the outcome is on its
+    `task` runs the handler, from `begun` to `ended`; None if a thread does it alone. `settling`: the outcome is on its
     way to the store. `abandoned`: the worker has stopped waiting for the handler. `ends_by` is when the timeout passes.
     `thread` runs a `def` handler, `returned_at` is when it ended, if the loop has not taken its result yet.
     """

@@ -43,6 +43,13 @@ class Port:
         def plain(n: int) -> None:
             pass
 
+        @self.harbor.task(name="blocking")
+        def blocking(seconds: float) -> float:
+            begun = time.perf_counter()
+            if seconds:
+                time.sleep(seconds)
+            return time.perf_counter() if not seconds else begun
+
         @self.harbor.task(name="stamp")
         async def stamp(sent: float) -> None:
             arrived(sent)
@@ -51,7 +58,7 @@ class Port:
         async def gather(results: list[None]) -> int:
             return len(results)
 
-        self.noop, self.plain, self.stamp, self.gather = noop, plain, stamp, gather
+        self.noop, self.plain, self.blocking, self.stamp, self.gather = noop, plain, blocking, stamp, gather
 
 
 def url_of(engine: str, folder: Path) -> str:

@@ -17,7 +17,15 @@ NAMES = {"full": "SQLite FULL", "normal": "SQLite NORMAL", "memory": "memory"}
 
 def measures(quick: bool) -> list[Measure]:
     """All measures; the quick ones are too small and too few to be quoted."""
-    found = [*_drains(), *_enqueues(), *_chords(), *_backlogs(), *_processes(), *measures_postgres.measures()]
+    found = [
+        *_drains(),
+        *_threads(),
+        *_enqueues(),
+        *_chords(),
+        *_backlogs(),
+        *_processes(),
+        *measures_postgres.measures(),
+    ]
     return [_smaller(measure) for measure in found] if quick else found
 
 
@@ -64,12 +72,19 @@ def _drains() -> Iterator[Measure]:
         {"bare": 0.35},
         rounds=5,
     )
-    for engine in ("full", "normal"):
+
+
+def _threads() -> Iterator[Measure]:
+    """`def` handlers beside `async def` ones, and blocking ones beside short ones."""
+    rows = (("normal", 4, 0.6), ("normal", 20, 0.75), ("normal", 100, 0.85), ("full", 20, 0.6), ("full", 100, None))
+    for engine, slots, floor in rows:
+        jobs = {4: 10_000, 20: 20_000, 100: 30_000}[slots]
         sides = {
-            "ours": _side("TaskHarbor", "ours.drain", 3, engine=engine, jobs=15_000, task="plain"),
-            "raw": _side("raw loop", "raw.drain", 1.5, synchronous=engine, jobs=50_000),
+            "ours": _side("TaskHarbor, def", "ours.drain", 3, engine=engine, jobs=jobs, task="plain", slots=slots),
+            "async": _side("TaskHarbor, async def", "ours.drain", 3, engine=engine, jobs=jobs, slots=slots),
         }
-        yield Measure(f"drain-def-{engine}", f"{NAMES[engine]}: drain, def jobs in threads", sides)
+        title = f"{NAMES[engine]}: drain, def jobs, {slots} slots"
+        yield Measure(f"drain-def-{engine}-{slots}", title, sides, {} if floor is None else {"async": floor}, rounds=5)
     yield Measure(
         "drain-def-memory",
         "memory: drain, def jobs in threads",
@@ -77,6 +92,24 @@ def _drains() -> Iterator[Measure]:
             "ours": _side("TaskHarbor", "ours.drain", 3, engine="memory", jobs=15_000, task="plain"),
             "bare": _side("bare dispatch to threads", "dispatch.bare_threads", 2, jobs=20_000),
         },
+    )
+    yield Measure(
+        "def-behind",
+        "SQLite NORMAL: the outcome of a def job before a long one, until its caller has it, worst",
+        {"ours": _side("TaskHarbor", "ours.behind_a_long_job", 4, engine="normal", times=20)},
+        value="ms",
+        unit="ms",
+        limits={"ms": 20},
+        rounds=5,
+    )
+    yield Measure(
+        "def-blocking",
+        "SQLite NORMAL: 20 blocking def jobs, from the first that runs until all do, worst",
+        {"ours": _side("TaskHarbor", "ours.all_blocking", 4, engine="normal", times=20)},
+        value="ms",
+        unit="ms",
+        limits={"ms": 10},
+        rounds=5,
     )
 
 

@@ -15,6 +15,7 @@ from taskharbor import group
 
 SLOTS = 100
 LOOK_EVERY = 0.005
+LONG = 0.1  # seconds of a job that blocks its thread
 
 
 def enqueue_single(folder: Path, engine: str, seconds: float) -> Sample:
@@ -78,6 +79,46 @@ def drain(folder: Path, engine: str, jobs: int, task: str = "noop", slots: int =
                 await _finished(worker, jobs)
                 done, seconds = worker.finished, time.perf_counter() - begun
             return rate(done, seconds)
+
+    return asyncio.run(main())
+
+
+def behind_a_long_job(folder: Path, engine: str, times: int, slots: int = 20) -> Sample:
+    """The longest time from the end of a short `def` job until its caller has the result, while long ones follow it."""
+
+    async def main() -> Sample:
+        port, worst = Port(url_of(engine, folder)), 0.0
+        async with port.harbor.open(), port.harbor.worker(concurrency=slots):
+            for _ in range(times):
+                steps = [port.blocking.step(seconds) for seconds in (0.0, LONG, 0.0, LONG, 0.0)]
+                jobs = await port.harbor.aenqueue_many(steps)
+                waits = await asyncio.gather(*(_after_its_end(job) for job in jobs[::2]))
+                worst = max(worst, *waits)
+                await asyncio.gather(*(job.aresult() for job in jobs))
+        return {"ms": worst * 1000}
+
+    return asyncio.run(main())
+
+
+async def _after_its_end(job: Any) -> float:
+    ended = await job.aresult()
+    return time.perf_counter() - ended
+
+
+def all_blocking(folder: Path, engine: str, times: int, slots: int = 20) -> Sample:
+    """The longest time from the first of as many blocking `def` jobs as there are slots until all of them run."""
+
+    async def main() -> Sample:
+        port, worst = Port(url_of(engine, folder)), 0.0
+        async with port.harbor.open(), port.harbor.worker(concurrency=slots):
+            for number in range(times + 1):
+                short = await port.harbor.aenqueue_many([port.blocking.step(0.0) for _ in range(slots)])
+                await asyncio.gather(*(job.aresult() for job in short))
+                jobs = await port.harbor.aenqueue_many([port.blocking.step(LONG) for _ in range(slots)])
+                begun = await asyncio.gather(*(job.aresult() for job in jobs))
+                if number:  # the first time starts the threads
+                    worst = max(worst, max(begun) - min(begun))
+        return {"ms": worst * 1000}
 
     return asyncio.run(main())
 

@@ -41,6 +41,11 @@ def slow_calls_not_noticed(take_all: Any, crew: Crew) -> None:
     take_all(crew)
 
 
+@mutant((Crew, "unstick"), by="a_blocked_loop_holds_up_no_thread")
+def threads_wait_for_a_blocked_loop(unstick: Any, crew: Crew) -> None:
+    """Only the loop notices that calls wait behind one that blocks."""
+
+
 @mutant((Crew, "go"), by="short_calls_share_a_thread")
 def thread_per_call(go: Any, crew: Crew) -> None:
     """Every call wakes a thread, and their results come back one by one."""

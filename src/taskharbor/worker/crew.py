@@ -66,6 +66,7 @@ class Crew:
         self._looking = False  # the loop will look within `LOOK`
         self._slow = False  # the last call took long
         self._closed = False
+        self._head: object = None  # the first call when `unstick` was called last
 
     # on the loop
 
@@ -126,6 +127,16 @@ class Crew:
                 self._call_loop()
 
     # in any thread
+
+    def unstick(self) -> None:
+        """Wake a thread if a call waits that did so the last time as well: the loop, which should look, is blocked."""
+        head = None
+        with suppress(IndexError):
+            head = self._calls[0]
+        if head is not None and head is self._head and not self._waking:
+            self._slow = True
+            self._wake_one()
+        self._head = head
 
     def _wake_one(self) -> bool:
         """Wake or start a thread; False if there is none, and the system gives none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -31,12 +31,13 @@ TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancel
 class Keeper:
     """Renews every held lease three times per lease, and reports news of runs in between.
 
-    `hold`, `drop` and `hurry` may be called from any thread.
+    `hold`, `drop` and `hurry` may be called from any thread. `beside` is called with each look at the runs.
     """
 
-    def __init__(self, session: Session, lease_for: timedelta) -> None:
+    def __init__(self, session: Session, lease_for: timedelta, beside: Callable[[], None] | None = None) -> None:
         self._session = session
         self._lease_for = lease_for
+        self._beside = beside or (lambda: None)
         self._period = lease_for.total_seconds() / 3
         self._held: dict[str, JobRun] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -75,6 +76,7 @@ class Keeper:
             if await self._rest(loop, renew_at) and not self._hurried:
                 continue  # woken up by the first lease to hold: it needs nothing yet
             self._give_up_overdue(loop.time())
+            self._beside()
             if self._hurried or loop.time() >= renew_at:
                 self._hurried = False
                 renewed = await self._renew(loop, list(self._held.values()))

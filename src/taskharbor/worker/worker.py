@@ -60,7 +60,9 @@ class Worker:
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
         self._executor = Executor(client, app, self._crew or threads)
-        self._keeper = keeper = Keeper(session, timedelta(seconds=options.lease))
+        self._keeper = keeper = Keeper(
+            session, timedelta(seconds=options.lease), None if self._crew is None else self._crew.unstick
+        )
         decider = Decider(session, tasks)
         self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
         for subscriber in (self._outcome_log, self._dead_hooks, self._scheduler):

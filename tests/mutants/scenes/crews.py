@@ -113,6 +113,25 @@ async def after_a_slow_call_threads_wake_each_other(over: threading.Event) -> No
 
 
 @threaded
+async def a_blocked_loop_holds_up_no_thread(over: threading.Event) -> None:
+    """L3: the keeper's thread sees to calls that wait behind one that blocks; a call that has just come may wait."""
+    with mock.patch.object(crews, "LOOK", PATIENCE), mock.patch.object(crews, "SHORT", PATIENCE):
+        crew, delivered = Crew(2), Delivered()
+        done = threading.Event()
+        crew.add(lambda _: done.wait(AT_ONCE), None, delivered)
+        crew.add(lambda _: done.set(), None, delivered)
+        crew.go()
+        while len(crew._calls) == 2:  # noqa: ASYNC110  until the first one is taken
+            await asyncio.sleep(0)
+        crew.unstick()
+        assert (len(crew._calls), crew._started) == (1, 1)
+        crew.unstick()
+        await delivered.until(2)
+        assert sorted(map(str, delivered.results)) == ["None", "True"]
+        crew.close()
+
+
+@threaded
 async def short_calls_share_a_thread(over: threading.Event) -> None:
     """A batch of short calls is run by one thread, and its results come back."""
     with mock.patch.object(crews, "LOOK", PATIENCE), mock.patch.object(crews, "SHORT", PATIENCE):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -302,6 +303,33 @@ async def parent() -> int:
 @harbor.middleware
 async def timing(job: JobContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
     return await call_next()
+
+
+@harbor.around
+def connections(job: JobContext) -> Iterator[None]:
+    assert_type(job.attempt, int)
+    yield
+
+
+@harbor.around
+@contextmanager
+def timed(job: JobContext) -> Generator[float]:
+    yield 0.0
+
+
+@harbor.around
+def quiet(job: JobContext) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@harbor.around
+class Span:
+    def __init__(self, job: JobContext) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *raised: object) -> None: ...
+
+
+assert_type(Span, type[Span])
 
 
 @harbor.lifespan

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
 from taskharbor.manager import TaskManager
 from taskharbor.testing import TestBed
@@ -209,6 +211,15 @@ def without_brackets() -> None: ...
 @harbor.middleware  # E
 def not_async(job: object) -> int:
     return 0
+
+
+@harbor.around  # E
+async def not_plain(job: object) -> None: ...
+
+
+@harbor.around  # E
+def without_the_job() -> Iterator[None]:
+    yield
 
 
 # names of other libraries

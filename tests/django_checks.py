@@ -115,11 +115,6 @@ def says_what_to_give() -> None:
     assert project.harbor.drain() == 1
 
 
-def _bare(project: Project) -> Any:
-    """The page's handler as a task of its own, without `fresh_connections`."""
-    return project.harbor.task(name="bare", max_attempts=1)(project.confirm.registered.handler.__wrapped__)
-
-
 def _terminate_all() -> None:
     """End every session of this application with the database, as a restart does."""
     me = os.environ["PGDATABASE"]
@@ -146,17 +141,15 @@ def survives_terminated_sessions() -> None:
 def fails_without_fresh_connections() -> None:
     """The proof that `fresh_connections` is what helps: without it, every job after the cut fails."""
     project = Project(CONN_MAX_AGE=None, OPTIONS={"application_name": "django"})
-    bare = _bare(project)
+    project.harbor._application.arounds.clear()
+    confirm = project.confirm.using(max_attempts=1)
     first = project.orders.create(number=1)
     with project.harbor.worker(concurrency=1):
-        assert bare.enqueue(first.id).result(timeout=30) is True
+        assert confirm.enqueue(first.id).result(timeout=30) is True
         _terminate_all()
         for _ in range(3):
             with pytest.raises(JobFailed, match="OperationalError"):
-                bare.enqueue(first.id).result(timeout=30)
-        connection.close()
-        project.orders.filter(id=first.id).update(confirmed=False)
-        assert project.confirm.enqueue(first.id).result(timeout=30) is True
+                confirm.enqueue(first.id).result(timeout=30)
 
 
 def survives_a_cut_inside_atomic() -> None:

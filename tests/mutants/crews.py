@@ -61,8 +61,8 @@ def look_ignores_results(look: Any, crew: Crew) -> None:
     crew._results = results
 
 
-@mutant((Crew, "_work"), by="a_call_that_comes_while_the_thread_falls_asleep_is_taken")
-def asleep_without_a_last_look(work: Any, crew: Crew) -> None:
+@mutant((Crew, "_serve"), by="a_call_that_comes_while_the_thread_falls_asleep_is_taken")
+def asleep_without_a_last_look(serve: Any, crew: Crew) -> None:
     """A call that comes just before a thread falls asleep waits for the next one."""
     bed = threading.Lock()
     bed.acquire()

@@ -266,6 +266,43 @@ async def test_a_sleeping_thread_keeps_nothing_alive() -> None:
 
 
 @playing
+async def test_a_thread_that_dies_makes_room_for_another() -> None:
+    """L6: of an exception that a library throws into threads, outside of a handler's call."""
+    crew, died = Crew(1), threading.Event()
+
+    def die(*_: object) -> None:
+        raise SystemExit  # which ends a thread silently
+
+    with mock.patch.object(crews, "_called", die):
+        lost = crew.submit(died.set)
+        while crew._started:  # noqa: ASYNC110  until it is gone
+            await asyncio.sleep(0)
+    assert await crew.submit(lambda: "next") == ("next", None)
+    assert not lost.done()
+    assert not died.is_set()
+    crew.close()
+
+
+@playing
+async def test_an_exception_thrown_into_a_thread_loses_no_run() -> None:
+    """F11: it comes when the handler has returned, from a library that ends threads by force."""
+    harbor = harbor_of(max_attempts=1)
+
+    @harbor.task
+    def work() -> None: ...
+
+    def late(self: Executor, run: Any) -> Any:
+        run_here(self, run)
+        raise TimeoutError("too late")
+
+    run_here = Executor._run_here
+    job = await work.aenqueue()
+    with mock.patch.object(Executor, "_run_here", late):
+        assert await harbor.adrain() == 1
+    assert (await job.arecord()).last_error == "TimeoutError: too late"
+
+
+@playing
 async def test_an_idle_crew_has_no_timer_and_no_thread_that_is_awake() -> None:
     """P: idle CPU; and nothing is started before the first call."""
     crew = Crew(8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import Any
+from typing import Any, cast
 
 from taskharbor.errors import ConfigError
 from taskharbor.worker.context import JobContext
@@ -50,4 +50,4 @@ class Arounds:
             manager = factory(JobContext(run))
             if not isinstance(manager, AbstractContextManager):
                 raise ConfigError(f"{FIX}; {factory!r} returned {manager!r}")
-            stack.enter_context(manager)
+            stack.enter_context(cast("AbstractContextManager[Any]", manager))

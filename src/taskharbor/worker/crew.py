@@ -60,7 +60,7 @@ class Crew:
         self._results: deque[tuple[Callable[[Any, Any], None], Any, Any]] = deque()
         self._asleep: list[threading.Lock] = []
         self._starting = threading.Lock()
-        self._started = 0
+        self._started: int = 0
         self._waking = False  # a thread was woken and has taken no call yet
         self._called = False  # the loop will look at once
         self._looking = False  # the loop will look within `LOOK`
@@ -80,7 +80,7 @@ class Crew:
     def go(self) -> None:
         """Start the calls that were added."""
         if self._calls:
-            self._look_within(LOOK)
+            self._look_soon()
             if not self._waking:
                 self._wake_one()
 
@@ -99,25 +99,28 @@ class Crew:
             while True:
                 self._asleep.pop().release()
 
-    def _look_within(self, delay: float) -> None:
+    def _look_soon(self) -> None:
         if not self._looking:
             self._looking = True
-            self._loop.call_later(delay, self._look, context=self._context)
+            self._loop.call_later(LOOK, self._look, context=self._context)
 
     def _look(self) -> None:
         self._looking = False  # first: a thread that adds a result behind this look calls the loop
         if self._waking:
-            self._look_within(LOOK)
+            self._look_soon()
         elif self._calls and (self._asleep or self._started < self._limit):
             self._slow = True  # the thread that should have taken them is held up
-            self._look_within(LOOK if self._wake_one() else NO_THREAD)
+            if self._wake_one():
+                self._look_soon()
+            else:
+                self._loop.call_later(NO_THREAD, self._look, context=self._context)
         if self._results:
             self._collect()
 
     def _collect(self) -> None:
         self._called = False
         if self._results:
-            self._look_within(LOOK)
+            self._look_soon()
         try:
             while self._results:
                 deliver, argument, result = self._results.popleft()
@@ -163,6 +166,13 @@ class Crew:
         return True
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        finally:  # closed, or by an exception that other code has thrown into this thread
+            with self._starting:
+                self._started -= 1
+
+    def _serve(self) -> None:
         bed = threading.Lock()
         bed.acquire()
         while not self._closed or self._calls:

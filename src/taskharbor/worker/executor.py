@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from inspect import iscoroutine
 from threading import get_ident
 from types import CoroutineType, TracebackType
 from typing import Any
@@ -21,6 +22,7 @@ from taskharbor.client.registered_task import BUILT_IN, Registered
 from taskharbor.core.codec import Arguments
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, NotRegistered, Outcome, Succeeded
+from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.wiring import filled, wiring_of
 from taskharbor.worker import around, crew, outcomes
 from taskharbor.worker.application import AppRegistry, CallNext, Middleware
@@ -138,7 +140,7 @@ class Executor:
             result = self._arounds.call(run, task.handler, *args, **kwargs)
         else:
             result = await self._in_thread(run, self._threads.submit(lambda: self._call_here(run, task, arguments)))
-        return await self._arounds.wait(run, lambda: result) if isinstance(result, CoroutineType) else result
+        return await self._arounds.wait(run, lambda: result) if iscoroutine(result) else result
 
     async def _in_thread(self, run: JobRun, call: asyncio.Future[crew.Result]) -> Any:
         """Wait for a call in a thread: it cannot be stopped, it sees `run.stop`."""
@@ -169,7 +171,11 @@ class Executor:
 
     def run_here(self, run: JobRun) -> Outcome | CoroutineType[Any, Any, Any]:
         """Run a claimed job in this thread; return its outcome, or the coroutine that its handler has returned."""
-        return self._context.copy().run(self._run_here, run)
+        try:
+            return self._context.copy().run(self._run_here, run)
+        except BaseException as error:  # thrown into this thread by other code, when the handler has just returned
+            run.ended = True
+            return Failed(kind_of(error), message_of(error))
 
     def _run_here(self, run: JobRun) -> Outcome | CoroutineType[Any, Any, Any]:
         job, task = run.job, self._tasks[run.job.type]
@@ -184,7 +190,7 @@ class Executor:
                 if job.timeout is not None:
                     run.ends_by = self._time() + job.timeout
                 value = self._call_here(run, task, arguments)
-                if isinstance(value, CoroutineType):
+                if iscoroutine(value):
                     return value
                 outcome = self._returned(run, task, value)
         except BaseException as error:

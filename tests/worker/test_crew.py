@@ -268,18 +268,20 @@ async def test_a_sleeping_thread_keeps_nothing_alive() -> None:
 @playing
 async def test_a_thread_that_dies_makes_room_for_another() -> None:
     """L6: of an exception that a library throws into threads, outside of a handler's call."""
-    crew, died = Crew(1), threading.Event()
+    crew, called, gone = Crew(1), threading.Event(), threading.Event()
 
     def die(*_: object) -> None:
-        raise SystemExit  # which ends a thread silently
+        raise TimeoutError
 
-    with mock.patch.object(crews, "_called", die):
-        lost = crew.submit(died.set)
-        while crew._started:  # noqa: ASYNC110  until it is gone
-            await asyncio.sleep(0)
+    with (
+        mock.patch.object(crews, "_called", die),
+        mock.patch.object(threading, "excepthook", lambda _: gone.set()),
+    ):
+        crew.submit(called.set)
+        assert await asyncio.to_thread(gone.wait, PATIENCE)
+    assert crew._started == 0
     assert await crew.submit(lambda: "next") == ("next", None)
-    assert not lost.done()
-    assert not died.is_set()
+    assert not called.is_set()
     crew.close()
 
 

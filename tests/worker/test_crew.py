@@ -23,6 +23,7 @@ from taskharbor.errors import JobCancelled, JobFailed
 from taskharbor.worker import crew as crews
 from taskharbor.worker.crew import Crew
 from taskharbor.worker.executor import Executor
+from taskharbor.worker.starter import Starter
 from taskharbor.worker.timeouts import Timeouts
 from world import time, virtual
 
@@ -144,12 +145,47 @@ async def test_a_coroutine_that_a_def_returns_is_awaited_on_the_loop() -> None:
     assert (await hangs.arecord()).last_error == "TimeoutError: timed out after 0.01 s"
 
 
-@playing
-async def test_a_coroutine_whose_run_was_asked_to_end_meanwhile_is_not_begun() -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_coroutine_whose_run_was_asked_to_end_meanwhile_is_not_begun(wrapped: bool) -> None:
     """T3: and leaves no warning behind."""
     harbor = harbor_of()
+    loops: list[asyncio.AbstractEventLoop] = []
     began, asked = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
+    begun: list[bool] = []
+
+    @harbor.task
+    def work() -> Any:
+        loops[0].call_soon_threadsafe(began.set)
+        while not current().cancelled:
+            asked.wait(0.001)
+        return rest()
+
+    async def rest() -> None:
+        begun.append(True)
+
+    if wrapped:
+
+        @harbor.middleware
+        async def around(job: JobContext, call_next: Callable[[], Any]) -> Any:
+            return await call_next()
+
+    async def main() -> None:
+        loops.append(asyncio.get_running_loop())
+        job = await work.aenqueue()
+        async with harbor.worker(lease=1.5):
+            await began.wait()
+            await job.acancel()
+            with pytest.raises(JobCancelled):
+                await job.aresult(PATIENCE)
+
+    asyncio.run(main())
+    assert begun == []
+
+
+@playing
+async def test_a_coroutine_cancelled_before_its_first_step_is_closed() -> None:
+    """T3: its task is not cancelled, which would leave it to the reaper; it looks for itself."""
+    harbor = harbor_of()
     begun: list[bool] = []
 
     async def rest() -> None:
@@ -157,18 +193,18 @@ async def test_a_coroutine_whose_run_was_asked_to_end_meanwhile_is_not_begun() -
 
     @harbor.task
     def work() -> Any:
-        loop.call_soon_threadsafe(began.set)
-        while not current().cancelled:
-            asked.wait(0.001)
         return rest()
 
+    def begin_and_stop(self: Starter, run: Any, *rest: Any, **options: Any) -> None:
+        run.host.end_run(run, "cancel")
+        begin(self, run, *rest, **options)
+        run.host.end_run(run, "cancel")
+
+    begin = Starter._begin
     job = await work.aenqueue()
-    async with harbor.worker(lease=1.5):
-        await began.wait()
-        await job.acancel()
-        with pytest.raises(JobCancelled):
-            await job.aresult()
-    assert begun == []
+    with mock.patch.object(Starter, "_begin", begin_and_stop), mock.patch("taskharbor.worker.pipeline.REAP_EVERY", 1e6):
+        assert await harbor.adrain() == 1
+    assert (await job.astate(), begun) == ("cancelled", [])
 
 
 @playing
@@ -273,10 +309,10 @@ async def test_a_thread_that_dies_makes_room_for_another() -> None:
     def die(*_: object) -> None:
         raise TimeoutError
 
-    with (
-        mock.patch.object(crews, "_called", die),
-        mock.patch.object(threading, "excepthook", lambda _: gone.set()),
-    ):
+    def noted(_: object) -> None:
+        gone.set()
+
+    with mock.patch.object(crews, "_called", die), mock.patch.object(threading, "excepthook", noted):
         crew.submit(called.set)
         assert await asyncio.to_thread(gone.wait, PATIENCE)
     assert crew._started == 0

@@ -93,15 +93,12 @@ class Executor:
     async def finish(self, run: JobRun, rest: CoroutineType[Any, Any, Any], conclude: Conclude) -> None:
         """Run the coroutine that a `def` handler has returned in its thread, and conclude the run."""
         task, timer = self._tasks[run.job.type], None
+        run.begun = True
         try:
-            if run.stop_request is not None or run.lease.lost:
-                rest.close()
-                outcome = outcomes.stopped(run, task)
-            else:
-                enter(run)
-                _credit(run, self._time())
-                timer = None if run.job.timeout is None else _timer(run, run.ends_by)
-                outcome = self._returned(run, task, await self._arounds.wait(run, lambda: rest))
+            enter(run)
+            _credit(run, self._time())
+            timer = None if run.job.timeout is None else _timer(run, run.ends_by)
+            outcome = self._returned(run, task, await self._rest(run, rest))
         except BaseException as error:
             outcome = self._raised(run, task, error)
         finally:
@@ -140,7 +137,14 @@ class Executor:
             result = self._arounds.call(run, task.handler, *args, **kwargs)
         else:
             result = await self._in_thread(run, self._threads.submit(lambda: self._call_here(run, task, arguments)))
-        return await self._arounds.wait(run, lambda: result) if iscoroutine(result) else result
+        return await self._rest(run, result) if iscoroutine(result) else result
+
+    async def _rest(self, run: JobRun, rest: CoroutineType[Any, Any, Any]) -> Any:
+        """Await the coroutine that a `def` handler has returned, unless the run was asked to end meanwhile."""
+        if run.stop is not None:
+            rest.close()
+            raise asyncio.CancelledError
+        return await self._arounds.wait(run, lambda: rest)
 
     async def _in_thread(self, run: JobRun, call: asyncio.Future[crew.Result]) -> Any:
         """Wait for a call in a thread: it cannot be stopped, it sees `run.stop`."""

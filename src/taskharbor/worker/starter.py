@@ -73,5 +73,6 @@ class Starter:
         elif run.abandoned:
             outcome.close()
         else:
+            run.begun = False  # a task that has not begun is not cancelled: it looks at `stop` first
             rest = self._executor.finish(run, outcome, self._conclude)
             self._begin(run, rest, context=self._context.copy())

@@ -195,14 +195,17 @@ async def test_a_coroutine_cancelled_before_its_first_step_is_closed() -> None:
     def work() -> Any:
         return rest()
 
-    def begin_and_stop(self: Starter, run: Any, *rest: Any, **options: Any) -> None:
+    def begin_and_stop(self: Starter, run: Any, outcome: Any) -> None:
         run.host.end_run(run, "cancel")
-        begin(self, run, *rest, **options)
+        take_over(self, run, outcome)
         run.host.end_run(run, "cancel")
 
-    begin = Starter._begin
+    take_over = Starter._ended_in_thread
     job = await work.aenqueue()
-    with mock.patch.object(Starter, "_begin", begin_and_stop), mock.patch("taskharbor.worker.pipeline.REAP_EVERY", 1e6):
+    with (
+        mock.patch.object(Starter, "_ended_in_thread", begin_and_stop),
+        mock.patch("taskharbor.worker.pipeline.REAP_EVERY", 1e6),
+    ):
         assert await harbor.adrain() == 1
     assert (await job.astate(), begun) == ("cancelled", [])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import partial
@@ -44,20 +44,17 @@ class Starter:
 
     def start(self, runs: Iterable[JobRun]) -> None:
         """Start these runs, together."""
-        crew = self._crew
+        crew, executor, loop, conclude = self._crew, self._executor, self._loop, self._conclude
         with self._starts:
             for run in runs:
-                if crew is not None and self._executor.fits_a_thread(run.job):
+                if crew is not None and executor.fits_a_thread(run.job):
                     self._hand_over(run, crew)
                 else:
-                    self._begin(run, self._executor.run(run, self._conclude))
+                    task = new_task(executor.run(run, conclude), loop=loop, name=run.job.id)
+                    if not run.ended:
+                        run.task = task
         if crew is not None:
             crew.go()
-
-    def _begin(self, run: JobRun, work: Coroutine[Any, Any, None], **options: Any) -> None:
-        task = new_task(work, loop=self._loop, name=run.job.id, **options)
-        if not run.ended:
-            run.task = task
 
     def _hand_over(self, run: JobRun, crew: Crew) -> None:
         if run.job.timeout is not None:
@@ -75,4 +72,6 @@ class Starter:
         else:
             run.begun = False  # a task that has not begun is not cancelled: it looks at `stop` first
             rest = self._executor.finish(run, outcome, self._conclude)
-            self._begin(run, rest, context=self._context.copy())
+            task = new_task(rest, loop=self._loop, name=run.job.id, context=self._context.copy())
+            if not run.ended:
+                run.task = task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Generator
 
@@ -17,3 +18,10 @@ def no_complaint_of_asyncio(caplog: pytest.LogCaptureFixture) -> Generator[None]
         record.getMessage() for record in records if record.name == "asyncio" and record.levelno >= logging.ERROR
     ]
     assert complaints == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Generator[None]:
+    """Broken parts and lost races leave tasks behind: collect them here, not while a later test is watched."""
+    yield
+    gc.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 THREAD = "taskharbor-worker"
 Queues = Sequence[str] | Mapping[str, int] | None
+# Called with each worker of this context before it claims its first job: a supervised process reports its worker.
+on_begin: ContextVar[Callable[[RunningWorker], object] | None] = ContextVar("taskharbor_on_begin", default=None)
 
 
 class RunningWorker(Struct, frozen=True, eq=False):
@@ -71,7 +74,7 @@ class Launcher:
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
-            worker.start()
+            _begin(worker)
             try:
                 if self._application.recurring:
                     await worker.ready()
@@ -87,7 +90,7 @@ class Launcher:
             if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
             with stop_signals(worker.tell_to_stop):
-                worker.start()
+                _begin(worker)
                 try:
                     await worker.wait()
                 finally:
@@ -146,3 +149,9 @@ class Launcher:
         jobs = offered(await self._client.session.driver(), Inspect)
         stored = [] if jobs is None else await jobs.counts(self._client.session.now())
         return sorted({*self._application.queues(), *in_line([counts.queue for counts in stored])})
+
+
+def _begin(worker: Worker) -> None:
+    if (report := on_begin.get()) is not None:
+        report(RunningWorker(worker))
+    worker.start()

@@ -1,0 +1,64 @@
+"""A worker process as its supervisor sees it: started, signalled, reaped, and its messages read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from taskharbor.supervisor.link import VARIABLE
+from taskharbor.supervisor.messages import Inbox, Message, Ready
+
+CHUNK = 65536
+
+
+class WorkerProcess:
+    """One child. It has a process group of its own, so that a Ctrl-C reaches it only through its supervisor."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.ready: Ready | None = None
+        self._inbox = Inbox()
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+        self.pid = self._process.pid
+
+    def received(self) -> list[Message]:
+        """All messages that have arrived by now."""
+        messages: list[Message] = []
+        with suppress(OSError):  # nothing more to read, or reset by a process that died with unread data
+            while data := self.socket.recv(CHUNK):
+                messages += self._inbox.feed(data)
+        return messages
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal. It has not been reaped, so that its number is still its own."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def exit_code(self) -> int | None:
+        """How it ended, negative for a signal; None while it runs. The first answer reaps it."""
+        return self._process.poll()
+
+    def close(self) -> None:
+        """Close the socket of a process that has ended."""
+        self.socket.close()
+
+
+def reap_orphans(own: Collection[int]) -> None:
+    """Reap processes that PID 1 inherits when their parents die, but none of its `own` children."""
+    if os.getpid() != 1 or not hasattr(os, "waitid"):
+        return
+    with suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid not in own:
+            os.waitpid(ended.si_pid, 0)

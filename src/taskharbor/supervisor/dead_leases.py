@@ -25,6 +25,7 @@ from taskharbor.errors import ConfigError
 logger = logging.getLogger("taskharbor.supervisor")
 HELD = (Shown.CLAIMED, Shown.RUNNING)
 PAGE = 500
+SHORTEST_LOOK = 1.0
 # A reserve that the process had sent may be committed after its death. Later ones than these lapse by themselves.
 LATE_LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -53,28 +54,28 @@ class DeadLeases:
 
     async def give_up(self) -> None:
         """Put back its jobs, and look again for claims that were under way; return when none can be left."""
-        await self._insist()
-        self.looked.set()
-        for delay in LATE_LOOKS:
-            if self._loop.time() + delay >= self._until:
-                break
+        for delay in (0.0, *LATE_LOOKS):
+            if delay and self._loop.time() + delay >= self._until:
+                return
             await asyncio.sleep(delay)
-            await self._insist()
+            if not await self._insist():
+                return
+            self.looked.set()
 
-    async def _insist(self) -> None:
-        """Look once; while the store is away, try again until the leases have expired anyway."""
+    async def _insist(self) -> bool:
+        """Look once; while the store is away, try again until the leases have expired anyway. Return whether it did."""
         while True:
             try:
-                async with asyncio.timeout(max(self._until - self._loop.time(), 1.0)):
-                    return await self._look()
-            except ConfigError as error:
-                return logger.error("supervisor.leases: they expire by themselves: %s", error)
+                async with asyncio.timeout(max(self._until - self._loop.time(), SHORTEST_LOOK)):
+                    await self._look()
+                return True
             except Exception as error:
                 delay = STORE_BACKOFF.delay(self._failures + 1, self._session.rng)
-                if self._loop.time() + delay >= self._until:
-                    return logger.warning("supervisor.leases: the store is away, they expire by themselves: %s", error)
+                if isinstance(error, ConfigError) or self._loop.time() + delay >= self._until:
+                    logger.error("supervisor.leases: of %s expire by themselves: %s", self._dead.worker, _named(error))
+                    return False
                 self._failures += 1
-                logger.warning("store.unavailable: leases of %s are not given up yet: %s", self._dead.worker, error)
+                logger.warning("store.unavailable: leases of %s not given up: %s", self._dead.worker, _named(error))
                 await asyncio.sleep(delay)
 
     async def _look(self) -> None:
@@ -99,3 +100,7 @@ class DeadLeases:
         if number:
             logger.warning("supervisor.gave_up: %s of %s", count(number, "job"), self._dead.worker)
         return number > 0
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

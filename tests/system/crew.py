@@ -258,10 +258,20 @@ class Crew:
         command: Sequence[str],
         prefix: Sequence[str] = (),
         environment: dict[str, str] | None = None,
-        kind: type[M] = Member,  # type: ignore[assignment]
+        **settings: Any,
+    ) -> Member:
+        """A process with these settings (see `app.Settings`)."""
+        return self._start(Member, name, command, prefix, environment, **settings)
+
+    def _start(
+        self,
+        kind: type[M],
+        name: str,
+        command: Sequence[str],
+        prefix: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
         **settings: Any,
     ) -> M:
-        """A process with these settings (see `app.Settings`)."""
         told = msgspec.json.encode(self._settings(name, **settings)).decode()
         inherited = {key: value for key, value in os.environ.items() if key not in QUIET}
         member = kind(
@@ -315,9 +325,7 @@ class Crew:
         """`taskharbor worker --processes N`, recorded like its workers; returns when all of them work."""
         given = ["--processes", str(processes), "-c", str(concurrency), "--lease", f"{lease}s", "--grace", f"{grace}s"]
         command = ["-m", "system.supervised", "worker", "system.process:harbor", *given, *options]
-        member = self.start(
-            self.name("supervisor"), command, prefix, kind=SupervisorMember, supervised=True, **settings
-        )
+        member = self._start(SupervisorMember, self.name("supervisor"), command, prefix, supervised=True, **settings)
         member.ready(processes)
         return member
 

@@ -120,9 +120,8 @@ class Fleet:
         child.lease, child.memory = ready.lease, ready.memory
         most = self._limits.max_memory
         if most is not None and ready.memory >= most:
-            text = (
-                f"max_memory {shown_size(most)} can never hold: a worker that starts takes {shown_size(ready.memory)}"
-            )
+            takes = shown_size(ready.memory)
+            text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
             if self._any_ready:
                 child.any_memory = True
                 self._warnings.append(Warn(f"{text}; it is not replaced for that"))
@@ -280,4 +279,9 @@ class Fleet:
 
 def shown_exit(code: int) -> str:
     """How a process ended, for people."""
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -24,6 +24,7 @@ from . import (
     settles,
     sqlite,
     steps,
+    supervisors,
     tasks,
     weaving,
     workers,
@@ -50,6 +51,7 @@ REGISTRIES = (
     tasks.MANAGERS,
     steps.STEPS,
     commits.COMMITS,
+    supervisors.SUPERVISORS,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 

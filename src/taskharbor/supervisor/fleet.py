@@ -134,14 +134,15 @@ class Fleet:
         child = self.children[number]
         child.beat_at, child.finished, child.memory = now, beat.finished, beat.memory
 
-    def exited(self, number: int, code: int, now: float) -> None:
-        """A child has ended and was reaped."""
+    def exited(self, number: int, code: int, now: float) -> bool:
+        """A child has ended and was reaped; return whether it died, and did not stop as it was asked to."""
         child = self.children.pop(number)
         if self._stops:
             if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
                 self._end = End(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
+        return code != 0 or child.stop_by is None
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:

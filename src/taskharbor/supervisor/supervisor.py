@@ -135,11 +135,10 @@ class Supervisor:
             self._loop.remove_reader(process.socket)
             process.close()
             del self._running[number]
-            asked = self._fleet.children[number].stop_by is not None
-            self._fleet.exited(number, code, self._loop.time())
-            level = logging.INFO if asked and code == 0 else logging.WARNING
+            died = self._fleet.exited(number, code, self._loop.time())
+            level = logging.WARNING if died else logging.INFO
             logger.log(level, "supervisor.exit: pid %d ended with %s", process.pid, shown_exit(code))
-            if process.ready is not None and not (asked and code == 0):
+            if died and process.ready is not None:
                 self._give_up(process.ready)
         reap_orphans([process.pid for process in self._running.values()])
 

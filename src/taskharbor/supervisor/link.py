@@ -61,7 +61,7 @@ class Link:
         self._worker = worker
 
     def _watch(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with self._socket, selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             while not (selector.select(self._period) and self._has_ended()):
                 if self._worker is not None:

@@ -27,7 +27,7 @@ class Limits(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"max_jobs must be 1 or more, not {self.max_jobs}: leave it out for no limit")
         if self.max_age is not None and not SHORTEST_AGE <= self.max_age < float("inf"):
             raise ConfigError(
-                f"max_age must be {length(SHORTEST_AGE)} or more, not {length(self.max_age)}: workers would be "
+                f"max_age must be {length(SHORTEST_AGE)} or more, not {self.max_age:g} s: workers would be "
                 "replaced all the time; leave it out for no limit"
             )
         if self.max_memory is not None and self.max_memory < LEAST_MEMORY:

@@ -175,6 +175,26 @@ def test_workers_are_replaced_after_so_many_jobs(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
+def test_processes_of_a_killed_workers_handlers_end_with_it(crew: Crew) -> None:
+    """L9: what a handler has started does not go on beside the next run of its job."""
+    supervisor = crew.supervisor(1)
+    crew.ended(crew.enqueue("orphan", {"gate": "never"}))
+    [victim] = supervisor.ready(1)
+    os.killpg(victim, 0)
+    os.kill(victim, signal.SIGKILL)
+    supervisor.ready(2)
+
+    def ended() -> bool:
+        try:
+            os.killpg(victim, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    until(ended, "the group of the killed worker has ended")
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
 def test_as_pid_1_it_reaps_orphans_and_stops(crew: Crew) -> None:
     """X6: in a container nothing else reaps the processes that a dead worker leaves behind."""
     first = namespace()

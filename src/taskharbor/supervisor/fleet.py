@@ -21,7 +21,7 @@ STABLE = 10.0  # a child that works for so long is fine, however it ends later
 FAILED_STARTS = 5  # in a row, before a slot counts as looping
 # A poison job kills a worker up to `max_crashes` times, and several of them may come one after another.
 SHORT_LIVES = 25
-RESTART = Backoff(base=0.25, cap=15.0)
+RESTART = Backoff(base=0.25, cap=5.0)
 STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifespans, closing the store
 OWN_STALL = 2.0  # a supervisor that was stopped itself has missed beats, and children are not to blame
 WRONG_USE, NO_STORE = 2, 3  # exit codes of a worker that waiting does not mend

@@ -50,6 +50,11 @@ class WorkerProcess:
         """How it ended, negative for a signal; None while it runs. The first answer reaps it."""
         return self._process.poll()
 
+    def end_group(self) -> None:
+        """Kill what the handlers of a dead worker have started: their jobs will run elsewhere."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Close the socket of a process that has ended."""
         self.socket.close()

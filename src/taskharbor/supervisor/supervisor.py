@@ -138,8 +138,10 @@ class Supervisor:
             died = self._fleet.exited(number, code, self._loop.time())
             level = logging.WARNING if died else logging.INFO
             logger.log(level, "supervisor.exit: pid %d ended with %s", process.pid, shown_exit(code))
-            if died and process.ready is not None:
-                self._give_up(process.ready)
+            if died:
+                process.end_group()
+                if process.ready is not None:
+                    self._give_up(process.ready)
         reap_orphans([process.pid for process in self._running.values()])
 
     # leases of the dead

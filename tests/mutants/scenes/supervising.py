@@ -122,6 +122,9 @@ class FakeProcess:
     def send(self, number: signal.Signals) -> None:
         self.signals.append(number)
 
+    def end_group(self) -> None:
+        pass
+
     def received(self) -> list[Message]:
         return []
 

@@ -14,7 +14,7 @@ from system.storm import MIXED
 from torture.ground import folder, say
 
 # A supervisor waits longer and longer before it starts a worker whose predecessors died young.
-ROUNDS, KILLS = 10, 10
+ROUNDS, KILLS = 20, 5
 WITHIN = 2.0
 FOREVER = 3600.0
 

@@ -100,6 +100,19 @@ def test_new_code_that_is_broken_leaves_the_old_workers_alone(desk: Desk) -> Non
         assert supervisor.exit_code() == 0
 
 
+def test_a_store_that_is_deleted_ends_it(desk: Desk) -> None:
+    """X9: with the code for the store; no worker is started that would make an empty file."""
+    with desk.process("worker", "shop:harbor", "--processes", "2") as supervisor:
+        for _ in range(2):
+            supervisor.says("supervisor.ready: pid")
+        desk.enqueue("shop.welcome", "user_id=1")
+        supervisor.says("job.succeeded")
+        (desk.folder / "jobs.db").unlink()
+        supervisor.says("supervisor.stopped: exit code 3")
+        assert supervisor.exit_code() == 3
+    assert not (desk.folder / "jobs.db").exists()
+
+
 def test_it_works_with_reload(desk: Desk) -> None:
     """C: --reload restarts the supervisor with its workers."""
     with desk.process("worker", "shop:harbor", "--processes", "1", "--reload") as parent:

@@ -160,10 +160,42 @@ def test_what_waiting_does_not_mend_ends_at_once(code: int) -> None:
     """X5, C: wrong usage, or a store without a schema, at the first start: the worker has said why."""
     ground = Ground(2)
     first, second = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.fleet.ended(first, code)
     ground.exit(first, code)
     assert ground.decide() == [Stop(second, "stopping")]
     ground.exit(second, 0)
     assert ground.decide() == [End(code)]
+
+
+def test_a_store_that_was_taken_away_is_not_made_anew() -> None:
+    """X9: a worker that has worked ends for it, and the supervisor does, too: a new worker would make an empty file."""
+    ground = Ground(2)
+    first, second = ground.started()
+    ground.after(60)
+    ground.fleet.ended(first, 3)
+    ground.exit(first, 3)
+    assert ground.decide() == [Stop(second, "stopping")]
+    ground.exit(second, 0)
+    assert ground.decide() == [End(3)]
+
+
+def test_a_handler_that_exits_with_such_a_code_is_a_crash() -> None:
+    """F6: only what the worker itself reports counts as a complaint."""
+    ground = Ground(1)
+    [number] = ground.started()
+    ground.exit(number, 3)
+    assert [type(action) for action in ground.decide()] == [Start]
+
+
+def test_a_complaint_while_others_work_is_one_failure_of_many() -> None:
+    """X5: a worker that works is not thrown away."""
+    ground = Ground(2)
+    bad, good = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.ready(good)
+    ground.fleet.ended(bad, 2)
+    ground.exit(bad, 2)
+    assert ground.decide() == []
+    assert [type(action) for action in ground.after(5)] == [Start]
 
 
 def test_a_memory_limit_that_can_never_hold_ends_at_the_first_start() -> None:

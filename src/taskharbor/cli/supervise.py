@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from taskharbor import config
+from taskharbor.cli.target import check_file
 from taskharbor.cli.types import span
 from taskharbor.client.session import Session
 from taskharbor.core.sizes import size
@@ -68,6 +69,7 @@ def supervise(arguments: Sequence[str], options: SupervisorOptions) -> int:
 
 
 def _opened(url: str, store_timeout: float) -> Session:
+    check_file(url)
     return Harbor(url, store_timeout=store_timeout).client.session
 
 

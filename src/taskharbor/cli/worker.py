@@ -99,6 +99,8 @@ def worker(
     except HarborError as error:
         complain(str(error))
         code = exit_code(error)
+        if link is not None:
+            link.end(code)
     _end(code)
 
 

@@ -79,6 +79,7 @@ class Child(Struct, kw_only=True):
     finished: int = 0
     memory: int = 0
     any_memory: bool = False
+    own_code: int | None = None  # it ends by itself, with this exit code
     stop_by: float | None = None  # it was asked to stop, and is killed then
     killed: bool = False
 
@@ -107,6 +108,7 @@ class Fleet:
         self._started = 0
         self._stops = 0  # signals so far
         self._any_ready = False
+        self._any_stable = False
         self._decided_at: float | None = None
         self._end = End(0)
         self._warnings: list[Warn] = []
@@ -134,36 +136,49 @@ class Fleet:
         child = self.children[number]
         child.beat_at, child.finished, child.memory = now, beat.finished, beat.memory
 
+    def ended(self, number: int, code: int) -> None:
+        """A child has reported that it ends by itself."""
+        self.children[number].own_code = code
+
     def exited(self, number: int, code: int, now: float) -> bool:
-        """A child has ended and was reaped; return whether it died, and did not stop as it was asked to."""
+        """A child has ended and was reaped; return whether it died: neither by itself, nor as it was asked to."""
         child = self.children.pop(number)
         if self._stops:
             if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
                 self._end = End(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
-        return code != 0 or child.stop_by is None
+        return child.own_code is None and (code != 0 or child.stop_by is None)
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:
             slot.failed_starts += 1
             slot.start_at = now + RESTART.delay(slot.failed_starts, self._rng)
             self._failed_start(child, code)
-        elif now - child.ready_at < STABLE:
+        elif not _is_stable(child, now):
             slot.failed_starts, slot.short_lives = 0, slot.short_lives + 1
             slot.start_at = now + (RESTART.delay(slot.short_lives - 1, self._rng) if slot.short_lives > 1 else 0.0)
         else:
             slot.failed_starts = slot.short_lives = 0
             slot.start_at = now
         working = any(other.ready_at is not None for other in self.children.values())
-        if all(slot.looping for slot in self._slots) and not working:
+        if child.own_code in (WRONG_USE, NO_STORE) and self._is_final(child, working):
+            self._give_in(End(code))  # it has said why
+        elif all(slot.looping for slot in self._slots) and not working:
             why = f"workers keep ending, the last one with {shown_exit(code)}: see their messages above"
-            self._give_in(End(code if code in (WRONG_USE, NO_STORE) else 1, why))
+            self._give_in(End(code if child.own_code in (WRONG_USE, NO_STORE) else 1, why))
+
+    def _is_final(self, child: Child, others_work: bool) -> bool:
+        """Whether what a child complains about is not mended by starting it again.
+
+        A store that was taken away from a worker (X9) must not be made anew. Other complaints are final if no worker
+        has worked so far.
+        """
+        taken_away = child.ready_at is not None and child.own_code == NO_STORE
+        return taken_away or not (others_work or self._any_stable)
 
     def _failed_start(self, child: Child, code: int) -> None:
-        if code in (WRONG_USE, NO_STORE) and not self._any_ready:
-            self._give_in(End(code))  # it has said why
-        elif any(other.generation < self._generation for other in self.children.values() if other.slot == child.slot):
+        if any(other.generation < self._generation for other in self.children.values() if other.slot == child.slot):
             for other in self.children.values():
                 other.generation = self._generation
             self._warnings.append(
@@ -190,6 +205,7 @@ class Fleet:
     def decide(self, now: float) -> list[Action]:
         """What to do now; the caller has done it when it calls again."""
         self._forgive_own_stall(now)
+        self._any_stable |= any(_is_stable(child, now) for child in self.children.values())
         actions: list[Action] = [*self._warnings]
         self._warnings.clear()
         for child in self.children.values():
@@ -276,6 +292,10 @@ class Fleet:
         share = 1 - 0.2 * self._rng.random()
         self.children[number] = Child(number=number, slot=slot, generation=self._generation, limit_share=share)
         return Start(number, instead, why)
+
+
+def _is_stable(child: Child, now: float) -> bool:
+    return child.ready_at is not None and now - child.ready_at >= STABLE
 
 
 def shown_exit(code: int) -> str:

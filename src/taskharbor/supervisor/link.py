@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from taskharbor.supervisor.messages import LONGEST_PERIOD, Beat, Message, Ready, encoded, period
+from taskharbor.supervisor.messages import LONGEST_PERIOD, Beat, Ended, Message, Ready, encoded, period
 
 VARIABLE = "TASKHARBOR_SUPERVISOR"  # the number of the socket's file
 STATM = Path("/proc/self/statm")
@@ -60,6 +60,10 @@ class Link:
         self._send(ready)
         self._worker = worker
 
+    def end(self, code: int) -> None:
+        """Report that the worker ends by itself."""
+        self._send(Ended(code))
+
     def _watch(self) -> None:
         with self._socket, selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
@@ -77,9 +81,9 @@ class Link:
             return True
 
     def _send(self, message: Message) -> None:
-        """Send it, or drop it while the supervisor does not read: it is stopped, and beats are all alike."""
+        """Send it; drop a beat while the supervisor does not read, because it is stopped."""
         with self._lock, suppress(OSError):  # a supervisor that has ended is noticed by `_watch`
-            if not self._unsent or isinstance(message, Ready):
+            if not self._unsent or not isinstance(message, Beat):
                 self._unsent += encoded(message)
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
 

@@ -29,7 +29,13 @@ class Beat(Struct, frozen=True, kw_only=True, tag="beat"):
     memory: int
 
 
-Message = Ready | Beat
+class Ended(Struct, frozen=True, tag="ended"):
+    """A worker ends by itself with this exit code; the process of one that crashed ends without a word."""
+
+    code: int
+
+
+Message = Ready | Beat | Ended
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 

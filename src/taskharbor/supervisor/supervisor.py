@@ -13,9 +13,10 @@ from random import Random
 
 from taskharbor.client.session import Session
 from taskharbor.core.durations import count
+from taskharbor.errors import HarborError
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.supervisor.fleet import End, Fleet, Kill, Start, Stop, Warn, shown_exit
-from taskharbor.supervisor.messages import Ready
+from taskharbor.supervisor.messages import Beat, Ready
 from taskharbor.supervisor.options import SupervisorOptions
 from taskharbor.supervisor.process import WorkerProcess, reap_orphans
 from taskharbor.worker.idle import set_within
@@ -122,8 +123,10 @@ class Supervisor:
                 self._fleet.ready(number, message, now)
                 logger.info("supervisor.ready: pid %d is %s", process.pid, message.worker)
                 self._woken.set()
-            else:
+            elif isinstance(message, Beat):
                 self._fleet.beat(number, message, now)
+            else:
+                self._fleet.ended(number, message.code)
 
     def _reap(self) -> None:
         """Note the children that have ended. Only after this are their leases given up: none of their code runs."""
@@ -150,7 +153,11 @@ class Supervisor:
         if ready.store is None:
             logger.warning("supervisor.leases: %s has no store by URL: its leases expire by themselves", ready.worker)
             return
-        session = self._open_store(ready.store, ready.store_timeout)
+        try:
+            session = self._open_store(ready.store, ready.store_timeout)
+        except HarborError as error:
+            logger.error("supervisor.leases: of %s expire by themselves: %s", ready.worker, error)
+            return
         dead = DeadWorker(
             worker=ready.worker, lease=ready.lease, store_timeout=ready.store_timeout, keep_done=ready.keep_done
         )

@@ -35,6 +35,7 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
     "worker": ({"worker": "host:7:abc"}, "f"),
     "worker pattern": ({"worker": "host:7:*"}, "fe"),
     "held by a worker": ({"worker": "host:7:abd", "states": (Shown.CLAIMED, Shown.RUNNING)}, "e"),
+    "held by another worker": ({"worker": "other", "states": (Shown.CLAIMED, Shown.RUNNING)}, ""),
     "no longer held": ({"worker": "host:7:abc", "states": (Shown.CLAIMED, Shown.RUNNING)}, ""),
     "since": ({"since": at(2)}, "gfedc"),
     "until": ({"until": at(2)}, "ba"),

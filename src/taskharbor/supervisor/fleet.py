@@ -23,6 +23,7 @@ FAILED_STARTS = 5  # in a row, before a slot counts as looping
 SHORT_LIVES = 25
 RESTART = Backoff(base=0.25, cap=5.0)
 STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifespans, closing the store
+SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: a busy host is not a reason
 OWN_STALL = 2.0  # a supervisor that was stopped itself has missed beats, and children are not to blame
 WRONG_USE, NO_STORE = 2, 3  # exit codes of a worker that waiting does not mend
 
@@ -148,7 +149,8 @@ class Fleet:
                 self._end = End(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
-        return child.own_code is None and (code != 0 or child.stop_by is None)
+        asked = child.stop_by is not None or self._stops > 0
+        return child.own_code is None and not (asked and code == 0)
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:
@@ -227,7 +229,8 @@ class Fleet:
             return None
         if child.stop_by is not None and now >= child.stop_by:
             return "it does not stop"
-        if child.ready_at is not None and now - child.beat_at > child.lease + 2 * period(child.lease):
+        silence = max(child.lease, SHORTEST_SILENCE) + 2 * period(child.lease)
+        if child.ready_at is not None and now - child.beat_at > silence:
             return f"it has not run for longer than its lease of {length(child.lease)}: stopped, or the GIL is held"
         return None
 

@@ -24,21 +24,31 @@ class WorkerProcess:
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, VARIABLE: str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, VARIABLE: str(theirs.fileno())},
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,
+                )
+            except BaseException:
+                self.socket.close()
+                raise
         self.pid = self._process.pid
+        self.silent = False  # it has closed its end; the process may run on for a moment
 
     def received(self) -> list[Message]:
         """All messages that have arrived by now."""
         messages: list[Message] = []
-        with suppress(OSError):  # nothing more to read, or reset by a process that died with unread data
+        try:
             while data := self.socket.recv(CHUNK):
                 messages += self._inbox.feed(data)
+            self.silent = True
+        except BlockingIOError:
+            pass
+        except OSError:  # reset, by a process that died with data unread
+            self.silent = True
         return messages
 
     def send(self, number: signal.Signals) -> None:

@@ -115,7 +115,7 @@ class Supervisor:
     def _receive(self, number: int) -> None:
         process, now = self._running[number], self._loop.time()
         messages = process.received()
-        if not messages:  # closed by its other end; the process may run on for a moment
+        if process.silent:
             self._loop.remove_reader(process.socket)
         for message in messages:
             if isinstance(message, Ready):

@@ -112,6 +112,7 @@ class FakeProcess:
     """A child that ends when the scene says so."""
 
     pid = 7
+    silent = False
 
     def __init__(self) -> None:
         self.ready = READY

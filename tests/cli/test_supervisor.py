@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -98,6 +104,29 @@ def test_new_code_that_is_broken_leaves_the_old_workers_alone(desk: Desk) -> Non
         supervisor.says("its successor is ready")
         supervisor.signal(signal.SIGTERM)
         assert supervisor.exit_code() == 0
+
+
+def test_a_closed_terminal_stops_it(desk: Desk) -> None:
+    """X6: SIGHUP asks for new code, but not if it comes from the end of the terminal."""
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "taskharbor", "worker", "shop:harbor", "--processes", "1"],
+        cwd=desk.folder,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as supervisor:
+        os.close(follower)
+        heard = b""
+        while b"supervisor.ready" not in heard:
+            heard += os.read(leader, 65536)
+        os.kill(supervisor.pid, signal.SIGHUP)
+        while b"its successor is ready" not in heard:
+            heard += os.read(leader, 65536)
+        os.close(leader)
+        assert supervisor.wait(60) == 0
 
 
 def test_a_store_that_is_deleted_ends_it(desk: Desk) -> None:

@@ -36,7 +36,7 @@ class Supervisor:
         self._open_store = open_store
         self._fleet = Fleet(options, rng)
         self._running: dict[int, WorkerProcess] = {}
-        self._graves: dict[asyncio.Task[None], DeadLeases] = {}
+        self._looking: dict[asyncio.Task[None], DeadLeases] = {}
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._terminal = _has_terminal()
@@ -163,8 +163,8 @@ class Supervisor:
         )
         leases = DeadLeases(session, dead)
         task = self._loop.create_task(self._given_up(leases, session))
-        self._graves[task] = leases
-        task.add_done_callback(self._graves.pop)
+        self._looking[task] = leases
+        task.add_done_callback(self._looking.pop)
 
     async def _given_up(self, leases: DeadLeases, session: Session) -> None:
         try:
@@ -179,11 +179,11 @@ class Supervisor:
     async def _last_looks(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_LOOKS):
-                for leases in list(self._graves.values()):
+                for leases in list(self._looking.values()):
                     await leases.looked.wait()
-        for task in list(self._graves):
+        for task in list(self._looking):
             task.cancel()
-        await asyncio.gather(*self._graves, return_exceptions=True)
+        await asyncio.gather(*self._looking, return_exceptions=True)
 
 
 def _has_terminal() -> bool:

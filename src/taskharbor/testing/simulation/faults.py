@@ -63,4 +63,5 @@ def drawn(chance: Random) -> Faults:
         deploys=every(15, 90, 0.4),
         downtime=chance.choice([0.1, 3.0, 20.0]),
         clocks=chance.choices(CLOCKS, [4, 2, 3, 1])[0],
+        supervised=chance.random() < 0.3,
     )

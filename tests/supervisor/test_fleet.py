@@ -364,7 +364,7 @@ def test_a_second_signal_hurries_and_a_third_kills() -> None:
     ground.fleet.stop()
     ground.decide()
     ground.fleet.stop()
-    assert ground.decide() == [Stop(number, "stopping at once")]
+    assert ground.decide() == [Stop(number, "stopping at once", True)]
     ground.fleet.stop()
     assert ground.decide() == [Kill(number, "a third signal")]
     assert ground.decide() == []

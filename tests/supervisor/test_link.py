@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Generator
 import pytest
 
 from taskharbor.supervisor.link import VARIABLE, Link, resident_memory
-from taskharbor.supervisor.messages import Beat, Inbox, Message, Ready, encoded, period
+from taskharbor.supervisor.messages import URGENT, Beat, Inbox, Message, Ready, encoded, period
 
 READY = Ready(worker="w", lease=0.03, memory=1, store="postgresql://u:hunter2@h/x", store_timeout=30.0, keep_done=60.0)
 
@@ -76,6 +77,43 @@ def test_the_end_of_the_supervisor_stops_the_worker(ends: Ends) -> None:
     ends.supervisor.close()
     assert ends.signalled.wait(30)
     assert ends.signals == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_only_the_supervisor_makes_a_stop_urgent(ends: Ends) -> None:
+    """X6: many signals are one; what the supervisor sends is the second call of the worker's own stop."""
+
+    async def play() -> None:
+        calls: list[int] = []
+        urgent = asyncio.Event()
+
+        def stop() -> None:
+            calls.append(len(calls) + 1)
+            if len(calls) == 2:
+                urgent.set()
+
+        stop_once = ends.link.once(stop)
+        for _ in range(3):
+            stop_once()
+        assert calls == [1]
+        ends.supervisor.send(URGENT)
+        await asyncio.wait_for(urgent.wait(), 30)
+        assert calls == [1, 2]
+
+    asyncio.run(play())
+
+
+def test_an_urgent_stop_needs_no_signal_before(ends: Ends) -> None:
+    """X6: the signal may come later than the word."""
+
+    async def play() -> None:
+        calls = asyncio.Queue[None]()
+        ends.link.once(lambda: calls.put_nowait(None))
+        ends.supervisor.send(URGENT)
+        for _ in range(2):
+            await asyncio.wait_for(calls.get(), 30)
+
+    asyncio.run(play())
+    ends.supervisor.send(URGENT)  # its loop has ended: nothing happens
 
 
 def test_processes_of_handlers_do_not_inherit_the_link(ends: Ends) -> None:

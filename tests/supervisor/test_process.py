@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Generator
@@ -31,7 +30,7 @@ def process(code: str) -> Generator[WorkerProcess]:
     try:
         yield child
     finally:
-        child.send(signal.SIGKILL)
+        child.kill()
         while child.exit_code() is None:
             time.sleep(0.01)
         child.close()

@@ -212,13 +212,29 @@ def test_as_pid_1_it_reaps_orphans_and_stops(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_signal_to_the_whole_group_is_one_signal(crew: Crew) -> None:
+    """X6: systemd sends SIGTERM to every process of a unit, and the supervisor passes it on; jobs keep their grace."""
+    supervisor = crew.supervisor(2, lease=LONG, grace=LONG)
+    job = crew.enqueue("hold", {"gate": "gate"})
+    crew.runs(job)
+    for pid in [supervisor.pid, *supervisor.children()]:
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: sum("worker.draining" in line for line in supervisor.lines) == 2, "both workers stop")
+    for pid in supervisor.children():
+        os.kill(pid, signal.SIGINT)
+    crew.open_gate("gate")
+    assert supervisor.ends() == 0
+    assert {(job.state, job.version) for job in crew.judge()} == {("done", 1)}
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
 def test_a_second_signal_stops_at_once_and_a_third_by_force(crew: Crew) -> None:
     """X6: as for one worker; what had to be killed is given up before the supervisor ends."""
     supervisor = crew.supervisor(2, lease=LONG, grace=LONG, concurrency=1)
     polite, deaf = crew.enqueue("hold", {"gate": "gate"}), crew.enqueue("grip", {"seconds": 3600})
     crew.runs(polite)
     crew.runs(deaf)
-    for text in ("supervisor.stop: pid", "stopping at once", "a third signal"):
+    for text in ("supervisor.stop: pid", "ended with exit code 0", "a third signal"):
         supervisor.signal(signal.SIGTERM)
         supervisor.says(text)
     assert supervisor.ends() == 1

@@ -22,7 +22,7 @@ from taskharbor.supervisor.link import Link, resident_memory
 from taskharbor.supervisor.messages import Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor
-from taskharbor.worker.launcher import RunningWorker, on_begin
+from taskharbor.worker.launcher import RunningWorker, on_begin, on_stop
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -91,3 +91,4 @@ def report_to(link: Link, harbor: Harbor, lease: float) -> None:
         link.report(worker, ready)
 
     on_begin.set(report)
+    on_stop.set(link.once)

@@ -37,10 +37,11 @@ class Start(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Ask a child to stop gracefully; asked again, it stops at once."""
+    """Ask a child to stop: gracefully, or at once."""
 
     number: int
     why: str
+    urgent: bool = False
 
 
 class Kill(Struct, frozen=True):
@@ -244,7 +245,8 @@ class Fleet:
                 actions.append(Kill(child.number, "a third signal"))
             elif child.stop_by is None and not child.killed:
                 child.stop_by = now + STOP_MARGIN + (self._options.grace if self._stops == 1 else 0.0)
-                actions.append(Stop(child.number, "stopping" if self._stops == 1 else "stopping at once"))
+                urgent = self._stops > 1
+                actions.append(Stop(child.number, "stopping at once" if urgent else "stopping", urgent))
         return actions
 
     def _started_now(self, now: float) -> list[Action]:

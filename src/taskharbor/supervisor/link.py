@@ -2,16 +2,19 @@
 
 A thread of its own sends beats, so that a blocked event loop does not stop them but a held GIL does. When the other end
 closes, the supervisor has died: the worker then stops gracefully, since nothing would restart it or give up its leases.
+Signals stop a supervised worker gracefully, however many arrive; only its supervisor says that a stop is urgent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +42,7 @@ class Link:
         self._unsent = b""
         self._worker: Counts | None = None
         self._period = LONGEST_PERIOD
+        self._hurry: Callable[[], object] = lambda: None
         threading.Thread(target=self._watch, name="taskharbor-supervised", daemon=True).start()
 
     @classmethod
@@ -60,6 +64,27 @@ class Link:
         self._send(ready)
         self._worker = worker
 
+    def once(self, stop: Callable[[], None]) -> Callable[[], None]:
+        """What a signal calls in place of `stop`, whose second call is urgent.
+
+        A terminal or a service manager may send a signal to a whole group; the supervisor passes it on once more.
+        """
+        loop = asyncio.get_running_loop()
+        stopping = False
+
+        def stop_once() -> None:
+            nonlocal stopping
+            if not stopping:
+                stopping = True
+                stop()
+
+        def hurry() -> None:
+            stop_once()
+            stop()
+
+        self._hurry = lambda: loop.call_soon_threadsafe(hurry)
+        return stop_once
+
     def end(self, code: int) -> None:
         """Report that the worker ends by itself."""
         self._send(Ended(code))
@@ -73,12 +98,17 @@ class Link:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _has_ended(self) -> bool:
+        """Read what has arrived; return whether the supervisor has closed its end."""
         try:
-            return not self._socket.recv(4096)
+            data = self._socket.recv(4096)
         except BlockingIOError:
             return False
         except OSError:
             return True
+        if data:
+            with suppress(RuntimeError):  # the loop of the worker has ended
+                self._hurry()
+        return not data
 
     def _send(self, message: Message) -> None:
         """Send it; drop a beat while the supervisor does not read, because it is stopped."""

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 LONGEST_PERIOD = 1.0
+URGENT = b"now\n"  # what a supervisor sends: stop without waiting for handlers
 
 
 class Ready(Struct, frozen=True, kw_only=True, tag="ready"):

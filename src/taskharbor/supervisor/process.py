@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from taskharbor.supervisor.link import VARIABLE
-from taskharbor.supervisor.messages import Inbox, Message, Ready
+from taskharbor.supervisor.messages import URGENT, Inbox, Message, Ready
 
 CHUNK = 65536
 
@@ -51,9 +51,19 @@ class WorkerProcess:
             self.silent = True
         return messages
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal. It has not been reaped, so that its number is still its own."""
-        with suppress(ProcessLookupError):
+    def stop(self, *, urgent: bool) -> None:
+        """Ask it to stop: gracefully, or without waiting for its handlers."""
+        if urgent:
+            with suppress(OSError):  # it has ended, or does not read
+                self.socket.send(URGENT)
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):  # it has not been reaped, so its number is still its own
             self._process.send_signal(number)
 
     def exit_code(self) -> int | None:

@@ -89,12 +89,12 @@ class Supervisor:
         match action:
             case Start(number, instead, why):
                 self._start(number, instead, why)
-            case Stop(number, why):
+            case Stop(number, why, urgent):
                 logger.info("supervisor.stop: pid %d: %s", self._running[number].pid, why)
-                self._running[number].send(signal.SIGTERM)
+                self._running[number].stop(urgent=urgent)
             case Kill(number, why):
                 logger.error("supervisor.kill: pid %d: %s", self._running[number].pid, why)
-                self._running[number].send(signal.SIGKILL)
+                self._running[number].kill()
             case Warn(text):
                 logger.warning("supervisor.warning: %s", text)
 

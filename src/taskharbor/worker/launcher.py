@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from taskharbor.worker.worker_options import WorkerOptions
 
 THREAD = "taskharbor-worker"
+StopCall = Callable[[], None]
 Queues = Sequence[str] | Mapping[str, int] | None
-# Called with each worker of this context before it claims its first job: a supervised process reports its worker.
+# For supervised processes. `on_begin` is called with each worker before it claims its first job; `on_stop` with
+# what signals would call to stop it, and returns what they call instead.
 on_begin: ContextVar[Callable[[RunningWorker], object] | None] = ContextVar("taskharbor_on_begin", default=None)
+on_stop: ContextVar[Callable[[StopCall], StopCall] | None] = ContextVar("taskharbor_on_stop", default=None)
 
 
 class RunningWorker(Struct, frozen=True, eq=False):
@@ -89,7 +92,8 @@ class Launcher:
             worker = worker_of(options)
             if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
-            with stop_signals(worker.tell_to_stop):
+            instead = on_stop.get()
+            with stop_signals(worker.tell_to_stop if instead is None else instead(worker.tell_to_stop)):
                 _begin(worker)
                 try:
                     await worker.wait()

@@ -14,7 +14,5 @@ from taskharbor.supervisor.options import SupervisorOptions
 def test_a_system_without_signals_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """X5: Windows gets a message that names another way."""
     monkeypatch.setattr(options, "os", SimpleNamespace(name="nt"))
-    with pytest.raises(
-        ConfigError, match="processes needs Linux, macOS .*: here, start several workers by hand instead"
-    ):
+    with pytest.raises(ConfigError, match="here, start several workers by hand instead"):
         SupervisorOptions(processes=2)

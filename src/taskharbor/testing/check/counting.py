@@ -65,12 +65,8 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
     if _is_given_up(lease, step):
-        if (more, settle.crashes - claim.crashes) != (0, 1):
-            message = (
-                f"was given up with {_in_words((settle.attempts, settle.crashes))} after {_in_words(_count(lease))}"
-            )
-            yield story.violation("H6", message, lease.claim, step)
-    elif more not in (0, 1) or settle.crashes not in (0, claim.crashes):
+        return
+    if more not in (0, 1) or settle.crashes not in (0, claim.crashes):
         message = f"was settled from {_in_words(_count(lease))} to {_in_words((settle.attempts, settle.crashes))}"
         yield story.violation("H6", message, lease.claim, step)
     elif more and settle.to in ("put_back", "fail") and not settle.failures:
@@ -80,7 +76,9 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
 
 
 def _is_given_up(lease: LeaseSpan, step: Settling) -> bool:
-    return step.settle.to == "put_back" and step.op.call.who != lease.claim.op.call.who
+    settle, count = step.settle, _count(lease)
+    by_another = settle.to == "put_back" and step.op.call.who != lease.claim.op.call.who
+    return by_another and (settle.attempts, settle.crashes) == (count[0], count[1] + 1)
 
 
 def _last(story: JobStory, last: Last) -> Iterator[Violation]:

@@ -11,8 +11,9 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import PutBack
 from taskharbor.driver import Inspect, capability
 from taskharbor.supervisor import dead_leases
+from taskharbor.supervisor.actions import Action, Kill, Start
 from taskharbor.supervisor.dead_leases import HELD, DeadLeases
-from taskharbor.supervisor.fleet import Action, Child, Fleet, Kill, Slot, Start
+from taskharbor.supervisor.fleet import Child, Fleet, Slot
 from taskharbor.supervisor.supervisor import Supervisor
 
 from .mutant import MutantRegistry

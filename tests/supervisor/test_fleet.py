@@ -10,20 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskharbor.supervisor.fleet import (
-    FAILED_STARTS,
-    SHORT_LIVES,
-    STABLE,
-    STOP_MARGIN,
-    Action,
-    End,
-    Fleet,
-    Kill,
-    Start,
-    Stop,
-    Warn,
-    shown_exit,
-)
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.fleet import FAILED_STARTS, SHORT_LIVES, STABLE, STOP_MARGIN, Fleet
 from taskharbor.supervisor.messages import Beat, Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 
@@ -167,7 +155,7 @@ def test_what_waiting_does_not_mend_ends_at_once(code: int) -> None:
     assert ground.decide() == [End(code)]
 
 
-def test_a_store_that_was_taken_away_is_not_made_anew() -> None:
+def test_a_store_that_was_taken_away_is_not_made_again() -> None:
     """X9: a worker that has worked ends for it, and the supervisor does, too: a new worker would make an empty file."""
     ground = Ground(2)
     first, second = ground.started()

@@ -14,6 +14,7 @@ from taskharbor.core.backoff import Backoff
 from taskharbor.core.durations import length
 from taskharbor.core.retry import Chance
 from taskharbor.core.sizes import shown_size
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
 from taskharbor.supervisor.messages import Beat, Ready, period
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 
@@ -26,45 +27,6 @@ STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifes
 SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: a busy host is not a reason
 OWN_STALL = 2.0  # a supervisor that was stopped itself has missed beats, and children are not to blame
 WRONG_USE, NO_STORE = 2, 3  # exit codes of a worker that waiting does not mend
-
-
-class Start(Struct, frozen=True):
-    """Start a child with this number; `instead` is the child that it will replace."""
-
-    number: int
-    instead: int | None = None
-    why: str | None = None
-
-
-class Stop(Struct, frozen=True):
-    """Ask a child to stop: gracefully, or at once."""
-
-    number: int
-    why: str
-    urgent: bool = False
-
-
-class Kill(Struct, frozen=True):
-    """Kill a child."""
-
-    number: int
-    why: str
-
-
-class Warn(Struct, frozen=True):
-    """Tell the operator."""
-
-    text: str
-
-
-class End(Struct, frozen=True):
-    """No child is left: end with this exit code."""
-
-    code: int
-    why: str | None = None
-
-
-Action = Start | Stop | Kill | Warn | End
 
 
 class Child(Struct, kw_only=True):
@@ -174,8 +136,8 @@ class Fleet:
     def _is_final(self, child: Child, others_work: bool) -> bool:
         """Whether what a child complains about is not mended by starting it again.
 
-        A store that was taken away from a worker (X9) must not be made anew. Other complaints are final if no worker
-        has worked so far.
+        If a store was taken away from a worker (X9), the next one would make an empty one. Other complaints are final
+        if no worker has worked so far.
         """
         taken_away = child.ready_at is not None and child.own_code == NO_STORE
         return taken_away or not (others_work or self._any_stable)
@@ -301,13 +263,3 @@ class Fleet:
 
 def _is_stable(child: Child, now: float) -> bool:
     return child.ready_at is not None and now - child.ready_at >= STABLE
-
-
-def shown_exit(code: int) -> str:
-    """How a process ended, for people."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

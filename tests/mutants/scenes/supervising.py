@@ -12,8 +12,9 @@ from typing import Any
 
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Driver
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
-from taskharbor.supervisor.fleet import FAILED_STARTS, Action, End, Fleet, Kill, Start, Stop
+from taskharbor.supervisor.fleet import FAILED_STARTS, Fleet
 from taskharbor.supervisor.messages import Beat, Message, Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor

@@ -168,6 +168,18 @@ def _decay() -> Iterator[AnyMeasure]:
 
 def _processes() -> Iterator[AnyMeasure]:
     yield Measure(
+        "cpu-processes-postgres",
+        "PostgreSQL: CPU-bound def jobs, --processes 2",
+        {
+            "ours": _ours("supervised.drain", 6, "TaskHarbor, 2 processes", processes=2, jobs=200),
+            "one": _ours("supervised.drain", 6, "TaskHarbor, 1 process", processes=1, jobs=200),
+            "bare": Side("2 bare processes", "supervised.bare", {"processes": 2, "jobs": 200}, 5),
+            "bare one": Side("1 bare process", "supervised.bare", {"processes": 1, "jobs": 200}, 5),
+        },
+        {"one": 1.5},
+        rounds=5,
+    )
+    yield Measure(
         "latency-postgres",
         "PostgreSQL: latency across two idle processes, p50",
         {

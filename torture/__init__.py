@@ -1,9 +1,9 @@
 """Torture: what needs root or tools of the system. Power cuts, a kill at every system call, wrong clocks, long storms.
-And what only takes long: cron at every change of every clock.
+And what only takes long: a supervisor whose workers are killed a hundred times, cron at every change of every clock.
 
-`python -m torture [power|syscalls|clock|storm|dst|all] [--minutes M]` from the root of the project. Each run but the
-last ends in the history checker. What cannot be had here (a tool, root, a file system) is skipped, and the summary says
-so and why.
+`python -m torture [power|syscalls|clock|storm|supervised|dst|all] [--minutes M]` from the root of the project. Each run
+but the last ends in the history checker. What cannot be had here (a tool, root, a file system) is skipped, and the
+summary says so and why.
 """
 
 import sys

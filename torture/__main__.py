@@ -14,6 +14,7 @@ from torture.dst import dst
 from torture.ground import Skipped, say, tell
 from torture.power import power
 from torture.storm import storm
+from torture.supervised import supervised
 from torture.syscalls import syscalls
 
 RUNS: dict[str, Callable[[float, int], str]] = {
@@ -21,6 +22,7 @@ RUNS: dict[str, Callable[[float, int], str]] = {
     "syscalls": syscalls,
     "clock": clock,
     "storm": storm,
+    "supervised": supervised,
     "dst": dst,
 }
 
@@ -31,7 +33,10 @@ def _asked(arguments: list[str]) -> tuple[list[str], argparse.Namespace]:
     # Not by `choices`: with them, older Pythons refuse an empty list.
     parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{', '.join(RUNS)} or all (the default)")
     parser.add_argument(
-        "--minutes", type=float, default=2.0, help="how long each of power, clock and storm lasts (default 2)"
+        "--minutes",
+        type=float,
+        default=2.0,
+        help="how long each of power, clock, storm, supervised lasts (default 2)",
     )
     parser.add_argument("--seed", type=int, default=int(time.time()), help="for the random moments")
     given = parser.parse_args(arguments)
@@ -51,7 +56,7 @@ def main() -> int:
     summary = [(name, *_outcome(RUNS[name], name, given.minutes, given.seed)) for name in names]
     tell("\nSummary")
     for name, verdict, text in summary:
-        tell(f"  {name:<9} {verdict:<8} {text}")
+        tell(f"  {name:<10} {verdict:<8} {text}")
     return 1 if any(verdict == "FAILED" for _, verdict, _ in summary) else 0
 
 

@@ -15,7 +15,7 @@ from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///taskharbor.db"
-KNOWN = ("app", "include", "url")  # the settings of [tool.taskharbor]
+KNOWN = ("app", "include", "url", "processes", "max_jobs", "max_age", "max_memory")  # the settings of [tool.taskharbor]
 URL_VARIABLE = "TASKHARBOR_URL"
 
 
@@ -36,9 +36,14 @@ def project_url() -> str | None:
 
 def shown_url(url: str) -> str:
     """The URL for logs and messages: without its password, and with the whole path of a file."""
+    return redacted(whole_url(url))
+
+
+def whole_url(url: str) -> str:
+    """The URL with the whole path of a file, for other processes; with its password."""
     if not url.startswith("sqlite:///") or url.startswith("sqlite:////"):
-        return redacted(url)
-    return redacted(f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}")
+        return url
+    return f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}"
 
 
 def project_folder() -> Path | None:
@@ -60,6 +65,14 @@ def project(name: str) -> str | None:
     value = _table().get(name)
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"[tool.taskharbor] {name} must be text, not {_kind(value)}")
+    return value
+
+
+def project_number(name: str) -> int | None:
+    """A whole number of `[tool.taskharbor]`."""
+    value = _table().get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ConfigError(f"[tool.taskharbor] {name} must be a whole number, not {_kind(value)}")
     return value
 
 

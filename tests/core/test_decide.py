@@ -15,6 +15,7 @@ from taskharbor.core.decide import (
     Retention,
     admit,
     by_hand,
+    crashed,
     dead_by_hand,
     dead_letter,
     decide,
@@ -260,6 +261,26 @@ def test_a_job_that_keeps_killing_its_workers_is_not_run_again(job: JobRecord) -
         number = "a worker" if job.crashes == 1 else f"{job.crashes} workers in a row"
         assert to.last_error == f"CrashLoop: {number} died, or lost the lease, while running this job"
         assert (to.failures[-1].kind, to.failures[-1].worker) == ("CrashLoop", None)
+
+
+@given(held)
+def test_a_job_whose_worker_has_died_is_due_again_with_a_crash(job: JobRecord) -> None:
+    """L9, F6: what a reclaim would count; no attempt, no failure and no run is recorded, and its token fences it."""
+    to = crashed(job, RETENTION, NOW)
+    assert job.lease is not None
+    assert (to.id, to.token, to.crashes) == (job.id, job.lease.token, job.crashes + 1)
+    assert (to.attempts, to.failures, to.last_error) == (job.attempts, job.failures, job.last_error)
+    assert (to.unknown_put_backs, to.started_at, to.increment) == (job.unknown_put_backs, job.started_at, None)
+    assert to.keep_until == NOW + RETENTION.done
+    assert to.run_at <= NOW
+
+
+def test_only_a_first_crash_keeps_its_place_in_line() -> None:
+    """L9, D11, F7: one that keeps killing workers waits behind the jobs that are due by now."""
+    since = NOW - 60 * SECOND
+    assert crashed(claimed(due_at=since), RETENTION, NOW).run_at == since
+    assert crashed(claimed(due_at=since, crashes=1), RETENTION, NOW).run_at == NOW
+    assert crashed(claimed(due_at=NOW + SECOND), RETENTION, NOW).run_at == NOW  # by another host's clock
 
 
 @pytest.mark.parametrize("outcome", [Succeeded(None), Failed("X", "", final="x"), BOOM, NotRegistered()])

@@ -69,6 +69,9 @@ def test_a_job_without_a_reason_has_none_that_fits() -> None:
         ({"tag": "vi*"}, {"tags": ("vip",)}, False),
         ({"workflow_id": "w"}, {"workflow_id": "w"}, True),
         ({"workflow_id": "w"}, {"workflow_id": None}, False),
+        ({"worker": "host:1:*"}, {"worker": "host:1:ab"}, True),
+        ({"worker": "host:1:a"}, {"worker": "host:1:ab"}, False),
+        ({"worker": "*"}, {"worker": None}, False),
         ({"since": NOW}, {"created_at": NOW}, True),
         ({"since": NOW + SECOND}, {"created_at": NOW}, False),
         ({"until": NOW}, {"created_at": NOW}, False),
@@ -84,7 +87,7 @@ def test_every_condition_must_hold(where: dict[str, Any], job: dict[str, Any], c
 def test_words_spell_a_filter() -> None:
     """C: `state:dlq,cancelled queue:mail …`; only the first colon counts; a bare word is a task."""
     words = ("state:dlq,cancelled", "state:done", "queue:mail", "send.*", "error:a:b", "reason:x", "tag:t")
-    assert parse((*words, "workflow:w", "since:1h", "until:30m"), NOW) == Filter(
+    assert parse((*words, "workflow:w", "worker:h:1:a", "since:1h", "until:30m"), NOW) == Filter(
         states=(Shown.DLQ, Shown.CANCELLED, Shown.DONE),
         queue="mail",
         task="send.*",
@@ -92,6 +95,7 @@ def test_words_spell_a_filter() -> None:
         reason="x",
         tag="t",
         workflow_id="w",
+        worker="h:1:a",
         since=NOW - timedelta(hours=1),
         until=NOW - timedelta(minutes=30),
     )

@@ -25,6 +25,7 @@ from . import (
     settles,
     sqlite,
     steps,
+    supervisors,
     tasks,
     weaving,
     workers,
@@ -52,6 +53,7 @@ REGISTRIES = (
     tasks.MANAGERS,
     steps.STEPS,
     commits.COMMITS,
+    supervisors.SUPERVISORS,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 

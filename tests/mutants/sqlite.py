@@ -138,7 +138,13 @@ def sql_lapsed_not_counted(sql: str) -> str:
 @mutant((inspection.QUERIES, "query"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
 def sql_lapsed_not_shown(sql: str) -> str:
     """Jobs of a dead worker are listed as running for ever."""
-    return instead(sql, "lease_expires_at <= ?11", "0")
+    return instead(sql, "lease_expires_at <= ?12", "0")
+
+
+@mutant((inspection.QUERIES, "query_held"), by="test_D13_query_chooses_what_the_filter_says[held by another worker]")
+def sql_held_by_anyone(sql: str) -> str:
+    """A supervisor finds the leases of living workers."""
+    return instead(sql, "AND (?11 IS NULL OR worker GLOB ?11)")
 
 
 @mutant((reserve, "EXTEND"), by="test_D6_an_expired_lease_is_not_revived")

@@ -49,6 +49,12 @@ async def notes(cluster: simulation.Cluster) -> None:
     await cluster.client(harbor, enqueue).ended.wait()
 
 
+async def long_leases(cluster: simulation.Cluster) -> None:
+    """Leases that outlast the whole run."""
+    cluster.workers(harbor, count=2, lease=3600.0)
+    await cluster.client(harbor, enqueue).ended.wait()
+
+
 async def forgetful(cluster: simulation.Cluster) -> None:
     """A job was acknowledged and lost."""
     await cluster.client(harbor, enqueue).ended.wait()

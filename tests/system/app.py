@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ TICK = 0.02
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a process gets through its environment. `strike` stops it at a verb, such as ("settle", "before");
-    `recurring` is when its code lets `tick` run."""
+    `recurring` is when its code lets `tick` run; those that are `supervised` share settings, but not a name."""
 
     url: str
     folder: str
@@ -38,11 +39,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 1
     strike: tuple[str, Literal["before", "after"]] | None = None
     recurring: dict[str, Any] | None = None
+    supervised: bool = False
 
     @classmethod
     def given(cls) -> Settings:
         """Those of this process."""
-        return msgspec.json.decode(os.environ[VARIABLE], type=cls)
+        settings = msgspec.json.decode(os.environ[VARIABLE], type=cls)
+        return replace(settings, who=f"{settings.who}.{os.getpid()}") if settings.supervised else settings
 
 
 class Diary:
@@ -152,6 +155,8 @@ class Handlers:
             self.stubborn_sync,
             self.block,
             self.leave,
+            self.grip,
+            self.orphan,
             self.crash,
             self.bulky,
             self.amble,
@@ -241,6 +246,15 @@ class Handlers:
         """Waits for the gate, then ends the process without a word."""
         await self._opening(gate)
         os._exit(1)
+
+    def grip(self, seconds: int) -> None:
+        """Holds the GIL, so that no other thread of the process runs."""
+        ctypes.PyDLL(None).sleep(seconds)
+
+    def orphan(self, gate: str) -> None:
+        """Leaves a process behind that waits for the gate."""
+        wait = f"while [ ! -e '{self._folder / gate}' ]; do sleep 0.05; done"
+        subprocess.run(["sh", "-c", f"({wait}) >/dev/null 2>&1 &"], check=True)
 
     def crash(self) -> None:
         """A segmentation fault."""

@@ -44,6 +44,7 @@ from .app import VARIABLE, Settings, Watched, opened
 from .submit import Order
 
 T = TypeVar("T")
+M = TypeVar("M", bound="Member")
 PATIENCE = 90.0
 POLL = 0.02
 TESTS = Path(__file__).parent.parent
@@ -199,6 +200,34 @@ class Member:
                 stream.close()
 
 
+class SupervisorMember(Member):
+    """A supervisor; its workers say what they say on its own stdout."""
+
+    def children(self) -> list[int]:
+        """The processes of its workers, zombies included."""
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def ready(self, number: int) -> list[int]:
+        """Wait until so many workers in all have been ready; the pids of all that were."""
+        found = until(lambda: len(each := self._ready()) >= number and each, f"{number} workers are ready")
+        assert isinstance(found, list)
+        return found
+
+    def _ready(self) -> list[int]:
+        lines = [line.partition("supervisor.ready: pid ") for line in list(self.lines)]
+        return [int(rest.split()[0]) for _, told, rest in lines if told]
+
+    def close(self) -> None:
+        """End it and its workers."""
+        workers = self.children() if self.running else []
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
+        for pid in workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        super().close()
+
+
 class Crew:
     """All processes of one test, the store they share, and what is known of it."""
 
@@ -232,9 +261,20 @@ class Crew:
         **settings: Any,
     ) -> Member:
         """A process with these settings (see `app.Settings`)."""
+        return self._start(Member, name, command, prefix, environment, **settings)
+
+    def _start(
+        self,
+        kind: type[M],
+        name: str,
+        command: Sequence[str],
+        prefix: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> M:
         told = msgspec.json.encode(self._settings(name, **settings)).decode()
         inherited = {key: value for key, value in os.environ.items() if key not in QUIET}
-        member = Member(
+        member = kind(
             name,
             [*prefix, sys.executable, "-W", "ignore", *command],
             self.folder,
@@ -270,6 +310,23 @@ class Crew:
         member = self.start(self.name("worker"), command, prefix, environment, **settings)
         if ready:
             member.says("worker.started")
+        return member
+
+    def supervisor(
+        self,
+        processes: int = 2,
+        *options: str,
+        lease: float = 60.0,
+        concurrency: int = 4,
+        grace: float = 25.0,
+        prefix: Sequence[str] = (),
+        **settings: Any,
+    ) -> SupervisorMember:
+        """`taskharbor worker --processes N`, recorded like its workers; returns when all of them work."""
+        given = ["--processes", str(processes), "-c", str(concurrency), "--lease", f"{lease}s", "--grace", f"{grace}s"]
+        command = ["-m", "system.supervised", "worker", "system.process:harbor", *given, *options]
+        member = self._start(SupervisorMember, self.name("supervisor"), command, prefix, supervised=True, **settings)
+        member.ready(processes)
         return member
 
     def client(

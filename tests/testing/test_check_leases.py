@@ -313,6 +313,44 @@ def test_a_handler_without_an_end_is_over_when_its_process_gives_the_job_back() 
     assert names(tale) == set()
 
 
+def given_up(tale: Tale, first: ClaimEntry, **more: int) -> None:
+    """Another process puts the job back."""
+    item = settle(first, "put_back", **more)
+    tale.call("settle", [item], Said("ok"), now=1, who="supervisor")
+
+
+def test_a_job_of_a_dead_worker_may_be_given_up() -> None:
+    """L9: by another process, with one crash more and no attempt; then it may be claimed before its lease has ended."""
+    for crashes in (1, 0):
+        tale = told()
+        first = tale.claim(now=0)
+        tale.began(first)
+        given_up(tale, first, crashes=crashes)
+        tale.run(tale.claim(now=2, crashes=crashes, who="b"), "b")
+        assert names(tale) == set()
+        assert not check(tale.events).duplicates
+
+
+def test_counts_that_no_give_up_explains() -> None:
+    """L9: a worker does not count its own crash; two at a time, or with an attempt, are none."""
+    for who, count in (("a", {"crashes": 1}), ("b", {"crashes": 2}), ("b", {"crashes": 1, "attempts": 1})):
+        tale = told()
+        first = tale.claim(now=0)
+        tale.call("settle", [settle(first, "put_back", **count)], Said("ok"), now=1, who=who)
+        assert names(tale) == {"H6"}
+
+
+def test_a_job_given_up_while_its_worker_lives_is_a_violation() -> None:
+    """L9: the process writes something afterwards, and so was not dead when the next run began."""
+    tale = told()
+    first = tale.claim(now=0)
+    tale.began(first)
+    given_up(tale, first, crashes=1)
+    tale.run(tale.claim(now=2, crashes=1, who="b"), "b")
+    tale.lose("extend_lease", Renew("j", first.token), now=3)
+    assert names(tale) == {"H9"}
+
+
 def test_other_explanations_of_an_overlap() -> None:
     tale = told()
     first = tale.claim(now=0)

@@ -61,7 +61,7 @@ class Target:
         harbor = self.named()
         if urlsplit(harbor.url).scheme == "memory":
             raise ConfigError(f"memory:// is a store inside one process: this command cannot see its jobs. {LASTING}")
-        _check_file(harbor.url)
+        check_file(harbor.url)
         return harbor
 
     def now(self) -> datetime:
@@ -205,7 +205,7 @@ def _only_harbor(module: ModuleType, spec: str) -> Harbor:
     return next(iter(harbors.values()))
 
 
-def _check_file(url: str) -> None:
+def check_file(url: str) -> None:
     """Check that the store exists: reading must not create one."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite" and not parts.netloc:

@@ -21,6 +21,7 @@ WORDS narrow the list; all of them must hold:
   reason:crash_*    why it is in the dead-letter queue
   group:1f0c2ab3d4  dead jobs of one cause, as `dlq groups` lists them
   workflow:ID       the jobs of a workflow
+  worker:host:*     held, or run last, by a worker
   since:1h          created within the last hour; until:1h before that
 """
 

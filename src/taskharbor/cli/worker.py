@@ -14,12 +14,13 @@ from typing import NoReturn
 
 import click
 
-from taskharbor.cli import logs, reload
+from taskharbor.cli import logs, reload, supervise
 from taskharbor.cli.exits import FINE, complain, exit_code
 from taskharbor.cli.target import here, target_options
 from taskharbor.cli.types import queues, time_option
 from taskharbor.errors import HarborError, MissingExtra
 from taskharbor.harbor import Harbor
+from taskharbor.supervisor.link import Link
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 CLOSE_PATIENCE = 5.0
@@ -38,6 +39,7 @@ CLOSE_PATIENCE = 5.0
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=16, show_default=True, help="Jobs at a time.")
 @time_option("--lease", help="How long a job's lease lasts without a heartbeat.", default="30s")
 @time_option("--grace", help="How long a shutdown waits for running jobs.", default="25s")
+@supervise.supervisor_options
 @click.option("--reload", "reloading", is_flag=True, help="Restart whenever a .py file below this folder changes.")
 @click.option("--uvloop", is_flag=True, help='Run on uvloop (pip install "taskharbor[fast]").')
 @click.option(
@@ -54,6 +56,10 @@ def worker(
     concurrency: int,
     lease: float,
     grace: float,
+    processes: int | None,
+    max_jobs: int | None,
+    max_age: str | None,
+    max_memory: str | None,
     reloading: bool,
     uvloop: bool,
     log_level: str,
@@ -62,12 +68,16 @@ def worker(
 
     The first signal stops gracefully: no new jobs, running ones may finish within the grace time, the rest is cancelled
     and goes back to its queue without losing an attempt. A second signal does not wait.
+
+    With --processes, SIGHUP replaces the worker processes one by one, with the code as it is then.
     """
     place = here()
     place.app = application or place.app
     if place.spec() is None:
         raise click.UsageError("name the application: `taskharbor worker shop:harbor`, or app in [tool.taskharbor]")
     names = queues(",".join(queue_lists) if queue_lists else None)
+    link = Link.inherited()
+    supervised = None if link else supervise.asked(processes, max_jobs, max_age, max_memory, grace)
     if reloading:
         sys.exit(reload.supervise([word for word in sys.argv[1:] if word != "--reload"], log_level))
     loop_factory = _uvloop() if uvloop else None
@@ -76,8 +86,12 @@ def worker(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = FINE
     try:
+        if supervised is not None:
+            _end(supervise.supervise(sys.argv[1:], supervised))
         harbor = place.application()
         assert harbor is not None
+        if link is not None:
+            supervise.report_to(link, harbor, lease)
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(_work(harbor, names, concurrency, lease, grace))
     except KeyboardInterrupt:
@@ -85,6 +99,8 @@ def worker(
     except HarborError as error:
         complain(str(error))
         code = exit_code(error)
+        if link is not None:
+            link.end(code)
     _end(code)
 
 

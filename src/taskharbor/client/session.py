@@ -62,6 +62,11 @@ class Session:
         return "a store" if self._driver is None else f"a {self._driver.name} driver"
 
     @property
+    def has_url(self) -> bool:
+        """Whether a URL names the store, so that another process can open it."""
+        return self._shown() is not None
+
+    @property
     def is_open(self) -> bool:
         return self._driver is not None
 

@@ -70,6 +70,17 @@ def _crashed_too_often(job: JobRecord) -> bool:
     return job.max_crashes is not None and job.crashes >= job.max_crashes
 
 
+def crashed(job: JobRecord, retention: Retention, now: datetime) -> PutBack:
+    """The transition of a claimed job whose worker process has died: a crash is counted, as a reclaim would (L9, D5).
+
+    After the first crash it has its old place in line, later it waits behind what is due by now (D11, F7). Whether it
+    has crashed too often is for the next claim to see (`admit`): that worker has the application's dead hooks.
+    """
+    run_at = now if job.crashes else min(job.due_at, now)
+    put_back = _released(job, run_at, job.unknown_put_backs, retention, now)
+    return replace(put_back, crashes=job.crashes + 1, increment=None)
+
+
 def decide(
     job: JobRecord, outcome: Outcome, retry: Retry, retention: Retention, now: datetime, chance: Chance
 ) -> Transition:

@@ -16,14 +16,17 @@ from taskharbor.core.shown import shown
 from taskharbor.core.states import Shown
 from taskharbor.errors import ConfigError
 
-WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "since", "until")
+WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "worker", "since", "until")
 KNOWN_WORDS = ", ".join(f"{name}:" for name in ("state", *WORDS))
 FIELDS = {"group": "fingerprint", "workflow": "workflow_id"}
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Filter(Struct, frozen=True, kw_only=True):
-    """Conditions that must all hold; an empty one matches everything. `since` and `until` refer to creation."""
+    """Conditions that must all hold; an empty one matches everything. `since` and `until` refer to creation.
+
+    `worker` is the one that holds the job, or that ran it last.
+    """
 
     states: tuple[Shown, ...] = ()
     queue: str | None = None
@@ -33,6 +36,7 @@ class Filter(Struct, frozen=True, kw_only=True):
     fingerprint: str | None = None
     tag: str | None = None
     workflow_id: str | None = None
+    worker: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -47,6 +51,7 @@ class Filter(Struct, frozen=True, kw_only=True):
             and (self.fingerprint is None or job.fingerprint == self.fingerprint)
             and (self.tag is None or self.tag in job.tags)
             and (self.workflow_id is None or job.workflow_id == self.workflow_id)
+            and _fits(self.worker, job.worker)
             and (self.since is None or job.created_at >= self.since)
             and (self.until is None or job.created_at < self.until)
         )

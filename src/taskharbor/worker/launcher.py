@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from taskharbor.worker.worker_options import WorkerOptions
 
 THREAD = "taskharbor-worker"
+StopCall = Callable[[], None]
 Queues = Sequence[str] | Mapping[str, int] | None
+# For supervised processes. `on_begin` is called with each worker before it claims its first job; `on_stop` with
+# what signals would call to stop it, and returns what they call instead.
+on_begin: ContextVar[Callable[[RunningWorker], object] | None] = ContextVar("taskharbor_on_begin", default=None)
+on_stop: ContextVar[Callable[[StopCall], StopCall] | None] = ContextVar("taskharbor_on_stop", default=None)
 
 
 class RunningWorker(Struct, frozen=True, eq=False):
@@ -71,7 +77,7 @@ class Launcher:
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
-            worker.start()
+            _begin(worker)
             try:
                 if self._application.recurring:
                     await worker.ready()
@@ -86,8 +92,9 @@ class Launcher:
             worker = worker_of(options)
             if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
-            with stop_signals(worker.tell_to_stop):
-                worker.start()
+            instead = on_stop.get()
+            with stop_signals(worker.tell_to_stop if instead is None else instead(worker.tell_to_stop)):
+                _begin(worker)
                 try:
                     await worker.wait()
                 finally:
@@ -146,3 +153,9 @@ class Launcher:
         jobs = offered(await self._client.session.driver(), Inspect)
         stored = [] if jobs is None else await jobs.counts(self._client.session.now())
         return sorted({*self._application.queues(), *in_line([counts.queue for counts in stored])})
+
+
+def _begin(worker: Worker) -> None:
+    if (report := on_begin.get()) is not None:
+        report(RunningWorker(worker))
+    worker.start()

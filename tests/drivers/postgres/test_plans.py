@@ -67,7 +67,7 @@ def _asked() -> dict[str, tuple[Any, ...]]:
     jobs = new, ["t"] * 100, ["q"] * 100, [b""] * 100, zeros, *[[]] * 5, new, *[[]] * 5
     over = *jobs[:10], [f"over-{n}" for n in range(1, 101)], *jobs[11:]
     ended = [NOW] * 100, [LATER] * 100
-    page = 100, 2**63 - 1, *[None] * 8
+    page = 100, 2**63 - 1, *[None] * 9
     return {
         "reserve": (*claim, 100, ["q"], [100]),
         "reserve_on": (*claim, ["q"], [0], [SINCE_EVER], [0], [100]),
@@ -143,12 +143,13 @@ def _asked() -> dict[str, tuple[Any, ...]]:
         "query": (*page, NOW, None),
         "query more": (100, 300_000, *page[2:], NOW, None),
         "query_dead": page,
+        "query_held": (*page[:-1], "w", NOW, ["claimed", "running"]),
         "query_workflow": (*page, NOW, None, "w-300"),
         "query_after": ("due-7",),
         "workflows": (10, None, None),
         "workflows more": (10, "w-300", None),
         "workflows few": (10, None, ["w-300", "w-301", "nothing"]),
-        "dead_groups": (10, *[None] * 9),
+        "dead_groups": (10, *[None] * 10),
     }
 
 

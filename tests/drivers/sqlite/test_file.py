@@ -317,7 +317,7 @@ class TestSql:
         columns = re.match("SELECT (.*) FROM", sql.load("get"))
         assert columns is not None
         assert [part.split()[-1] for part in columns[1].split(", ")] == list(RECORD)
-        for name in ("query", "query_dead", "query_workflow", "reserve_row"):
+        for name in ("query", "query_dead", "query_held", "query_workflow", "reserve_row"):
             assert sql.load(name).startswith(f"SELECT {columns[1]}"), name
 
     @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ class TestSql:
             (sql.load("prune"), (1, 0, 0, 9), "job_ended (keep_until>? AND keep_until<?)"),
             (sql.load("sweep_expired"), (1, 9), "job_expiring (expires_at>? AND expires_at<?)"),
             (sql.load("sweep_stopping"), (1, 9), "job_lease (lease_expires_at<?)"),
-            (sql.load("dead_groups"), (9, *[None] * 9), "job_aside (state=?)"),
+            (sql.load("dead_groups"), (9, *[None] * 10), "job_aside (state=?)"),
             (sql.load("workflows"), (9, None, None), "COVERING INDEX job_workflow (workflow_id<?)"),
             (sql.load("workflows"), (9, None, None), "SEARCH job USING INDEX job_workflow (workflow_id=?)"),
             (sql.load("parents"), ("a", 9), "edge USING PRIMARY KEY (child=?)"),

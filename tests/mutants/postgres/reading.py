@@ -40,7 +40,13 @@ def pg_page_of_a_workflow_repeats_its_last(sql: str) -> str:
 @mutant((SQL, "query"), by="test_T2_a_lapsed_lease_shows_as_lapsed")
 def pg_lapsed_not_shown(sql: str) -> str:
     """Jobs of a dead worker are listed as running."""
-    return broken(sql, "lease_expires_at <= $11", "false")
+    return broken(sql, "lease_expires_at <= $12", "false")
+
+
+@mutant((SQL, "query_held"), by="test_D13_query_chooses_what_the_filter_says[held by a worker]")
+def pg_nothing_held(sql: str) -> str:
+    """A supervisor finds no lease of its dead workers."""
+    return broken(sql, "harbor.live WHERE state = 'inflight'", "harbor.live WHERE state = 'ready'")
 
 
 @mutant((SQL, "workflows"), by="test_K5_workflows_can_be_read_in_pages")

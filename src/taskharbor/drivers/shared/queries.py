@@ -13,6 +13,7 @@ from taskharbor.drivers.shared.columns import STATES
 
 # Greater than the number of any row.
 BEYOND_ALL = 2**63 - 1
+HELD = {Shown.CLAIMED, Shown.RUNNING}
 
 
 def best_query(where: Filter, now: object, states: object) -> tuple[str, tuple[Any, ...]]:
@@ -22,14 +23,17 @@ def best_query(where: Filter, now: object, states: object) -> tuple[str, tuple[A
     died = where.reason is not None or where.fingerprint is not None  # only dead jobs have either
     if set(where.states) == {Shown.DLQ} or (not where.states and died):
         return "query_dead", ()
+    if where.states and HELD.issuperset(where.states):
+        return "query_held", (now, states)
     return "query", (now, states)
 
 
 def conditions(where: Filter, pattern: Callable[[str], str], time: Callable[[datetime], object]) -> tuple[Any, ...]:
     """Return what a filter wants beside states and workflow, in the order of the statements."""
-    queue, task, reason = (None if it is None else pattern(it) for it in (where.queue, where.task, where.reason))
+    texts = (where.queue, where.task, where.reason, where.worker)
+    queue, task, reason, worker = (None if it is None else pattern(it) for it in texts)
     since, until = (None if it is None else time(it) for it in (where.since, where.until))
-    return queue, task, where.error, reason, where.tag, since, until, where.fingerprint
+    return queue, task, where.error, reason, where.tag, since, until, where.fingerprint, worker
 
 
 def workflow_counts(rows: Iterable[tuple[str, str, int, datetime]]) -> list[WorkflowCounts]:

@@ -23,7 +23,7 @@ from taskharbor.drivers.sqlite.rows import Row, micros, moment, moment_or_none, 
 from taskharbor.drivers.sqlite.sql import load
 
 GET, PARENTS = load("get"), load("parents")
-QUERIES = {name: load(name) for name in ("query", "query_dead", "query_workflow")}
+QUERIES = {name: load(name) for name in ("query", "query_dead", "query_held", "query_workflow")}
 AFTER = load("query_after")
 LINE, COUNTS, PAUSED = load("counts_line"), load("counts"), load("paused")
 NEXT_DUE = load("next_due")

@@ -58,9 +58,14 @@ def _fits(counts: set[Count], missing: int, found: Count, story: JobStory) -> bo
 
 
 def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry | None) -> Iterator[Violation]:
-    """An outcome adds at most one failure, recorded and within the limit, and resets or keeps the crashes."""
+    """An outcome adds at most one failure, recorded and within the limit, and resets or keeps the crashes.
+
+    Another process may put the job back with one crash more: a supervisor, for a worker that died (L9).
+    """
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
+    if _is_given_up(lease, step):
+        return
     if more not in (0, 1) or settle.crashes not in (0, claim.crashes):
         message = f"was settled from {_in_words(_count(lease))} to {_in_words((settle.attempts, settle.crashes))}"
         yield story.violation("H6", message, lease.claim, step)
@@ -68,6 +73,12 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
         yield story.violation("H6", "has failed, but no failure was recorded", step)
     elif more and settle.to == "put_back" and spec is not None and _reached(settle.attempts, spec.max_attempts):
         yield story.violation("H6", f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
+
+
+def _is_given_up(lease: LeaseSpan, step: Settling) -> bool:
+    settle, count = step.settle, _count(lease)
+    by_another = settle.to == "put_back" and step.op.call.who != lease.claim.op.call.who
+    return by_another and (settle.attempts, settle.crashes) == (count[0], count[1] + 1)
 
 
 def _last(story: JobStory, last: Last) -> Iterator[Violation]:

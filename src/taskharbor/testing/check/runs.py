@@ -32,7 +32,7 @@ def _end(run: SeenRun, lease: LeaseSpan | None) -> int:
     """The end of a run. A killed one ended at its process's last event, or when that began to put the job back."""
     if run.ended or lease is None:
         return run.end
-    return min([run.end, *(step.start for step in lease.settles)])
+    return min([run.end, *(step.start for step in lease.settles if step.op.call.who == run.event.who)])
 
 
 def _judge(story: JobStory, early: SeenRun, late: SeenRun, leases: dict[int, LeaseSpan]) -> Violation | Duplicate:

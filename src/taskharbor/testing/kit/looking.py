@@ -32,6 +32,11 @@ FILTERS: dict[str, tuple[dict[str, Any], str]] = {
     "tag": ({"tag": "vip"}, "ca"),
     "part of a tag is no tag": ({"tag": "vi"}, ""),
     "workflow": ({"workflow_id": "w1"}, "g"),
+    "worker": ({"worker": "host:7:abc"}, "f"),
+    "worker pattern": ({"worker": "host:7:*"}, "fe"),
+    "held by a worker": ({"worker": "host:7:abd", "states": (Shown.CLAIMED, Shown.RUNNING)}, "e"),
+    "held by another worker": ({"worker": "other", "states": (Shown.CLAIMED, Shown.RUNNING)}, ""),
+    "no longer held": ({"worker": "host:7:abc", "states": (Shown.CLAIMED, Shown.RUNNING)}, ""),
     "since": ({"since": at(2)}, "gfedc"),
     "until": ({"until": at(2)}, "ba"),
     "since and until": ({"since": at(1), "until": at(3)}, "cb"),
@@ -180,5 +185,5 @@ async def _shop(s: Scene) -> None:
     for id, given in options.items():
         await s.add(job(id, **given))
         s.tick(1)
-    await s.claim("e", lease=9999)
-    await s.end(fail(await s.claim("f"), last_error="card refused: 100% sure"))
+    await s.claim("e", lease=9999, worker="host:7:abd")
+    await s.end(fail(await s.claim("f", worker="host:7:abc"), last_error="card refused: 100% sure"))

@@ -14,6 +14,7 @@ from taskharbor.client.client import closed_world
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.errors import DriverError
 from taskharbor.harbor import Harbor
+from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
 from taskharbor.testing.recorder import Recorder, take_stock
@@ -21,6 +22,7 @@ from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.network import ClientWire, EngineTime, Lines, LossyHints
 from taskharbor.testing.simulation.processes import Process, current_process
 from taskharbor.worker.context import JobContext
+from taskharbor.worker.launcher import RunningWorker, on_begin
 
 T = TypeVar("T")
 HOUR = 3600.0
@@ -196,6 +198,7 @@ class _Post:
         self._chance = chance
         self._generation = chance.choice(generations)
         self._stopping = asyncio.Event()
+        self._worker: str | None = None
         self._launch()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(each) for each in self._misfortunes()]
@@ -204,11 +207,17 @@ class _Post:
         self._stopping = stopping = asyncio.Event()
         harbor = self._generation
 
+        self._worker = None
+
         async def main() -> None:
+            on_begin.set(self._began)
             async with harbor.worker(threads=False, **self._options):
                 await stopping.wait()
 
         self.process = self._cluster.start(self._name, harbor, main)
+
+    def _began(self, worker: RunningWorker) -> None:
+        self._worker = worker.id
 
     def _misfortunes(self) -> list[Coroutine[Any, Any, None]]:
         faults = self._cluster.faults
@@ -224,8 +233,23 @@ class _Post:
         """Replace a process that ended for any reason."""
         while True:
             await self.process.ended.wait()
+            if self._cluster.faults.supervised:
+                self._give_up()
             await asyncio.sleep(SHORTEST_DOWNTIME + self._chance.uniform(0, self._cluster.faults.downtime))
             self._launch()
+
+    def _give_up(self) -> None:
+        """What a supervisor does after the death of a worker that was not asked to stop, or did not end by itself."""
+        harbor, worker = self._generation, self._worker
+        main = self.process.main
+        if worker is None or (self._stopping.is_set() and main is not None and main.done()):
+            return
+        dead = DeadWorker(worker=worker, lease=self._options["lease"])
+
+        async def give_up() -> None:
+            await DeadLeases(harbor.client.session, dead).give_up()
+
+        self._cluster.start("supervisor", harbor, give_up)
 
     async def _kill(self) -> None:
         self._cluster.kill(self.process)
@@ -234,9 +258,13 @@ class _Post:
         process = self.process
         self._cluster.note(process, "stopped")
         process.pause()
-        await asyncio.sleep(self._chance.uniform(0, self._cluster.faults.pause))
+        pause, lease = self._chance.uniform(0, self._cluster.faults.pause), self._options["lease"]
+        if self._cluster.faults.supervised and pause > 1.1 * lease:
+            await asyncio.sleep(1.1 * lease)
+            return self._cluster.kill(process)
+        await asyncio.sleep(pause)
         self._cluster.note(process, "goes on")
-        process.resume()
+        return process.resume()
 
     async def _deploy(self) -> None:
         self._generation = self._chance.choice(self._generations)

@@ -16,7 +16,8 @@ class Faults(Struct, frozen=True, kw_only=True):
     worker; zero means never. All faults end when the scenario returns.
 
     `clocks` chooses the clock: `one` correct clock for all, one that jumps by up to an hour (`jumping`), the
-    `engine`'s own behind a slow network, or hosts that are off by up to an hour each (`skewed`).
+    `engine`'s own behind a slow network, or hosts that are off by up to an hour each (`skewed`). With `supervised`,
+    leases of a worker that died are given up at once, and one that is stopped for longer than a lease is killed (L9).
     """
 
     delay: float = 0.01
@@ -34,6 +35,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     deploys: float = 0.0
     downtime: float = 5.0
     clocks: Clocks = "one"
+    supervised: bool = False
 
 
 def drawn(chance: Random) -> Faults:
@@ -61,4 +63,5 @@ def drawn(chance: Random) -> Faults:
         deploys=every(15, 90, 0.4),
         downtime=chance.choice([0.1, 3.0, 20.0]),
         clocks=chance.choices(CLOCKS, [4, 2, 3, 1])[0],
+        supervised=chance.random() < 0.3,
     )

@@ -22,22 +22,23 @@ SELECT FROM harbor.job JOIN harbor.live USING (seq) WHERE job.id = $1
 SELECT seq FROM harbor.job WHERE id = $1
 
 -- part: shown
--- Whether the state to show is one of these. $11 now $12 states
-        AND ($12::text[] IS NULL OR CASE state
-            WHEN 'ready' THEN CASE WHEN due_at > $11 THEN 'scheduled' ELSE 'ready' END
-            WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $11 THEN 'lapsed'
+-- Whether the state to show is one of these. $12 now $13 states
+        AND ($13::text[] IS NULL OR CASE state
+            WHEN 'ready' THEN CASE WHEN due_at > $12 THEN 'scheduled' ELSE 'ready' END
+            WHEN 'inflight' THEN CASE WHEN lease_expires_at <= $12 THEN 'lapsed'
                 WHEN started_at IS NULL THEN 'claimed' ELSE 'running' END
-            ELSE state END = ANY ($12))
+            ELSE state END = ANY ($13))
 
 -- part: matches
 -- Filters for any job: conditions on `job` with `live`, `ended` or the rest of `record`. $3 queue $4 task $5 error
--- $7 tag $8 since $9 until
+-- $7 tag $8 since $9 until $11 worker. With one more OR here, the planner would expect too few matches to stop early.
         AND ($3::text IS NULL OR job.queue LIKE $3)
         AND ($4::text IS NULL OR job.type LIKE $4)
         AND ($5::text IS NULL OR strpos(coalesce(last_error, ''), $5) > 0)
         AND ($7::text IS NULL OR EXISTS (SELECT FROM json_array_elements_text(job.tags::json) AS tag WHERE tag = $7))
         AND ($8::timestamptz IS NULL OR job.created_at >= $8)
         AND ($9::timestamptz IS NULL OR job.created_at < $9)
+        AND coalesce(worker LIKE $11, $11::text IS NULL)
 
 -- part: matches_ended
 -- All filters; $6 reason and $10 fingerprint match dead jobs only.
@@ -47,7 +48,7 @@ SELECT seq FROM harbor.job WHERE id = $1
 
 -- name: query
 -- Matching jobs, the newest first: of each table no more than are wanted. LATERAL and LIMIT look up the rest of one
--- job after the other, until there are enough. $1 limit $2 before this seq $3-$12 see shown and matches
+-- job after the other, until there are enough. $1 limit $2 before this seq $3-$13 see shown and matches
 WITH found AS (
     (SELECT live.seq FROM harbor.live CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = live.seq LIMIT 1) AS job
     WHERE live.seq < $2 AND $6::text IS NULL AND $10::text IS NULL
@@ -56,7 +57,7 @@ WITH found AS (
     ORDER BY live.seq DESC LIMIT $1)
     UNION ALL
     (SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
-    WHERE ended.seq < $2 AND ($12::text[] IS NULL OR ended.state = ANY ($12))
+    WHERE ended.seq < $2 AND ($13::text[] IS NULL OR ended.state = ANY ($13))
 -- include: matches_ended
     ORDER BY ended.seq DESC LIMIT $1)
 )
@@ -64,7 +65,7 @@ WITH found AS (
 SELECT * FROM harbor.record WHERE seq = ANY (ARRAY(SELECT seq FROM found ORDER BY seq DESC LIMIT $1)) ORDER BY seq DESC
 
 -- name: query_dead
--- As query, through the index of dead jobs. $1-$10
+-- As query, through the index of dead jobs. $1-$11
 SELECT * FROM harbor.record
 WHERE seq = ANY (ARRAY(
     SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
@@ -74,9 +75,18 @@ WHERE seq = ANY (ARRAY(
 ORDER BY seq DESC
 
 -- name: query_workflow
--- As query, through the index of one workflow. $13 workflow
+-- As query, through the index of one workflow. $14 workflow
 SELECT * FROM harbor.record AS job
-WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $13 AND seq < $2))
+WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $14 AND seq < $2))
+-- include: shown
+-- include: matches_ended
+ORDER BY seq DESC LIMIT $1
+
+-- name: query_held
+-- As query, for claimed and running jobs, through the index of leases. $1-$13
+SELECT * FROM harbor.record AS job
+WHERE seq = ANY (ARRAY(
+    SELECT seq FROM harbor.live WHERE state = 'inflight' AND seq < $2 AND ($11::text IS NULL OR worker LIKE $11)))
 -- include: shown
 -- include: matches_ended
 ORDER BY seq DESC LIMIT $1
@@ -107,7 +117,7 @@ LEFT JOIN LATERAL (SELECT state, last_error, result FROM harbor.ended WHERE ende
 ORDER BY given.id, edge.position
 
 -- name: dead_groups
--- Matching dead jobs by cause, with the last one of each. $1 limit $2 workflow $3-$10 see matches
+-- Matching dead jobs by cause, with the last one of each. $1 limit $2 workflow $3-$11 see matches
 WITH dead AS (
     SELECT ended.seq, job.id, job.type, ended.completed_at, coalesce(ended.fingerprint, '') AS cause
     FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job

@@ -20,14 +20,15 @@ FROM job WHERE id = ?1
 SELECT seq FROM job WHERE id = ?1
 
 -- part: shown
--- Whether the state to show is one of these. ?11 now ?12 states
-    AND (?12 IS NULL OR CASE state
-        WHEN 'ready' THEN iif(due_at > ?11, 'scheduled', 'ready')
-        WHEN 'inflight' THEN iif(lease_expires_at <= ?11, 'lapsed', iif(started_at IS NULL, 'claimed', 'running'))
-        ELSE state END IN (SELECT value FROM json_each(?12)))
+-- Whether the state to show is one of these. ?12 now ?13 states
+    AND (?13 IS NULL OR CASE state
+        WHEN 'ready' THEN iif(due_at > ?12, 'scheduled', 'ready')
+        WHEN 'inflight' THEN iif(lease_expires_at <= ?12, 'lapsed', iif(started_at IS NULL, 'claimed', 'running'))
+        ELSE state END IN (SELECT value FROM json_each(?13)))
 
 -- part: matches
 -- The other filters. ?3 queue ?4 task ?5 error ?6 reason ?7 tag ?8 since ?9 until ?10 fingerprint
+-- ?11 worker
     AND (?3 IS NULL OR queue GLOB ?3)
     AND (?4 IS NULL OR type GLOB ?4)
     AND (?5 IS NULL OR instr(coalesce(last_error, ''), ?5) > 0)
@@ -36,9 +37,10 @@ SELECT seq FROM job WHERE id = ?1
     AND (?7 IS NULL OR EXISTS (SELECT 1 FROM json_each(tags) WHERE value = ?7))
     AND (?8 IS NULL OR created_at >= ?8)
     AND (?9 IS NULL OR created_at < ?9)
+    AND (?11 IS NULL OR worker GLOB ?11)
 
 -- name: query
--- Matching jobs, the newest first. ?1 limit ?2 before this seq ?3-?12 see shown and matches
+-- Matching jobs, the newest first. ?1 limit ?2 before this seq ?3-?13 see shown and matches
 SELECT
 -- include: record
 FROM job
@@ -48,7 +50,7 @@ WHERE seq < ?2
 ORDER BY seq DESC LIMIT ?1
 
 -- name: query_dead
--- As query, through the index of dead jobs. ?1-?10
+-- As query, through the index of dead jobs. ?1-?11
 SELECT
 -- include: record
 FROM job INDEXED BY job_aside
@@ -57,11 +59,26 @@ WHERE state = 'dlq' AND seq < ?2
 ORDER BY seq DESC LIMIT ?1
 
 -- name: query_workflow
--- As query, through the index of one workflow. ?13 workflow
+-- As query, through the index of one workflow. ?14 workflow
 SELECT
 -- include: record
 FROM job INDEXED BY job_workflow
-WHERE workflow_id = ?13 AND seq < ?2
+WHERE workflow_id = ?14 AND seq < ?2
+-- include: shown
+-- include: matches
+ORDER BY seq DESC LIMIT ?1
+
+-- name: query_held
+-- As query, for claimed and running jobs, through the indexes of leases: those that may lapse, and those that lapsed
+-- by the clock of another host. ?1-?13
+SELECT
+-- include: record
+FROM job
+WHERE seq IN (
+    SELECT seq FROM job INDEXED BY job_lease WHERE state = 'inflight' AND lined = 0
+    UNION ALL
+    SELECT seq FROM job INDEXED BY job_line WHERE lined > 0 AND lined = 2)
+    AND seq < ?2
 -- include: shown
 -- include: matches
 ORDER BY seq DESC LIMIT ?1
@@ -95,7 +112,7 @@ SELECT job.id, edge.policy, edge.satisfied, job.state,
 FROM edge JOIN job ON job.id = edge.parent WHERE edge.child = ?1 ORDER BY edge.position
 
 -- name: dead_groups
--- Matching dead jobs by cause, with the last one of each. ?1 limit ?2 workflow ?3-?10 see matches
+-- Matching dead jobs by cause, with the last one of each. ?1 limit ?2 workflow ?3-?11 see matches
 WITH dead AS (
     SELECT seq, id, completed_at, coalesce(fingerprint, '') AS cause FROM job INDEXED BY job_aside
     WHERE state = 'dlq' AND (?2 IS NULL OR workflow_id = ?2)

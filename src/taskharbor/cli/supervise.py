@@ -1,0 +1,94 @@
+"""`worker --processes N`: the options of a supervisor, its start, and what a worker reports to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from random import SystemRandom
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from taskharbor import config
+from taskharbor.cli.target import check_file
+from taskharbor.cli.types import span
+from taskharbor.client.session import Session
+from taskharbor.core.sizes import size
+from taskharbor.errors import ConfigError
+from taskharbor.harbor import Harbor
+from taskharbor.supervisor.link import Link, resident_memory
+from taskharbor.supervisor.messages import Ready
+from taskharbor.supervisor.options import Limits, SupervisorOptions
+from taskharbor.supervisor.supervisor import Supervisor
+from taskharbor.worker.launcher import RunningWorker, on_begin, on_stop
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def supervisor_options(command: C) -> C:
+    """Give a command `--processes` and the limits of its workers."""
+    processes = click.option(
+        "-p", "--processes", type=int, metavar="N", help="Keep N worker processes running under a supervisor."
+    )
+    jobs = click.option("--max-jobs", type=int, metavar="N", help="Replace a worker process after N jobs.")
+    age = click.option("--max-age", metavar="TIME", help="Replace a worker process when it is so old, such as 12h.")
+    memory = click.option("--max-memory", metavar="SIZE", help="Replace it when it takes so much, such as 512MiB.")
+    return processes(jobs(age(memory(command))))
+
+
+def asked(
+    processes: int | None, max_jobs: int | None, max_age: str | None, max_memory: str | None, grace: float
+) -> SupervisorOptions | None:
+    """The supervisor that the command or `[tool.taskharbor]` asks for, None for a single worker."""
+    processes = config.project_number("processes") if processes is None else processes
+    max_jobs = config.project_number("max_jobs") if max_jobs is None else max_jobs
+    max_age = max_age or config.project("max_age")
+    max_memory = max_memory or config.project("max_memory")
+    limits = Limits(
+        max_jobs=max_jobs,
+        max_age=None if max_age is None else span(max_age),
+        max_memory=None if max_memory is None else size(max_memory),
+    )
+    if processes is not None:
+        return SupervisorOptions(processes=processes, grace=grace, limits=limits)
+    if limits != Limits():
+        raise ConfigError("max_jobs, max_age and max_memory need a supervisor that replaces workers: add --processes 1")
+    return None
+
+
+def supervise(arguments: Sequence[str], options: SupervisorOptions) -> int:
+    """Run `taskharbor` with these arguments in several processes; return the exit code."""
+
+    async def run() -> int:
+        command = [sys.executable, "-m", "taskharbor", *arguments]
+        return await Supervisor(command, options, _opened, SystemRandom()).run()
+
+    return asyncio.run(run())
+
+
+def _opened(url: str, store_timeout: float) -> Session:
+    check_file(url)
+    return Harbor(url, store_timeout=store_timeout).client.session
+
+
+def report_to(link: Link, harbor: Harbor, lease: float) -> None:
+    """Let the workers of this context report to a supervisor."""
+    session = harbor.client.session
+    if session.has_url and urlsplit(harbor.url).scheme == "memory":
+        raise ConfigError("memory:// is a store inside one process: workers cannot share it; leave --processes out")
+
+    def report(worker: RunningWorker) -> None:
+        ready = Ready(
+            worker=worker.id,
+            lease=lease,
+            memory=resident_memory(),
+            store=config.whole_url(harbor.url) if session.has_url else None,
+            store_timeout=session.settings.store_timeout,
+            keep_done=session.settings.retention.done.total_seconds(),
+        )
+        link.report(worker, ready)
+
+    on_begin.set(report)
+    on_stop.set(link.once)

@@ -1,0 +1,56 @@
+"""What a fleet decides to do, as values, and how the end of a process is shown."""
+
+from __future__ import annotations
+
+import signal
+
+from msgspec import Struct
+
+
+class Start(Struct, frozen=True):
+    """Start a child with this number; `instead` is the child that it will replace."""
+
+    number: int
+    instead: int | None = None
+    why: str | None = None
+
+
+class Stop(Struct, frozen=True):
+    """Ask a child to stop: gracefully, or at once."""
+
+    number: int
+    why: str
+    urgent: bool = False
+
+
+class Kill(Struct, frozen=True):
+    """Kill a child."""
+
+    number: int
+    why: str
+
+
+class Warn(Struct, frozen=True):
+    """Tell the operator."""
+
+    text: str
+
+
+class End(Struct, frozen=True):
+    """No child is left: end with this exit code."""
+
+    code: int
+    why: str | None = None
+
+
+Action = Start | Stop | Kill | Warn | End
+
+
+def shown_exit(code: int) -> str:
+    """How a process ended, for people."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,265 @@
+"""The fleet: which worker processes to start, stop and kill. It does no I/O and reads no clock.
+
+Facts come in by methods (a child is ready, beats, has exited; a signal arrived), `decide` returns what to do now. Every
+slot has one child; while a child is replaced, its successor is started first and stops it when ready (one at a time).
+"""
+
+from __future__ import annotations
+
+import signal
+
+from msgspec import Struct
+
+from taskharbor.core.backoff import Backoff
+from taskharbor.core.durations import length
+from taskharbor.core.retry import Chance
+from taskharbor.core.sizes import shown_size
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.messages import Beat, Ready, period
+from taskharbor.supervisor.options import Limits, SupervisorOptions
+
+STABLE = 10.0  # a child that works for so long is fine, however it ends later
+FAILED_STARTS = 5  # in a row, before a slot counts as looping
+# A poison job kills a worker up to `max_crashes` times, and several of them may come one after another.
+SHORT_LIVES = 25
+RESTART = Backoff(base=0.25, cap=5.0)
+STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifespans, closing the store
+SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: a busy host is not a reason
+OWN_STALL = 2.0  # a supervisor that was stopped itself has missed beats, and children are not to blame
+WRONG_USE, NO_STORE = 2, 3  # exit codes of a worker that waiting does not mend
+
+
+class Child(Struct, kw_only=True):
+    """A worker process. It is `ready` once it may hold leases; `limit_share` spreads limits, so that children do not
+    reach them together."""
+
+    number: int
+    slot: int
+    generation: int
+    limit_share: float
+    ready_at: float | None = None
+    lease: float = 0.0
+    beat_at: float = 0.0
+    finished: int = 0
+    memory: int = 0
+    any_memory: bool = False
+    own_code: int | None = None  # it ends by itself, with this exit code
+    stop_by: float | None = None  # it was asked to stop, and is killed then
+    killed: bool = False
+
+
+class Slot(Struct):
+    """A place for one child: the failures in a row there, and when to start the next child."""
+
+    failed_starts: int = 0
+    short_lives: int = 0
+    start_at: float = 0.0
+
+    @property
+    def looping(self) -> bool:
+        return self.failed_starts >= FAILED_STARTS or self.short_lives >= SHORT_LIVES
+
+
+class Fleet:
+    """The state of all children, and the decisions about them. Times are those of one monotonic clock."""
+
+    def __init__(self, options: SupervisorOptions, rng: Chance) -> None:
+        self.children: dict[int, Child] = {}
+        self._options = options
+        self._rng = rng
+        self._slots = [Slot() for _ in range(options.processes)]
+        self._generation = 1
+        self._started = 0
+        self._stops = 0  # signals so far
+        self._any_ready = False
+        self._any_stable = False
+        self._decided_at: float | None = None
+        self._end = End(0)
+        self._warnings: list[Warn] = []
+
+    # facts
+
+    def ready(self, number: int, ready: Ready, now: float) -> None:
+        """A child is about to claim jobs."""
+        child = self.children[number]
+        child.ready_at = child.beat_at = now
+        child.lease, child.memory = ready.lease, ready.memory
+        most = self._limits.max_memory
+        if most is not None and ready.memory >= most:
+            takes = shown_size(ready.memory)
+            text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
+            if self._any_ready:
+                child.any_memory = True
+                self._warnings.append(Warn(f"{text}; it is not replaced for that"))
+            else:
+                self._give_in(End(WRONG_USE, f"{text}; give more, or leave it out"))
+        self._any_ready = True
+
+    def beat(self, number: int, beat: Beat, now: float) -> None:
+        """A child has sent a beat."""
+        child = self.children[number]
+        child.beat_at, child.finished, child.memory = now, beat.finished, beat.memory
+
+    def ended(self, number: int, code: int) -> None:
+        """A child has reported that it ends by itself."""
+        self.children[number].own_code = code
+
+    def exited(self, number: int, code: int, now: float) -> bool:
+        """A child has ended and was reaped; return whether it died: neither by itself, nor as it was asked to."""
+        child = self.children.pop(number)
+        if self._stops:
+            if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
+                self._end = End(self._end.code or 1, self._end.why)
+        elif child.stop_by is None:
+            self._unexpected(child, self._slots[child.slot], code, now)
+        asked = child.stop_by is not None or self._stops > 0
+        return child.own_code is None and not (asked and code == 0)
+
+    def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
+        if child.ready_at is None:
+            slot.failed_starts += 1
+            slot.start_at = now + RESTART.delay(slot.failed_starts, self._rng)
+            self._failed_start(child, code)
+        elif not _is_stable(child, now):
+            slot.failed_starts, slot.short_lives = 0, slot.short_lives + 1
+            slot.start_at = now + (RESTART.delay(slot.short_lives - 1, self._rng) if slot.short_lives > 1 else 0.0)
+        else:
+            slot.failed_starts = slot.short_lives = 0
+            slot.start_at = now
+        working = any(other.ready_at is not None for other in self.children.values())
+        if child.own_code in (WRONG_USE, NO_STORE) and self._is_final(child, working):
+            self._give_in(End(code))  # it has said why
+        elif all(slot.looping for slot in self._slots) and not working:
+            why = f"workers keep ending, the last one with {shown_exit(code)}: see their messages above"
+            self._give_in(End(code if child.own_code in (WRONG_USE, NO_STORE) else 1, why))
+
+    def _is_final(self, child: Child, others_work: bool) -> bool:
+        """Whether what a child complains about is not mended by starting it again.
+
+        If a store was taken away from a worker (X9), the next one would make an empty one. Other complaints are final
+        if no worker has worked so far.
+        """
+        taken_away = child.ready_at is not None and child.own_code == NO_STORE
+        return taken_away or not (others_work or self._any_stable)
+
+    def _failed_start(self, child: Child, code: int) -> None:
+        if any(other.generation < self._generation for other in self.children.values() if other.slot == child.slot):
+            for other in self.children.values():
+                other.generation = self._generation
+            self._warnings.append(
+                Warn(f"the rolling restart was given up: the new worker ended with {shown_exit(code)}; others go on")
+            )
+
+    def stop(self) -> None:
+        """A signal to stop: gracefully, the second time at once, the third time by force."""
+        self._stops += 1
+        if self._stops > 1:
+            for child in self.children.values():
+                child.stop_by = None
+
+    def roll(self) -> None:
+        """A signal to replace every child, one after another: the code has changed."""
+        self._generation += 1
+
+    def _give_in(self, end: End) -> None:
+        self._end = end
+        self._stops = self._stops or 1
+
+    # decisions
+
+    def decide(self, now: float) -> list[Action]:
+        """What to do now; the caller has done it when it calls again."""
+        self._forgive_own_stall(now)
+        self._any_stable |= any(_is_stable(child, now) for child in self.children.values())
+        actions: list[Action] = [*self._warnings]
+        self._warnings.clear()
+        for child in self.children.values():
+            if (why := self._must_die(child, now)) is not None:
+                child.killed = True
+                actions.append(Kill(child.number, why))
+        if self._stops:
+            return actions + self._stopping(now)
+        return actions + self._started_now(now) + self._replaced(now)
+
+    def _forgive_own_stall(self, now: float) -> None:
+        if self._decided_at is not None and now - self._decided_at > OWN_STALL:
+            for child in self.children.values():
+                child.beat_at = now
+        self._decided_at = now
+
+    def _must_die(self, child: Child, now: float) -> str | None:
+        if child.killed:
+            return None
+        if child.stop_by is not None and now >= child.stop_by:
+            return "it does not stop"
+        silence = max(child.lease, SHORTEST_SILENCE) + 2 * period(child.lease)
+        if child.ready_at is not None and now - child.beat_at > silence:
+            return f"it has not run for longer than its lease of {length(child.lease)}: stopped, or the GIL is held"
+        return None
+
+    def _stopping(self, now: float) -> list[Action]:
+        if not self.children:
+            return [self._end]
+        actions: list[Action] = []
+        for child in self.children.values():
+            if self._stops > 2 and not child.killed:
+                child.killed = True
+                actions.append(Kill(child.number, "a third signal"))
+            elif child.stop_by is None and not child.killed:
+                child.stop_by = now + STOP_MARGIN + (self._options.grace if self._stops == 1 else 0.0)
+                urgent = self._stops > 1
+                actions.append(Stop(child.number, "stopping at once" if urgent else "stopping", urgent))
+        return actions
+
+    def _started_now(self, now: float) -> list[Action]:
+        """Fill the empty slots whose time has come."""
+        taken = {child.slot for child in self.children.values() if child.stop_by is None}
+        empty = (place for place in range(len(self._slots)) if place not in taken)
+        return [self._new(place) for place in empty if now >= self._slots[place].start_at]
+
+    def _replaced(self, now: float) -> list[Action]:
+        """Stop the child whose successor is ready; else start a successor for one that needs it."""
+        by_slot: dict[int, list[Child]] = {}
+        for child in self.children.values():
+            by_slot.setdefault(child.slot, []).append(child)
+        for old, *newer in by_slot.values():
+            if newer:
+                if newer[-1].ready_at is not None and old.stop_by is None:
+                    old.stop_by = now + self._options.grace + STOP_MARGIN
+                    return [Stop(old.number, "its successor is ready")]
+                return []
+        for child in self.children.values():
+            why = self._outdated(child, now)
+            if why is not None and now >= self._slots[child.slot].start_at and not child.killed:
+                return [self._new(child.slot, child.number, why)]
+        return []
+
+    def _outdated(self, child: Child, now: float) -> str | None:
+        """Why a child needs a successor."""
+        limits, share = self._limits, child.limit_share
+        if child.generation < self._generation:
+            return "a new generation was asked for"
+        if child.ready_at is None:
+            return None
+        if limits.max_jobs is not None and child.finished >= limits.max_jobs * share:
+            return f"it has run {child.finished} jobs"
+        if limits.max_age is not None and now - child.ready_at >= limits.max_age * share:
+            return f"it is {length(now - child.ready_at)} old"
+        if limits.max_memory is not None and child.memory > limits.max_memory and not child.any_memory:
+            return f"it takes {shown_size(child.memory)}"
+        return None
+
+    @property
+    def _limits(self) -> Limits:
+        return self._options.limits
+
+    def _new(self, slot: int, instead: int | None = None, why: str | None = None) -> Start:
+        self._started += 1
+        number = self._started
+        share = 1 - 0.2 * self._rng.random()
+        self.children[number] = Child(number=number, slot=slot, generation=self._generation, limit_share=share)
+        return Start(number, instead, why)
+
+
+def _is_stable(child: Child, now: float) -> bool:
+    return child.ready_at is not None and now - child.ready_at >= STABLE

@@ -1,0 +1,135 @@
+"""A worker's end of the socket to its supervisor.
+
+A thread of its own sends beats, so that a blocked event loop does not stop them but a held GIL does. When the other end
+closes, the supervisor has died: the worker then stops gracefully, since nothing would restart it or give up its leases.
+Signals stop a supervised worker gracefully, however many arrive; only its supervisor says that a stop is urgent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from taskharbor.supervisor.messages import LONGEST_PERIOD, Beat, Ended, Message, Ready, encoded, period
+
+VARIABLE = "TASKHARBOR_SUPERVISOR"  # the number of the socket's file
+STATM = Path("/proc/self/statm")
+
+
+class Counts(Protocol):
+    """What a running worker says about itself, from any thread."""
+
+    @property
+    def finished(self) -> int: ...
+
+
+class Link:
+    """Sends messages, and watches for the end of the supervisor."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.setblocking(False)
+        self._lock = threading.Lock()
+        self._unsent = b""
+        self._worker: Counts | None = None
+        self._period = LONGEST_PERIOD
+        self._hurry: Callable[[], object] = lambda: None
+        threading.Thread(target=self._watch, name="taskharbor-supervised", daemon=True).start()
+
+    @classmethod
+    def inherited(cls) -> Link | None:
+        """The link of a process that a supervisor has started. Its own children do not inherit it."""
+        number = os.environ.pop(VARIABLE, None)
+        if number is None or not number.isdecimal():
+            return None
+        try:
+            end = socket.socket(fileno=int(number))
+        except OSError:
+            return None
+        end.set_inheritable(False)
+        return cls(end)
+
+    def report(self, worker: Counts, ready: Ready) -> None:
+        """Report a worker that is about to begin; from now on beats are sent."""
+        self._period = period(ready.lease)
+        self._send(ready)
+        self._worker = worker
+
+    def once(self, stop: Callable[[], None]) -> Callable[[], None]:
+        """What a signal calls in place of `stop`, whose second call is urgent.
+
+        A terminal or a service manager may send a signal to a whole group; the supervisor passes it on once more.
+        """
+        loop = asyncio.get_running_loop()
+        stopping = False
+
+        def stop_once() -> None:
+            nonlocal stopping
+            if not stopping:
+                stopping = True
+                stop()
+
+        def hurry() -> None:
+            stop_once()
+            stop()
+
+        self._hurry = lambda: loop.call_soon_threadsafe(hurry)
+        return stop_once
+
+    def end(self, code: int) -> None:
+        """Report that the worker ends by itself."""
+        self._send(Ended(code))
+
+    def _watch(self) -> None:
+        with self._socket, selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            while not (selector.select(self._period) and self._has_ended()):
+                if self._worker is not None:
+                    self._send(Beat(finished=self._worker.finished, memory=resident_memory()))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _has_ended(self) -> bool:
+        """Read what has arrived; return whether the supervisor has closed its end."""
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        if data:
+            with suppress(RuntimeError):  # the loop of the worker has ended
+                self._hurry()
+        return not data
+
+    def _send(self, message: Message) -> None:
+        """Send it; drop a beat while the supervisor does not read, because it is stopped."""
+        with self._lock, suppress(OSError):  # a supervisor that has ended is noticed by `_watch`
+            if not self._unsent or not isinstance(message, Beat):
+                self._unsent += encoded(message)
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process holds; where the system does not tell, the most that it ever held."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return _peak()
+
+
+def _peak() -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

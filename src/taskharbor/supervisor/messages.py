@@ -1,0 +1,69 @@
+"""What a supervised worker reports to its supervisor: one line of JSON per message, on a socket that it inherited."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+LONGEST_PERIOD = 1.0
+URGENT = b"now\n"  # what a supervisor sends: stop without waiting for handlers
+
+
+class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
+    """A worker is about to claim its first job. `store` is the URL with its secrets; None if a URL does not name it."""
+
+    worker: str
+    lease: float
+    memory: int
+    store: str | None
+    store_timeout: float
+    keep_done: float
+
+    def __repr__(self) -> str:
+        return f"<Ready {self.worker}>"
+
+
+class Beat(Struct, frozen=True, kw_only=True, tag="beat"):
+    """A worker process runs Python code: the number of its finished runs, and its resident memory in bytes."""
+
+    finished: int
+    memory: int
+
+
+class Ended(Struct, frozen=True, tag="ended"):
+    """A worker ends by itself with this exit code; the process of one that crashed ends without a word."""
+
+    code: int
+
+
+Message = Ready | Beat | Ended
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+def period(lease: float) -> float:
+    """Seconds between two beats of a worker with leases of this length."""
+    return min(LONGEST_PERIOD, lease / 3)
+
+
+def encoded(message: Message) -> bytes:
+    """The message as it is sent."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+class Inbox:
+    """Puts together what arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are complete with this piece. Lines that are none are ignored: a handler wrote them."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [message for line in lines if (message := _decoded(line)) is not None]
+
+
+def _decoded(line: bytes) -> Message | None:
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError:
+        return None

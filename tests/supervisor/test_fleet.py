@@ -1,0 +1,475 @@
+"""The fleet: what to start, stop and kill. Everything here is pure: facts in, actions out, at times that are given."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.fleet import FAILED_STARTS, SHORT_LIVES, STABLE, STOP_MARGIN, Fleet
+from taskharbor.supervisor.messages import Beat, Ready
+from taskharbor.supervisor.options import Limits, SupervisorOptions
+
+LEASE, GRACE, MIB = 30.0, 25.0, 1024 * 1024
+
+
+def ready(memory: int = 50 * MIB) -> Ready:
+    """What a worker reports when it begins."""
+    return Ready(worker="w", lease=LEASE, memory=memory, store=None, store_timeout=30, keep_done=60)
+
+
+class Ground:
+    """A fleet with a clock, whose actions take effect as in reality."""
+
+    def __init__(self, processes: int = 2, **limits: Any) -> None:
+        options = SupervisorOptions(processes=processes, grace=GRACE, limits=Limits(**limits))
+        self.fleet = Fleet(options, Random(1))
+        self.now = 0.0
+
+    def after(self, seconds: float, step: float = 0.5) -> list[Action]:
+        """What happens until then, with beats of every child on the way."""
+        done: list[Action] = []
+        for _ in range(round(seconds / step)):
+            self.now += step
+            for number, child in self.fleet.children.items():
+                if child.ready_at is not None:
+                    self.beat(number, child.finished, child.memory)
+            done += self.fleet.decide(self.now)
+        return done
+
+    def decide(self) -> list[Action]:
+        """What happens at once."""
+        return self.fleet.decide(self.now)
+
+    def start(self) -> int:
+        """The one worker that is started at once."""
+        [start] = self.decide()
+        assert isinstance(start, Start)
+        return start.number
+
+    def started(self) -> list[int]:
+        """Start, and let all workers become ready."""
+        numbers = [action.number for action in self.decide() if isinstance(action, Start)]
+        for number in numbers:
+            self.ready(number)
+        return numbers
+
+    def ready(self, number: int, memory: int = 50 * MIB) -> None:
+        self.fleet.ready(number, ready(memory), self.now)
+
+    def beat(self, number: int, finished: int = 0, memory: int = 50 * MIB) -> None:
+        self.fleet.beat(number, Beat(finished=finished, memory=memory), self.now)
+
+    def exit(self, number: int, code: int = 0) -> None:
+        self.fleet.exited(number, code, self.now)
+
+
+def test_every_slot_gets_a_worker_once() -> None:
+    """L9: as many as were asked for, and no more at the next look."""
+    ground = Ground(3)
+    assert ground.decide() == [Start(1), Start(2), Start(3)]
+    assert ground.after(60) == []
+
+
+def test_a_worker_that_dies_is_replaced_at_once_and_then_with_backoff() -> None:
+    """F6: a death among many does not wait; one after another, each waits longer, up to a cap."""
+    ground = Ground(1)
+    waits: list[float] = []
+    [number] = ground.started()
+    for _ in range(SHORT_LIVES - 1):
+        ground.exit(number, -9)
+        died = ground.now
+        while not (actions := ground.decide()):
+            ground.now += 0.01
+        [start] = actions
+        assert isinstance(start, Start)
+        waits.append(ground.now - died)
+        number = start.number
+        ground.ready(number)
+    assert waits[0] == 0.0
+    assert waits[1] < 0.5
+    assert 3 < max(waits) < 7
+    assert max(waits[:4]) < 2
+
+
+def test_a_worker_that_worked_for_long_starts_a_new_count() -> None:
+    """F6: only quick deaths in a row are a loop."""
+    ground = Ground(1)
+    [number] = ground.started()
+    for _ in range(2 * SHORT_LIVES):
+        ground.after(STABLE)
+        ground.exit(number, 1)
+        [start] = ground.decide()
+        assert isinstance(start, Start)
+        number = start.number
+        ground.ready(number)
+
+
+def test_workers_that_never_become_ready_end_the_supervisor() -> None:
+    """X5: after a few tries in every slot, with a message and an exit code."""
+    ground = Ground(2)
+    ends: list[Action] = []
+    tries = 0
+    while not ends:
+        for action in ground.after(0.5):
+            if isinstance(action, Start):
+                tries += 1
+                ground.exit(action.number, 1)
+            else:
+                ends.append(action)
+    [end] = ends
+    assert isinstance(end, End)
+    assert end.code == 1
+    assert "workers keep ending, the last one with exit code 1" in str(end.why)
+    assert 2 * FAILED_STARTS <= tries <= 2 * FAILED_STARTS + 2
+
+
+def test_a_slot_that_fails_does_not_end_the_others() -> None:
+    """X5: a worker that works is not thrown away."""
+    ground = Ground(2)
+    bad, good = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.ready(good)
+    for _ in range(3 * FAILED_STARTS):
+        ground.exit(bad, 1)
+        while not (actions := ground.after(0.5)):
+            pass
+        [start] = actions
+        assert isinstance(start, Start)
+        bad = start.number
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_what_waiting_does_not_mend_ends_at_once(code: int) -> None:
+    """X5, C: wrong usage, or a store without a schema, at the first start: the worker has said why."""
+    ground = Ground(2)
+    first, second = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.fleet.ended(first, code)
+    ground.exit(first, code)
+    assert ground.decide() == [Stop(second, "stopping")]
+    ground.exit(second, 0)
+    assert ground.decide() == [End(code)]
+
+
+def test_a_store_that_was_taken_away_is_not_made_again() -> None:
+    """X9: a worker that has worked ends for it, and the supervisor does, too: a new worker would make an empty file."""
+    ground = Ground(2)
+    first, second = ground.started()
+    ground.after(60)
+    ground.fleet.ended(first, 3)
+    ground.exit(first, 3)
+    assert ground.decide() == [Stop(second, "stopping")]
+    ground.exit(second, 0)
+    assert ground.decide() == [End(3)]
+
+
+def test_a_handler_that_exits_with_such_a_code_is_a_crash() -> None:
+    """F6: only what the worker itself reports counts as a complaint."""
+    ground = Ground(1)
+    [number] = ground.started()
+    ground.exit(number, 3)
+    assert [type(action) for action in ground.decide()] == [Start]
+
+
+def test_a_complaint_while_others_work_is_one_failure_of_many() -> None:
+    """X5: a worker that works is not thrown away."""
+    ground = Ground(2)
+    bad, good = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.ready(good)
+    ground.fleet.ended(bad, 2)
+    ground.exit(bad, 2)
+    assert ground.decide() == []
+    assert [type(action) for action in ground.after(5)] == [Start]
+
+
+def test_a_memory_limit_that_can_never_hold_ends_at_the_first_start() -> None:
+    """X5: the message says how much a worker takes."""
+    ground = Ground(1, max_memory=20 * MIB)
+    number = ground.start()
+    ground.ready(number, 48 * MIB)
+    assert ground.decide() == [Stop(number, "stopping")]
+    ground.exit(number)
+    [end] = ground.decide()
+    assert isinstance(end, End)
+    assert end.code == 2
+    assert "max_memory 20 MiB can never hold: a worker that has just started takes 48 MiB" in str(end.why)
+
+
+def test_new_code_that_takes_more_than_the_limit_is_kept_with_a_warning() -> None:
+    """X5: a running service is not ended for it, and not replaced for ever."""
+    ground = Ground(1, max_memory=40 * MIB)
+    number = ground.start()
+    ground.ready(number, 30 * MIB)
+    ground.fleet.roll()
+    successor = ground.start()
+    ground.ready(successor, 48 * MIB)
+    warning, stop = ground.decide()
+    assert isinstance(warning, Warn)
+    assert "is not replaced for that" in warning.text
+    assert stop == Stop(number, "its successor is ready")
+    ground.exit(number)
+    ground.beat(successor, memory=60 * MIB)
+    assert ground.after(60) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "beat", "why"),
+    [
+        ({"max_jobs": 100}, {"finished": 100}, "it has run 100 jobs"),
+        ({"max_memory": 100 * MIB}, {"memory": 101 * MIB}, "it takes 101 MiB"),
+    ],
+)
+def test_a_worker_beyond_a_limit_is_replaced_successor_first(
+    limits: dict[str, int], beat: dict[str, int], why: str
+) -> None:
+    """X6: the old one stops when the new one is ready; the next is replaced when the old one has ended."""
+    ground = Ground(2, **limits)
+    first, second = ground.started()
+    for number in (first, second):
+        ground.beat(number, **beat)
+    [start] = ground.decide()
+    assert start == Start(3, first, why)
+    assert ground.after(5) == []
+    ground.ready(3)
+    assert ground.decide() == [Stop(first, "its successor is ready")]
+    assert ground.after(5) == []
+    ground.exit(first)
+    assert ground.decide() == [Start(4, second, why)]
+
+
+def test_limits_are_spread_so_that_workers_do_not_reach_them_together() -> None:
+    """X6: from 80 to 100 %, never beyond."""
+    ground = Ground(20, max_age=1000.0)
+    assert len(ground.started()) == 20
+    replaced = [action for action in ground.after(799, 1.0) if isinstance(action, Start)]
+    assert replaced == []
+    shares = [child.limit_share for child in ground.fleet.children.values()]
+    assert 0.8 <= min(shares) < 0.85
+    assert 0.95 < max(shares) <= 1.0
+    assert [type(action) for action in ground.after(201, 1.0)] == [Start]
+
+
+def test_a_rolling_restart_replaces_one_after_another() -> None:
+    """X6: two signals during one are one more round."""
+    ground = Ground(2)
+    first, second = ground.started()
+    ground.fleet.roll()
+    [start] = ground.decide()
+    assert start == Start(3, first, "a new generation was asked for")
+    ground.fleet.roll()
+    ground.ready(3)
+    ground.decide()
+    ground.exit(first)
+    assert ground.decide() == [Start(4, second, "a new generation was asked for")]
+    ground.ready(4)
+    ground.decide()
+    ground.exit(second)
+    assert ground.decide() == [Start(5, 3, "a new generation was asked for")]  # started between the two signals
+    ground.ready(5)
+    ground.decide()
+    ground.exit(3)
+    assert ground.after(60) == []
+
+
+def test_new_code_that_does_not_start_leaves_the_old_workers_alone() -> None:
+    """X6: the roll is given up with a warning, until the next signal."""
+    ground = Ground(2)
+    first, _second = ground.started()
+    ground.fleet.roll()
+    successor = ground.start()
+    ground.exit(successor, 2)
+    [warning] = ground.decide()
+    assert isinstance(warning, Warn)
+    assert "rolling restart was given up: the new worker ended with exit code 2" in warning.text
+    assert ground.after(60) == []
+    ground.fleet.roll()
+    assert ground.decide() == [Start(4, first, "a new generation was asked for")]
+
+
+def test_a_worker_that_dies_while_its_successor_starts_is_succeeded() -> None:
+    """X6: the slot has its worker, and no third is started."""
+    ground = Ground(1)
+    [old] = ground.started()
+    ground.fleet.roll()
+    successor = ground.start()
+    ground.exit(old, -9)
+    ground.ready(successor)
+    assert ground.after(60) == []
+    assert list(ground.fleet.children) == [successor]
+
+
+def test_a_silent_worker_is_killed_once_after_its_lease() -> None:
+    """L3, L9: stopped, or the GIL held; not before it is ready, however long that takes."""
+    ground = Ground(2)
+    slow, silent = (action.number for action in ground.decide() if isinstance(action, Start))
+    ground.ready(silent)
+    for _ in range(int(LEASE)):
+        ground.now += 1
+        assert ground.decide() == []
+    ground.now += 1.5
+    assert ground.decide() == []
+    ground.now += 1
+    [kill] = ground.decide()
+    assert isinstance(kill, Kill)
+    assert kill.number == silent
+    assert "longer than its lease of 30 s" in kill.why
+    ground.now += 1
+    assert ground.decide() == []
+    ground.exit(silent, -9)
+    assert [type(action) for action in ground.decide()] == [Start]
+    assert slow in ground.fleet.children
+
+
+def test_a_supervisor_that_was_stopped_itself_does_not_blame_its_workers() -> None:
+    """L9: after a pause of the whole host, beats are due again from then on."""
+    ground = Ground(2)
+    ground.started()
+    ground.now += 10 * LEASE
+    assert ground.decide() == []
+    assert ground.after(LEASE) == []
+
+
+def test_a_stop_is_passed_on_and_ends_when_all_have_ended() -> None:
+    """X6: nothing is started any more; a worker that ended before its handlers were set up is fine."""
+    ground = Ground(2)
+    first, second = ground.started()
+    ground.fleet.stop()
+    assert ground.decide() == [Stop(first, "stopping"), Stop(second, "stopping")]
+    ground.exit(first)
+    assert ground.after(GRACE) == []
+    ground.exit(second, -15)
+    assert ground.decide() == [End(0)]
+
+
+def test_a_second_signal_hurries_and_a_third_kills() -> None:
+    """X6: as for one worker; what was killed shows in the exit code."""
+    ground = Ground(1)
+    [number] = ground.started()
+    ground.fleet.stop()
+    ground.decide()
+    ground.fleet.stop()
+    assert ground.decide() == [Stop(number, "stopping at once", True)]
+    ground.fleet.stop()
+    assert ground.decide() == [Kill(number, "a third signal")]
+    assert ground.decide() == []
+    ground.exit(number, -9)
+    assert ground.decide() == [End(1)]
+
+
+def test_a_stop_does_not_hurry_a_worker_that_is_stopping_already() -> None:
+    """X6: one that is being replaced has its grace period left."""
+    ground = Ground(1)
+    [old] = ground.started()
+    ground.fleet.roll()
+    successor = ground.start()
+    ground.ready(successor)
+    assert ground.decide() == [Stop(old, "its successor is ready")]
+    ground.fleet.stop()
+    assert ground.decide() == [Stop(successor, "stopping")]
+
+
+def test_a_worker_that_does_not_stop_is_killed_after_its_grace() -> None:
+    """X6: with a margin, because its own last steps take time."""
+    ground = Ground(1)
+    [number] = ground.started()
+    ground.fleet.stop()
+    ground.decide()
+    assert ground.after(GRACE + STOP_MARGIN - 1) == []
+    assert ground.after(2) == [Kill(number, "it does not stop")]
+
+
+def test_exits_for_people() -> None:
+    """C: a signal by its name."""
+    assert (shown_exit(3), shown_exit(-9), shown_exit(-99)) == ("exit code 3", "SIGKILL", "signal 99")
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Workers that start, beat, hang and die at random, and signals: what must hold at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fleet = Fleet(
+            SupervisorOptions(processes=3, grace=GRACE, limits=Limits(max_jobs=10, max_age=60)), Random(0)
+        )
+        self.now = 0.0
+        self.alive: set[int] = set()
+        self.asked: set[int] = set()
+        self.beaten: dict[int, float] = {}
+        self.stops = 0
+        self.ended = False
+
+    @rule(step=st.floats(0.0, 1.9))
+    def look(self, step: float) -> None:
+        self.now += step
+        for action in [] if self.ended else self.fleet.decide(self.now):
+            match action:
+                case Start(number):
+                    assert not self.stops
+                    self.alive.add(number)
+                case Stop(number):
+                    assert number in self.alive
+                    self.asked.add(number)
+                case Kill(number, why):
+                    assert number in self.alive
+                    assert "third" in why or number in self.asked or self.now - self.beaten[number] > LEASE
+                case End():
+                    assert not self.alive
+                    self.ended = True
+                case _:
+                    pass
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), finished=st.integers(0, 12))
+    def beat(self, data: st.DataObject, finished: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.alive)))
+        if number not in self.beaten:
+            self.fleet.ready(number, ready(), self.now)
+        self.fleet.beat(number, Beat(finished=finished, memory=1), self.now)
+        self.beaten[number] = self.now
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data(), code=st.sampled_from([0, 1, -9, -11]))
+    def exit(self, data: st.DataObject, code: int) -> None:
+        number = data.draw(st.sampled_from(sorted(self.alive)))
+        self.alive.discard(number)
+        self.fleet.exited(number, code, self.now)
+
+    @rule()
+    def roll(self) -> None:
+        self.fleet.roll()
+
+    @precondition(lambda self: self.stops < 3)
+    @rule(chance=st.integers(0, 20))
+    def stop(self, chance: int) -> None:
+        if chance == 0:
+            self.stops += 1
+            self.fleet.stop()
+
+    @invariant()
+    def at_most_one_is_being_replaced(self) -> None:
+        assert self.alive == set(self.fleet.children)
+        assert len(self.alive - self.asked) <= 3 + 1
+        slots = [child.slot for child in self.fleet.children.values()]
+        assert max((slots.count(slot) for slot in slots), default=0) <= 2
+
+
+TestAnyHistory = AnyHistory.TestCase
+
+
+@given(st.integers(1, 5), st.integers(0, 2**32))
+def test_whatever_ends_is_started_again(processes: int, seed: int) -> None:
+    """L9: after any deaths, all slots are filled again within a minute."""
+    ground, rng = Ground(processes), Random(seed)
+    ground.started()
+    for _ in range(10):
+        for number in rng.sample(sorted(ground.fleet.children), rng.randint(0, len(ground.fleet.children))):
+            ground.exit(number, -9)
+        for action in ground.after(rng.choice([0.5, 30])):
+            if isinstance(action, Start):
+                ground.ready(action.number)
+    ground.after(60)
+    assert len(ground.fleet.children) == processes

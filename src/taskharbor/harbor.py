@@ -24,10 +24,12 @@ from taskharbor.client.other_names import HARBOR_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.client.settings import Settings, settings_of
+from taskharbor.client.settings import Settings, retry_policy, settings_of
 from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.recycling import Recycle
 from taskharbor.core.retry import Retry
-from taskharbor.decorators import Recurrer, Registrar, Registration
+from taskharbor.core.sizes import Size
+from taskharbor.decorators import Manner, Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
@@ -52,7 +54,7 @@ class Harbor:
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
-    `clock` and `chance` (a `Random`) are for tests.
+    `recycle` says when processes of `process=True` tasks are replaced. `clock` and `chance` (a `Random`) are for tests.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Harbor:
         keep_done: Duration = 24 * 3600,
         keep_dead: Duration = 30 * 24 * 3600,
         store_timeout: float = 30.0,
+        recycle: Recycle | None = None,
         clock: Clock | None = None,
         chance: Random | None = None,
         driver: Driver | None = None,
@@ -82,6 +85,7 @@ class Harbor:
             keep_done=keep_done,
             keep_dead=keep_dead,
             store_timeout=store_timeout,
+            recycle=recycle,
         )
         self.url = config.store_url(url)
         if driver is None:
@@ -138,6 +142,8 @@ class Harbor:
         timeout: Duration | None = ...,
         retry: Retry | Callable[[int], float] | None = None,
         tags: Sequence[str] = (),
+        process: bool = False,
+        memory: Size | None = None,
     ) -> Registrar: ...
     def task(
         self,
@@ -146,10 +152,16 @@ class Harbor:
         *,
         name: str | None = None,
         retry: Retry | Callable[[int], float] | None = None,
+        process: bool = False,
+        memory: Size | None = None,
         **options: Any,
     ) -> Any:
-        """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
-        return self._registration.task(function, name, retry, options)
+        """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`.
+
+        With `process=True` each job runs in a process of its own, which is killed at the timeout or when the job is
+        cancelled; `memory`, such as "512 MiB", limits what it may allocate.
+        """
+        return self._registration.task(function, name, Manner(retry_policy(retry), process, memory), options)
 
     def recurring(
         self,
@@ -159,6 +171,8 @@ class Harbor:
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         retry: Retry | Callable[[int], float] | None = None,
+        process: bool = False,
+        memory: Size | None = None,
         **given: Unpack[RecurringOptions],
     ) -> Recurrer:
         """Run a function repeatedly: `cron="0 3 * * *"` in the time zone `tz`, or `every` so many seconds (N2).
@@ -170,7 +184,7 @@ class Harbor:
             raise ConfigError(
                 'say when by name: @harbor.recurring(cron="0 3 * * *") or @harbor.recurring(every=timedelta(hours=1))'
             )
-        return self._registration.recurring(name, arguments, retry, given)
+        return self._registration.recurring(name, arguments, Manner(retry_policy(retry), process, memory), given)
 
     def middleware(self, function: M) -> M:
         """Wrap every handler call: `async def timing(job, call_next): return await call_next()`."""
@@ -357,4 +371,7 @@ def _session(store: Callable[[], Driver | str], settings: Settings, clock: Clock
     def shown() -> str | None:
         return config.shown_url(found) if isinstance(found := store(), str) else None
 
-    return Session(connect, settings, clock, rng or own_rng(), shown)
+    def url() -> str | None:
+        return found if isinstance(found := store(), str) else None
+
+    return Session(connect, settings, clock, rng or own_rng(), shown, url)

@@ -11,8 +11,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from threading import get_ident
-from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import BUILT_IN, Registered
@@ -25,6 +24,7 @@ from taskharbor.worker.context import JobContext, enter
 from taskharbor.worker.drain_failures import FailedRuns
 from taskharbor.worker.outcomes import StoreAway
 from taskharbor.worker.running import NO_EFFECTS, JobRun
+from taskharbor.worker.stacks import beyond
 from taskharbor.worker.threads import Threads
 from taskharbor.workflows.parent_results import AWAY, ParentResults
 
@@ -34,18 +34,34 @@ CallNext = Callable[[], Awaitable[Any]]
 Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
 
 
+class Processes(Protocol):
+    """Runs jobs in processes of their own."""
+
+    async def run(self, run: JobRun, task: Registered, payload: bytes, begin: Callable[[], None]) -> Outcome:
+        """The outcome of a job; `begin` is called when it starts."""
+        ...
+
+
 class Executor:
     """Knows the tasks and how to call them. Without a `pool`, `def` handlers run on the loop (virtual time).
 
-    `failures`, if given, receives what failed runs raised.
+    Without `processes`, tasks with `process=True` run like any other. `failures`, if given, receives what failed runs
+    raised.
     """
 
-    def __init__(self, client: Client, middleware: Sequence[Middleware], pool: Threads | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        middleware: Sequence[Middleware],
+        pool: Threads | None,
+        processes: Processes | None = None,
+    ) -> None:
         self._tasks = client.tasks
         self._middleware = tuple(reversed(middleware))
         self._session = client.session
         self._now = client.session.now
         self._threads = pool
+        self._processes = processes
         self.failures: FailedRuns | None = None
         self._parents = ParentResults(client.session)
 
@@ -58,6 +74,8 @@ class Executor:
         try:
             if run.stop_request is not None or run.lease.lost:  # asked to end before its first step
                 outcome = outcomes.stopped(run, task)
+            elif task is not None and task.process and self._processes is not None:
+                outcome = await self._in_process(self._processes, run, task)
             elif task is not None:
                 payload = job.payload if job.workflow_id is None else await self._filled(job, task)
                 arguments = task.signature.decode(payload)
@@ -75,7 +93,7 @@ class Executor:
                     run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more
                     outcome = outcomes.returned(run, task, value, self._session.payload_limit)
         except BaseException as error:  # decoding and encoding run the user's code as well
-            outcome = outcomes.raised(error, _handler_frames(error), run, task)
+            outcome = outcomes.raised(error, beyond(error, OURS), run, task)
             if self.failures is not None and isinstance(outcome, Failed):
                 self.failures.raised(run, error)
         finally:
@@ -83,6 +101,21 @@ class Executor:
             if timer is not None:
                 timer.cancel()
         conclude(run, outcome)
+
+    async def _in_process(self, processes: Processes, run: JobRun, task: Registered) -> Outcome:
+        job, timers = run.job, list[asyncio.TimerHandle]()
+
+        def begin() -> None:
+            run.started_at = self._now()
+            if job.timeout is not None:
+                timers.append(_timer(run, job.timeout))
+
+        payload = job.payload if job.workflow_id is None else await self._filled(job, task)
+        try:
+            return await processes.run(run, task, payload, begin)
+        finally:
+            for timer in timers:
+                timer.cancel()
 
     async def _filled(self, job: JobRecord, task: Registered) -> bytes:
         """The payload of a workflow's step, with the results of its parents if it takes them (K3)."""
@@ -102,7 +135,7 @@ class Executor:
 
         call: CallNext = handler
         for wrap in self._middleware:
-            call = _wrapped(wrap, JobContext(run), call)
+            call = wrapped(wrap, JobContext(run), call)
         return call()
 
     async def _call_plain(self, task: Registered, args: tuple[Any, ...], kwargs: dict[str, Any], run: JobRun) -> Any:
@@ -150,16 +183,10 @@ def _credit(run: JobRun, loop: asyncio.AbstractEventLoop) -> None:
         loop.call_at(run.ends_by, run.host.request_stop, run, "timeout")
 
 
-def _wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
-    async def wrapped() -> Any:
+def wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
+    """The call inside a middleware."""
+
+    async def call_wrapped() -> Any:
         return await wrap(context, call)
 
-    return wrapped
-
-
-def _handler_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the handler's own frames on; None if it has none."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in OURS:
-        frames = frames.tb_next
-    return frames
+    return call_wrapped

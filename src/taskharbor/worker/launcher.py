@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
-from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.drain_failures import FailedRun, as_exception
 from taskharbor.worker.idle import until_open
@@ -71,6 +70,7 @@ class Launcher:
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
+            await worker.warm_up()
             worker.start()
             try:
                 if self._application.recurring:
@@ -87,6 +87,7 @@ class Launcher:
             if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
             with stop_signals(worker.tell_to_stop):
+                await worker.warm_up()
                 worker.start()
                 try:
                     await worker.wait()
@@ -109,7 +110,8 @@ class Launcher:
         async with self._lived() as worker_of:
             while True:
                 names = await self._all_queues() if queues is None else queues
-                total += await worker_of(self._options(names, **options)).drain(failures)
+                worker = worker_of(self._options(names, processes=False, **options))
+                total += await worker.drain(failures)
                 if queues is not None or set(await self._all_queues()) <= set(names):
                     return total
 
@@ -127,14 +129,7 @@ class Launcher:
             await (until_open(self._client.session) if waits else self._client.session.driver())
             if waits and self._application.recurring:
                 capability(await self._client.session.driver(), Schedules)
-            for lifespan in self._application.lifespans:
-                manager: object = lifespan()
-                if not isinstance(manager, AbstractAsyncContextManager):
-                    raise ConfigError(
-                        "@harbor.lifespan takes an async generator function: set up, yield, tear down; not "
-                        f"{lifespan!r}"
-                    )
-                await stack.enter_async_context(manager)
+            await self._application.enter_lifespans(stack)
             yield partial(Worker, self._client, self._application)
 
     def _options(self, queues: Queues, **given: Any) -> WorkerOptions:

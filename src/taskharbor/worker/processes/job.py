@@ -1,0 +1,255 @@
+"""Jobs inside a child: one at a time, with `current()`, middleware and encoding as in a thread of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from contextvars import Context, copy_context
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskharbor.client.client import Client
+from taskharbor.client.registered_task import Registered
+from taskharbor.core.decide import token_of
+from taskharbor.core.outcome import Failed, Snoozed, Succeeded
+from taskharbor.core.sizes import shown_size
+from taskharbor.core.transition import Ack
+from taskharbor.worker import executor, outcomes
+from taskharbor.worker.application import AppRegistry
+from taskharbor.worker.context import JobContext, enter
+from taskharbor.worker.decider import Decider
+from taskharbor.worker.processes import home as homes
+from taskharbor.worker.processes.channel import Channel
+from taskharbor.worker.processes.home import Home
+from taskharbor.worker.processes.limits import capped, resident
+from taskharbor.worker.processes.messages import Committing, Ended, Kept, Perform, Progressed, Settled
+from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
+from taskharbor.worker.stacks import beyond
+
+MEASURE_EVERY = 1.0  # seconds between two looks at the own memory
+REPORT_EVERY = 0.05  # seconds between two reports of progress
+OURS = frozenset((__file__, homes.__file__, executor.__file__, threading.__file__))
+Result = Succeeded | Failed | Snoozed
+
+
+class ChildRun(JobRun, eq=False, gc=False):
+    """A run in a child. Whether it should end is in a message that may not have been read yet."""
+
+    look: Callable[[], None] = lambda: None
+
+    @property
+    def stop(self) -> Stop | None:
+        self.look()
+        return "lost" if self.lease.lost else self.stop_request
+
+
+class ChildHost:
+    """The worker as the run sees it, at the other end of the channel."""
+
+    def __init__(self, client: Client, channel: Channel) -> None:
+        self.client = client
+        self._channel = channel
+        self._decider = Decider(client.session, client.tasks)
+        self.granted = threading.Event()
+        self._lock = threading.Lock()
+        self._reported = -math.inf
+        self._reporting = False
+
+    def request_stop(self, run: JobRun, stop: Stop) -> None:
+        run.stop_request = stop
+
+    def hold(self, run: JobRun) -> None:
+        """The transaction was not committed."""
+        self._channel.send(Kept())
+
+    def let_go(self, run: JobRun) -> None:
+        """No-op: `acknowledge` asks the worker."""
+
+    def acknowledge(self, run: JobRun) -> Ack:
+        """The Ack of the run's transaction, once the worker has stopped renewing the lease."""
+        ack = self._decider.acknowledge(run)
+        self.granted.clear()
+        self._channel.send(Committing(ack))
+        self._channel.until(self.granted)
+        return ack
+
+    def noted(self, run: JobRun) -> None:
+        """Report a settled transaction at once, and progress a few times a second, the latest always."""
+        if run.effects.settled is not None:
+            self._channel.send(Settled())
+            return
+        with self._lock:
+            wait = self._reported + REPORT_EVERY - time.monotonic()
+            if wait > 0:
+                if not self._reporting:
+                    self._reporting = True
+                    timer = threading.Timer(wait, self._report, (run,))
+                    timer.daemon = True
+                    timer.start()
+                return
+            self._reported = time.monotonic()
+        self._send_progress(run)
+
+    def _report(self, run: JobRun) -> None:
+        with self._lock:
+            self._reporting, self._reported = False, time.monotonic()
+        self._send_progress(run)
+
+    def _send_progress(self, run: JobRun) -> None:
+        if run.effects.progress is not None and not run.ended:
+            self._channel.send(Progressed(run.effects.progress))
+
+
+class Jobs:
+    """Runs the jobs of a child: `def` handlers here, others on the loop of `home`."""
+
+    def __init__(self, client: Client, app: AppRegistry, channel: Channel, make_home: Callable[[], Home]) -> None:
+        self._client = client
+        self._tasks = app.tasks
+        self._middleware = tuple(reversed(app.middleware))
+        self._channel = channel
+        self._make_home = make_home
+        self._home: Home | None = None
+        self.host = ChildHost(client, channel)
+        self._base = copy_context()
+        self._run: ChildRun | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._measured = -math.inf
+        if app.lifespans or app.middleware:
+            self._base = self.home.base
+
+    @property
+    def home(self) -> Home:
+        """The loop, started when first needed."""
+        if self._home is None:
+            self._home = self._make_home()
+        return self._home
+
+    def perform(self, message: Perform) -> None:
+        """Run a job. Returns at once if it runs on the loop."""
+        job = message.job
+        task = self._tasks[job.type]
+        run = ChildRun(job, HeldLease(token_of(job), math.inf), self.host, NO_EFFECTS, look=self._channel.look)
+        run.begun, run.started_at = True, message.now
+        self._run = run
+        context = self._base.copy()
+        if task.is_async or self._middleware:
+            self.home.start(lambda: self._start(run, task, message, context))
+        else:
+            context.run(self._call, run, task, message)
+
+    def _start(self, run: ChildRun, task: Registered, message: Perform, context: Context) -> None:
+        self._task = self.home.loop.create_task(self._await(run, task, message), context=context)
+
+    def stop(self, reason: Stop) -> None:
+        """Ask the current run to end; on the loop it is cancelled."""
+        run = self._run
+        if run is None:
+            return
+        run.stop_request = reason
+        if self._home is not None:
+            self._home.start(lambda: self._cancel(run))
+
+    def _cancel(self, run: ChildRun) -> None:
+        if self._run is run and self._task is not None:
+            self._task.cancel()
+
+    def _call(self, run: ChildRun, task: Registered, message: Perform) -> None:
+        with _Timed(run, task, message) as timed:
+            args, kwargs = task.signature.decode(message.payload or run.job.payload)
+            enter(run)
+            value = task.handler(*args, **kwargs)
+            if inspect.iscoroutine(value):
+                value = self.home.result(_within(copy_context(), value))
+            timed.result = self._returned(run, task, value)
+        self._end(run, timed)
+
+    async def _await(self, run: ChildRun, task: Registered, message: Perform) -> None:
+        with _Timed(run, task, message) as timed:
+            args, kwargs = task.signature.decode(message.payload or run.job.payload)
+            enter(run)
+
+            async def handler() -> Any:
+                if task.is_async:
+                    return await task.handler(*args, **kwargs)
+                value = await asyncio.to_thread(task.handler, *args, **kwargs)  # it may make blocking calls
+                return await value if inspect.iscoroutine(value) else value
+
+            call: Callable[[], Awaitable[Any]] = handler
+            for wrap in self._middleware:
+                call = executor.wrapped(wrap, JobContext(run), call)
+            timed.result = self._returned(run, task, await call())
+        self._end(run, timed)
+
+    def _returned(self, run: ChildRun, task: Registered, value: Any) -> Result:
+        run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more
+        return outcomes.success(run, task, value, self._client.session.payload_limit)
+
+    def _end(self, run: ChildRun, timed: _Timed) -> None:
+        size = -1
+        if timed.ended_at - self._measured > MEASURE_EVERY:
+            self._measured, size = timed.ended_at, resident()
+        self._run = self._task = None
+        self._channel.send(timed.message(run.lease.lost, size))
+
+    def leave(self) -> None:
+        """Leave the lifespans."""
+        if self._home is not None:
+            self._home.leave()
+
+
+class _Timed(AbstractContextManager["_Timed"]):
+    """A run from its first to its last step, under its memory limit: its result, whatever it raises (F11)."""
+
+    def __init__(self, run: ChildRun, task: Registered, message: Perform) -> None:
+        self._run = run
+        self._retry_task = task
+        self._memory = message.memory
+        self._cap = capped(message.memory)
+        self._begun = self.ended_at = time.monotonic()
+        self._spent = False
+        self.result: Result = Failed("RuntimeError", "the run has no result")
+
+    def __enter__(self) -> _Timed:
+        self._cap.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> bool:
+        self._cap.__exit__(None, None, None)
+        self._run.ended = True
+        if error is not None:
+            self.result = self._failure(error)
+        self.ended_at = time.monotonic()
+        return True
+
+    def _failure(self, error: BaseException) -> Result:
+        result = outcomes.failure(error, beyond(error, OURS), self._retry_task)
+        if isinstance(error, MemoryError) and self._memory is not None and isinstance(result, Failed):
+            self._spent = True  # what is left of the run may still be in memory
+            limit = f"over the memory limit of {shown_size(self._memory)}"
+            result = replace(result, message=f"{limit}: {result.message}" if result.message else limit)
+        return result
+
+    def message(self, lost: bool, size: int) -> Ended:
+        """The message about its end."""
+        result = self.result
+        return Ended(
+            seconds=self.ended_at - self._begun,
+            succeeded=result if isinstance(result, Succeeded) else None,
+            failed=result if isinstance(result, Failed) else None,
+            snoozed=result if isinstance(result, Snoozed) else None,
+            lost=lost,
+            resident=size,
+            spent=self._spent,
+        )
+
+
+async def _within(context: Context, work: Any) -> Any:
+    """Await in a context: that of the thread which asked."""
+    return await asyncio.get_running_loop().create_task(work, context=context)

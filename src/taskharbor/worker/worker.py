@@ -61,7 +61,7 @@ class Worker:
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
         has_processes = options.threads and options.processes
-        self._processes = ProcessPool(client, app, options.concurrency) if has_processes else None
+        self._processes = ProcessPool(client, app, options.concurrency, options.lease) if has_processes else None
         self._executor = Executor(client, app.middleware, self._threads, self._processes)
         self._keeper = keeper = Keeper(session, timedelta(seconds=options.lease))
         decider = Decider(session, tasks)

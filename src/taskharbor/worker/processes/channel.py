@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 
-from taskharbor.worker.processes.messages import Down, Frames, Up, decode_down, frame
+from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
 
 CHUNK = 1 << 18
 TURN = 0.005  # how long a thread waits for another to read what it needs
 
 
 class Channel:
-    """Messages from and to the worker. `take` handles what arrives while a job runs."""
+    """Messages from and to the worker. `take` handles what arrives during a job; the next job waits for `receive`."""
 
     def __init__(self, link: socket.socket, take: Callable[[Down], None]) -> None:
         self._link = link
         self._take = take
         self._frames = Frames()
+        self._kept: deque[Down] = deque()
         self._sending = threading.Lock()
         self._reading = threading.Lock()
 
@@ -59,7 +61,7 @@ class Channel:
         message = self._next()
         if message is None:  # the worker is gone
             os._exit(1)
-        self._take(message)
+        self._take_or_keep(message)
 
     def _take_all(self) -> None:
         try:
@@ -68,10 +70,19 @@ class Channel:
             return
         self._frames.feed(data)
         for body in self._frames:
-            self._take(decode_down(body))
+            self._take_or_keep(decode_down(body))
+
+    def _take_or_keep(self, message: Down) -> None:
+        """Only the main thread starts a job: another may be looking when the next one arrives."""
+        if isinstance(message, Perform):
+            self._kept.append(message)
+        else:
+            self._take(message)
 
     def _next(self) -> Down | None:
         while True:
+            if self._kept:
+                return self._kept.popleft()
             for body in self._frames:
                 return decode_down(body)
             try:

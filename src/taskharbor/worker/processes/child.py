@@ -22,7 +22,7 @@ from taskharbor.worker.processes import limits, logs
 from taskharbor.worker.processes.channel import Channel
 from taskharbor.worker.processes.home import Home
 from taskharbor.worker.processes.job import Jobs
-from taskharbor.worker.processes.messages import Broken, Down, Granted, Perform, Ready, Start, Stop
+from taskharbor.worker.processes.messages import Broken, Down, Granted, Perform, Ready, Renewed, Start, Stop
 
 NO_STORE = (
     "this job runs in a process of its own, which cannot reach a store that lives inside the worker: enqueue by "
@@ -96,8 +96,10 @@ class Child:
                 jobs.perform(message)
             case Stop(reason):
                 jobs.stop(reason)
+            case Renewed(until):
+                jobs.renew(until)
             case Granted():
-                jobs.host.granted.set()
+                jobs.grant()
             case Start():
                 raise AssertionError("a child starts once")
 

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -29,6 +29,7 @@ from taskharbor.worker.processes.channel import Channel
 from taskharbor.worker.processes.home import Home
 from taskharbor.worker.processes.limits import capped, resident
 from taskharbor.worker.processes.messages import Committing, Ended, Kept, Perform, Progressed, Settled
+from taskharbor.worker.processes.watchdog import Watchdog
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
 from taskharbor.worker.stacks import beyond
 
@@ -117,6 +118,7 @@ class Jobs:
         self._make_home = make_home
         self._home: Home | None = None
         self.host = ChildHost(client, channel)
+        self.watchdog = Watchdog(channel.look)
         self._base = copy_context()
         self._run: ChildRun | None = None
         self._task: asyncio.Task[None] | None = None
@@ -138,6 +140,7 @@ class Jobs:
         run = ChildRun(job, HeldLease(token_of(job), math.inf), self.host, NO_EFFECTS, look=self._channel.look)
         run.begun, run.started_at = True, message.now
         self._run = run
+        self.watchdog.until = message.until
         context = self._base.copy()
         if task.is_async or self._middleware:
             self.home.start(lambda: self._start(run, task, message, context))
@@ -146,6 +149,16 @@ class Jobs:
 
     def _start(self, run: ChildRun, task: Registered, message: Perform, context: Context) -> None:
         self._task = self.home.loop.create_task(self._await(run, task, message), context=context)
+
+    def renew(self, until: float) -> None:
+        """The lease lasts longer."""
+        if self._run is not None:
+            self.watchdog.until = until
+
+    def grant(self) -> None:
+        """The transaction may settle; from now on the lease is not renewed, and the store decides."""
+        self.watchdog.until = math.inf
+        self.host.granted.set()
 
     def stop(self, reason: Stop) -> None:
         """Ask the current run to end; on the loop it is cancelled."""
@@ -178,7 +191,7 @@ class Jobs:
             async def handler() -> Any:
                 if task.is_async:
                     return await task.handler(*args, **kwargs)
-                value = await asyncio.to_thread(task.handler, *args, **kwargs)  # it may make blocking calls
+                value = await _in_thread(lambda: task.handler(*args, **kwargs))  # it may make blocking calls
                 return await value if inspect.iscoroutine(value) else value
 
             call: Callable[[], Awaitable[Any]] = handler
@@ -196,6 +209,7 @@ class Jobs:
         if timed.ended_at - self._measured > MEASURE_EVERY:
             self._measured, size = timed.ended_at, resident()
         self._run = self._task = None
+        self.watchdog.until = math.inf
         self._channel.send(timed.message(run.lease.lost, size))
 
     def leave(self) -> None:
@@ -248,6 +262,25 @@ class _Timed(AbstractContextManager["_Timed"]):
             resident=size,
             spent=self._spent,
         )
+
+
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """Call it in a thread, which cannot be cancelled: it is waited for, or killed with the process."""
+
+    def call() -> tuple[Any, BaseException | None]:
+        try:
+            return function(), None
+        except BaseException as error:  # some, such as StopIteration, do not pass a future
+            return None, error
+
+    future = asyncio.ensure_future(asyncio.to_thread(call))
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(future)
+    value, error = future.result()
+    if error is not None:
+        raise error
+    return value
 
 
 async def _within(context: Context, work: Any) -> Any:

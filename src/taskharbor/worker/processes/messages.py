@@ -1,6 +1,7 @@
 """What a worker and its child processes write to each other: msgpack in frames, over a socket pair.
 
-Down go `Start`, `Perform`, `Stop` and `Granted`, up goes everything else. A child has at most one job.
+Down go `Start`, `Perform`, `Renewed`, `Stop` and `Granted`, up goes everything else. A child has at most one job.
+Times are on the monotonic clock of the host, which all of its processes share.
 """
 
 from __future__ import annotations
@@ -39,12 +40,22 @@ class Start(_Message, frozen=True, array_like=True, tag=True):
 
 
 class Perform(_Message, frozen=True, array_like=True, tag=True):
-    """Run a job. `payload` is given if it is not the record's own, `memory` is the limit of this run."""
+    """Run a job under its lease, which lasts until `until` if it is not renewed.
+
+    `payload` is given if it is not the record's own, `memory` is the limit of this run.
+    """
 
     job: JobRecord
     payload: bytes | None
     now: datetime
     memory: int | None
+    until: float
+
+
+class Renewed(_Message, frozen=True, array_like=True, tag=True):
+    """The lease of the running job lasts longer."""
+
+    until: float
 
 
 class Stop(_Message, frozen=True, array_like=True, tag=True):
@@ -118,7 +129,7 @@ class Logged(_Message, frozen=True, array_like=True, tag=True):
     fields: dict[str, str | int | float | bool | None]
 
 
-Down = Start | Perform | Stop | Granted
+Down = Start | Perform | Renewed | Stop | Granted
 Up = Ready | Broken | Progressed | Committing | Kept | Settled | Ended | Logged
 decode_down: Callable[[bytes], Down] = msgspec.msgpack.Decoder(Down).decode
 decode_up: Callable[[bytes], Up] = msgspec.msgpack.Decoder(Up).decode

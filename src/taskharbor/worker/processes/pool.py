@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
@@ -39,11 +40,12 @@ class NoChild(Exception):
 class ProcessPool:
     """At most `limit` children, one job each. It starts none before `warm_up` or the first job."""
 
-    def __init__(self, client: Client, app: AppRegistry, limit: int) -> None:
+    def __init__(self, client: Client, app: AppRegistry, limit: int, lease: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._app = app
         self._limit = limit
+        self._look_every = min(LOOK_EVERY, lease / 4)
         self._warm = min(limit, os.cpu_count() or 1)
         self._recycle = client.session.settings.recycle
         self._start: Start | None = None
@@ -56,6 +58,7 @@ class ProcessPool:
         self._retry_at = 0.0
         self._refusal: str | None = None
         self._closed = False
+        self._warming = False
         self._looking: asyncio.TimerHandle | None = None
 
     # jobs
@@ -68,7 +71,8 @@ class ProcessPool:
             return Deferred(self._pause(str(error)))
         begin()
         own = None if payload is run.job.payload else payload
-        message = Perform(run.job, own, self._client.session.now(), task.memory)
+        until = slot.on_host(run.lease.deadline)
+        message = Perform(run.job, own, self._client.session.now(), task.memory, until)
         outcome = await slot.perform(run, task, message)
         if slot.in_doubt is not None:  # it died while its transaction was being committed
             await self._resolve(slot, run)
@@ -117,13 +121,15 @@ class ProcessPool:
         if not any(task.process for task in self._app.tasks.values()):
             return
         check_system()
+        self._warming = True
+        first: asyncio.Future[Slot] = self._loop.create_future()
+        self._waiting.append(first)
         for _ in range(self._warm):
             self._spawn()
-        first = self._loop.create_future()
-        self._waiting.append(first)
         stopped = asyncio.ensure_future(stopping.wait())
+        either: set[asyncio.Future[Any]] = {first, stopped}
         try:
-            await asyncio.wait({first, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if first.done():
                 self._offer(first.result())
         except NoChild as error:
@@ -133,6 +139,7 @@ class ProcessPool:
             await self.close(0)
             raise
         finally:
+            self._warming = False
             first.cancel()
             stopped.cancel()
 
@@ -156,7 +163,7 @@ class ProcessPool:
         self._slots.add(slot)
         self._starting.add(slot)
         if self._looking is None:
-            self._looking = self._loop.call_later(LOOK_EVERY, self._look)
+            self._looking = self._loop.call_later(self._look_every, self._look)
 
     def ready(self, slot: Slot, ready: Ready) -> None:
         """A child is ready for its first job, unless limits stand against every job."""
@@ -226,7 +233,8 @@ class ProcessPool:
         self._failures += 1
         self._refusal = why
         self._retry_at = self._loop.time() + STORE_BACKOFF.delay(self._failures, self._client.session.rng)
-        logger.error("process.broken: a process cannot start: %s", why, extra={"event": "process.broken"})
+        if not self._warming:  # else the error is raised
+            logger.error("process.broken: a process cannot start: %s", why, extra={"event": "process.broken"})
         if not self._slots:
             while self._waiting:
                 waiter = self._waiting.popleft()
@@ -234,15 +242,17 @@ class ProcessPool:
                     waiter.set_exception(NoChild(why))
 
     def _look(self) -> None:
-        """Replace children that are too old, and let those go that are idle for long."""
+        """Pass renewed leases on, replace children that are too old, let those go that are idle for long."""
         self._looking = None
         time = self._loop.time()
+        for slot in self._slots:
+            slot.renew()
         for slot in list(self._idle):
             idle = time - slot.idle_since > IDLE_FOR and len(self._slots) > self._warm and len(self._idle) > 1
             if idle or self._recycle.is_due(slot.jobs, (time - slot.born) * slot.age_factor, -1):
                 self._retire(slot)
         if self._slots and not self._closed:
-            self._looking = self._loop.call_later(LOOK_EVERY, self._look)
+            self._looking = self._loop.call_later(self._look_every, self._look)
 
     async def close(self, patience: float) -> None:
         """End all children: those without a job leave their lifespans within the patience. None is left behind."""

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -30,6 +31,7 @@ from taskharbor.worker.processes.messages import (
     Perform,
     Progressed,
     Ready,
+    Renewed,
     Settled,
     Start,
     Stop,
@@ -64,6 +66,7 @@ class Turn:
         self.run = run
         self.task = task
         self.sent_at = sent_at
+        self.until = run.lease.deadline
         self.outcome: Outcome | None = None
         self.wake: asyncio.Future[None] | None = None
 
@@ -121,6 +124,17 @@ class Slot:
                         self.kill()
                         raise
         return turn.outcome
+
+    def renew(self) -> None:
+        """Pass the renewals of the job's lease on: without them the child ends itself."""
+        turn = self._turn
+        if turn is not None and self.in_doubt is None and turn.run.lease.deadline > turn.until:
+            turn.until = turn.run.lease.deadline
+            self._send(Renewed(self.on_host(turn.until)))
+
+    def on_host(self, moment: float) -> float:
+        """A time of the loop's clock on the monotonic clock of the host."""
+        return time.monotonic() + moment - self._loop.time()
 
     def stop(self, reason: Reason | None) -> None:
         """Ask the run to end and kill it in a moment; at once if its lease is lost."""

@@ -17,10 +17,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from taskharbor import Harbor, Retry, Snooze, Unrecoverable, current
+from taskharbor import Harbor, Recycle, Retry, Snooze, Unrecoverable, current
 from taskharbor.worker.context import JobContext
 
 VARIABLE = "SLOTS_URL"
+BROKEN = "SLOTS_BROKEN"  # the only process in which the lifespan works
 log = logging.getLogger("shop")
 lives: ContextVar[int] = ContextVar("lives", default=0)
 entered = 0
@@ -30,6 +31,8 @@ wrapped: list[str] = []
 async def life() -> AsyncGenerator[None]:
     """Counts how often it is entered in this process; handlers see a variable of its context."""
     global entered
+    if os.environ.get(BROKEN, str(os.getpid())) != str(os.getpid()):
+        raise ConnectionError("no pool today")
     entered += 1
     lives.set(entered)
     yield
@@ -178,6 +181,50 @@ def digest(rounds: int) -> str:
     return hashlib.pbkdf2_hmac("sha256", b"x", b"y", rounds).hex()
 
 
+def _die_at(how: str) -> None:
+    """Die in the middle of the commit, at the first run: before the store is asked, or after it has agreed."""
+    host: Any = current()._run.host
+    if current().lease_version > 1 or how not in ("before", "after"):
+        return
+    right = host.acknowledge
+
+    def asked(run: Any) -> Any:
+        right(run)
+        os._exit(9)
+
+    if how == "before":
+        host.acknowledge = asked
+    else:
+        host.noted = lambda run: os._exit(9)
+
+
+def transact(number: int, how: str) -> str:
+    """Writes a row in the same commit as its own end."""
+    _die_at(how)
+    with current().transaction() as tx:
+        tx.execute("INSERT INTO effect VALUES (%s)", [number])
+        current().enqueue(_app().plain.using(id=f"after-{number}").step(number))
+        if how == "raise":
+            raise Unrecoverable("inside")
+        current().set_result(f"run {current().lease_version}")
+    if how == "hang":
+        time.sleep(1000)
+    return "too late"
+
+
+async def transact_later(number: int, how: str) -> str:
+    """The same on an event loop."""
+    _die_at(how)
+    async with current().transaction() as tx:
+        await tx.execute("INSERT INTO effect VALUES ($1)", number)
+        if how == "raise":
+            raise Unrecoverable("inside")
+        current().set_result(f"run {current().lease_version}")
+    if how == "hang":
+        await asyncio.sleep(1000)
+    return "too late"
+
+
 TASKS: dict[str, dict[str, Any]] = {
     "describe": {"process": True},
     "describe_later": {"process": True},
@@ -194,14 +241,17 @@ TASKS: dict[str, dict[str, Any]] = {
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},
     "steps": {"process": True},
     "digest": {"process": True},
+    "transact": {"process": True},
+    "transact_later": {"process": True},
 }
 
 
 class App:
     """A harbor with all of these tasks, as attributes."""
 
-    def __init__(self, surrounded: bool) -> None:
-        self.harbor = Harbor(os.environ.get(VARIABLE, "memory://"), retry=Retry(base=0.01, cap=0.02))
+    def __init__(self, surrounded: bool, recycle: Recycle | None = None) -> None:
+        url, retry = os.environ.get(VARIABLE, "memory://"), Retry(base=0.01, cap=0.02)
+        self.harbor = Harbor(url, retry=retry, recycle=recycle)
         self._tasks = {name: self.harbor.task(**options)(globals()[name]) for name, options in TASKS.items()}
         if surrounded:
             self.harbor.lifespan(life)
@@ -211,7 +261,8 @@ class App:
         return self._tasks[name]
 
 
-bare, surrounded = App(False), App(True)
+bare, surrounded, short_lived = App(False), App(True), App(False, Recycle(jobs=2))
+large = App(False, Recycle(memory="1 MiB"))
 harbor = bare.harbor
 
 

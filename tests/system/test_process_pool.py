@@ -98,7 +98,7 @@ def test_a_drain_runs_in_place() -> None:
 
 def test_systems_without_process_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """X5: Windows."""
-    monkeypatch.setattr(starting.os, "name", "nt")
+    monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(ConfigError, match="process=True works on Linux and macOS"):
         starting.check_system()
     monkeypatch.undo()

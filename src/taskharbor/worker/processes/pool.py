@@ -1,7 +1,7 @@
 """The pool of child processes of a worker: hands jobs to free ones, starts more when needed, replaces old ones.
 
-Children are warm before they are needed: some from the worker's start on, and always one more than are busy. A child
-that cannot start gives its jobs back; the next try comes after a pause.
+One child per core is warm from the worker's start on. More are started for jobs that have to wait: short ones do not.
+If no child can start, the jobs are given back, and the next try comes after a pause.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from taskharbor.worker.transaction import is_settled
 
 logger = logging.getLogger("taskharbor.worker")
 LOOK_EVERY = 1.0
+GROW_AFTER = 0.02  # seconds that a job waits for a free child before one is started for it
 IDLE_FOR = 60.0  # then a child beyond the warm ones is let go
 AGE_SPREAD = 0.1  # so that children of one age are not replaced together
 
@@ -54,6 +55,8 @@ class ProcessPool:
         self._leaving: set[Slot] = set()
         self._idle: list[Slot] = []
         self._waiting: deque[asyncio.Future[Slot]] = deque()
+        self._late: set[asyncio.Future[Slot]] = set()
+        self._growing: asyncio.TimerHandle | None = None
         self._failures = 0
         self._retry_at = 0.0
         self._refusal: str | None = None
@@ -88,18 +91,16 @@ class ProcessPool:
 
     async def _free_slot(self) -> Slot:
         while True:
-            if self._idle:
-                slot = self._idle.pop()
-                self._grow()
-            else:
-                slot = await self._next_slot()
+            slot = self._idle.pop() if self._idle else await self._next_slot()
             if slot.alive:
                 return slot
 
     async def _next_slot(self) -> Slot:
         waiter: asyncio.Future[Slot] = self._loop.create_future()
         self._waiting.append(waiter)
-        self._grow()
+        self._replenish()
+        if self._growing is None:
+            self._growing = self._loop.call_later(GROW_AFTER, self._grow)
         if not self._slots and not waiter.done():
             waiter.set_exception(NoChild(self._refusal or "the worker is stopping"))
         try:
@@ -124,8 +125,7 @@ class ProcessPool:
         self._warming = True
         first: asyncio.Future[Slot] = self._loop.create_future()
         self._waiting.append(first)
-        for _ in range(self._warm):
-            self._spawn()
+        self._replenish()
         stopped = asyncio.ensure_future(stopping.wait())
         either: set[asyncio.Future[Any]] = {first, stopped}
         try:
@@ -143,11 +143,19 @@ class ProcessPool:
             first.cancel()
             stopped.cancel()
 
-    def _grow(self) -> None:
-        """Have a child for each job that waits, and one more, within the limit."""
-        wanted = sum(not waiter.done() for waiter in self._waiting) + 1 - len(self._idle) - len(self._starting)
-        for _ in range(min(wanted, self._limit - len(self._slots))):
+    def _replenish(self) -> None:
+        """Have the warm children."""
+        for _ in range(self._warm - len(self._slots)):
             self._spawn()
+
+    def _grow(self) -> None:
+        """Start a child for each job that waits since the last look, within the limit."""
+        waiting = [waiter for waiter in self._waiting if not waiter.done()]
+        late = sum(waiter in self._late for waiter in waiting)
+        for _ in range(min(late - len(self._starting), self._limit - len(self._slots))):
+            self._spawn()
+        self._late = set(waiting)
+        self._growing = self._loop.call_later(GROW_AFTER, self._grow) if waiting and not self._closed else None
 
     def _spawn(self) -> None:
         if self._closed or self._loop.time() < self._retry_at:
@@ -214,7 +222,7 @@ class ProcessPool:
         if slot in self._idle:
             self._idle.remove(slot)
         slot.retire()
-        self._grow()
+        self._replenish()
 
     def gone(self, slot: Slot, why: str) -> None:
         """A child has ended: at its job, of old age, or before its first job."""
@@ -226,7 +234,7 @@ class ProcessPool:
             self._idle.remove(slot)
         if not started and not self._closed:
             self._failed(why)
-        self._grow()
+        self._replenish()
 
     def _failed(self, why: str) -> None:
         """A child could not start. If there is no other, the jobs that wait for one go back."""
@@ -248,7 +256,7 @@ class ProcessPool:
         for slot in self._slots:
             slot.renew()
         for slot in list(self._idle):
-            idle = time - slot.idle_since > IDLE_FOR and len(self._slots) > self._warm and len(self._idle) > 1
+            idle = time - slot.idle_since > IDLE_FOR and len(self._slots) > self._warm
             if idle or self._recycle.is_due(slot.jobs, (time - slot.born) * slot.age_factor, -1):
                 self._retire(slot)
         if self._slots and not self._closed:
@@ -257,8 +265,9 @@ class ProcessPool:
     async def close(self, patience: float) -> None:
         """End all children: those without a job leave their lifespans within the patience. None is left behind."""
         self._closed = True
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._growing):
+            if timer is not None:
+                timer.cancel()
         for slot in [*self._slots]:
             if not slot.busy and slot not in self._starting and patience > 0:
                 self._retire(slot)

@@ -137,6 +137,20 @@ async def tidy(file: str) -> None:
         note(file, "tidied")
 
 
+def yield_late() -> str:
+    """Returns a result when it should end."""
+    while not current().cancelled:
+        time.sleep(0.005)
+    return "late"
+
+
+def nap(seconds: float) -> str:
+    """Takes its time."""
+    current().progress(0.5, "napping")
+    time.sleep(seconds)
+    return "rested"
+
+
 def crash(how: str) -> None:
     """Ends its own process."""
     if how == "exit":
@@ -236,6 +250,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "compute": {"process": True},
     "obedient": {"process": True},
     "tidy": {"process": True},
+    "yield_late": {"process": True},
+    "nap": {"process": True},
     "crash": {"process": True, "max_crashes": 3},
     "fail": {"process": True, "max_attempts": 1},
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},

@@ -299,10 +299,15 @@ class Slot:
         code = self.process.wait()
         self._close()
         if (turn := self._turn) is not None:
-            crashed = Crashed(_cause(code, turn.task.memory))
-            self._conclude(turn, crashed if self._stopping is None else outcomes.stopped(turn.run, turn.task))
+            self._conclude(turn, self._cause_of_end(turn, code))
         self._owner.gone(self, self.trouble or _cause(code, None))
         self.ended.set()
+
+    def _cause_of_end(self, turn: Turn, code: int) -> Outcome:
+        """The outcome of a run whose process is gone: by a stop request, or by the job's own doing."""
+        if self._stopping is not None:
+            return outcomes.stopped(turn.run, turn.task)
+        return Crashed(_cause(code, turn.task.memory))
 
     def _read_rest(self) -> None:
         with suppress(OSError):

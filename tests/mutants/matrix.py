@@ -59,10 +59,8 @@ def catchers(mutant: Mutant) -> list[str]:
     if mutant.kind == "process":
         return sorted(REAL)
     cases = [] if mutant.kind in ("worker", "manager") else list(CASES)
-    scenes = (
-        [scene for scene in SCENES if scene not in REAL] if mutant.kind in ("worker", "manager", "core", "step") else []
-    )
-    return cases + scenes
+    has_scenes = mutant.kind in ("worker", "manager", "core", "step")
+    return cases + [scene for scene in SCENES if has_scenes and scene not in REAL]
 
 
 def tried(name: str, seeds: int, folder: Path) -> Tried:

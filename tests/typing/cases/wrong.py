@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
+from taskharbor import Graph, Harbor, Job, Recycle, Retry, Run, Step, Task, chain, chord, current, group
 from taskharbor.manager import TaskManager
 from taskharbor.testing import TestBed
 
@@ -209,6 +209,15 @@ def without_brackets() -> None: ...
 @harbor.middleware  # E
 def not_async(job: object) -> int:
     return 0
+
+
+harbor.task(process="yes")  # E
+harbor.task(process=True, memory=0.5)  # E
+harbor.recurring(every=60, memory=b"1")  # E
+Harbor(recycle=1000)  # E
+Recycle(1000)  # E
+Recycle(jobs="many")  # E
+add.using(process=True)  # E
 
 
 # names of other libraries

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import currentframe, isasyncgenfunction, iscoroutinefunction
 from random import Random
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -91,7 +91,7 @@ class Harbor:
         if driver is None:
             drivers.parse(self.url)
         self._driver = driver
-        self._application = AppRegistry()
+        self._application = AppRegistry(_caller())
         session = _session(lambda: self._driver or self.url, settings, clock, chance)
         self.client = Client(session, self._application.tasks)
         self._launcher = Launcher(self.client, self._application)
@@ -362,6 +362,13 @@ class Harbor:
         """The blocking twin of `aclose`; it ends the thread of blocking calls as well."""
         self.portal.call("aclose", self.aclose)
         self.portal.close()
+
+
+def _caller() -> str | None:
+    """The module that makes a harbor."""
+    frame = currentframe()
+    made = None if frame is None or frame.f_back is None else frame.f_back.f_back
+    return None if made is None else made.f_globals.get("__name__")
 
 
 def _session(store: Callable[[], Driver | str], settings: Settings, clock: Clock | None, rng: Random | None) -> Session:

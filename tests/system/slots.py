@@ -82,6 +82,11 @@ def plain(number: int) -> int:
     return os.getpid()
 
 
+def double(number: int) -> int:
+    """Takes the result of a step before it."""
+    return 2 * number
+
+
 def parent(number: int, fail: bool = False) -> None:
     """Enqueues another with its own end."""
     app = _app()
@@ -243,6 +248,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "describe": {"process": True},
     "describe_later": {"process": True},
     "plain": {},
+    "double": {"process": True},
     "parent": {"process": True},
     "sender": {"process": True},
     "hang": {"process": True},

@@ -150,6 +150,29 @@ def test_a_script_with_a_guard_runs_its_own_tasks(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+def test_a_child_begins_with_the_module_that_the_worker_was_given(tmp_path: Path) -> None:
+    """P4: what that module sets up, such as Django, is there before the modules of tasks are imported."""
+    files = {
+        "frame.py": "ready = False",
+        "harbors.py": "from taskharbor import Harbor\nharbor = Harbor()",
+        "chores.py": "import frame\nfrom harbors import harbor\nassert frame.ready\n\n"
+        "@harbor.task(process=True)\ndef work(number: int) -> int:\n    return number",
+        "entry.py": "import frame\nframe.ready = True\nimport chores\nfrom harbors import harbor",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    store = f"sqlite:///{tmp_path}/jobs.db"
+    command = [sys.executable, "-m", "taskharbor", "worker", "entry:harbor", "-c", "1", "--url", store]
+    with slots.harbor.stand_in(store):
+        job = slots.harbor.enqueue("chores.work", {"number": 5})
+        worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+        try:
+            assert job.result(timeout=PATIENCE) == 5
+        finally:
+            worker.terminate()
+            worker.wait()
+
+
 def test_no_child_is_left_behind(tmp_path: Path) -> None:
     """After a worker's end no process of it exists, neither running nor as a zombie."""
     with slots.harbor.stand_in(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Job
+from taskharbor import Job, Run, chain
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobCancelled, JobFailed
 
@@ -91,6 +91,18 @@ def test_a_process_serves_one_job_after_another(surrounded: slots.App) -> None:
     ]
     assert len({answer["pid"] for answer in answers}) < len(answers)
     assert {tuple(answer["lives"]) for answer in answers} == {(1, 1)}
+
+
+def test_large_arguments_and_results_cross(bare: slots.App) -> None:
+    """R4: up to the limit, which is more than a socket takes at once."""
+    word = "x" * 500_000
+    assert bare.describe_later.enqueue(word).result(timeout=PATIENCE)["word"] == word
+
+
+def test_a_step_in_a_process_gets_the_result_before_it(bare: slots.App) -> None:
+    """K3: the worker reads the results of parents, the process gets them as arguments."""
+    run: Run[int] = chain(bare.plain.step(1), bare.double).enqueue()
+    assert run.result(timeout=PATIENCE) == 2 * os.getpid()
 
 
 def test_new_jobs_travel_with_the_ack(app: slots.App) -> None:

@@ -1,7 +1,7 @@
-"""The import of an application in a child process of a worker: it only defines tasks.
+"""The import of an application: what a child process of a worker repeats, and what must not happen there.
 
-A module without a `__main__` guard would enqueue its jobs again, or start a worker inside the child, which starts
-children in turn: no store can be opened until the import has ended.
+In a child it only defines tasks. A module without a `__main__` guard would enqueue its jobs again, or start a worker,
+which starts children in turn: no store can be opened until the import has ended.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from taskharbor.errors import ConfigError
 
 _importing: list[str] = []
+entries: list[str] = []
+"""The modules that the command line was asked to import: a child begins with them, in this order."""
 
 
 @contextmanager

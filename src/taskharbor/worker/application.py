@@ -23,9 +23,13 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class AppRegistry:
-    """Tasks and recurring tasks by name, and what surrounds their runs. The harbor adds, workers read."""
+    """Tasks and recurring tasks by name, and what surrounds their runs. The harbor adds, workers read.
 
-    def __init__(self) -> None:
+    `module` is where the harbor was made, if known.
+    """
+
+    def __init__(self, module: str | None = None) -> None:
+        self.module = module
         self.tasks: dict[str, Registered] = {}
         self.recurring: dict[str, Declared] = {}
         self.middleware: list[Middleware] = []

@@ -7,7 +7,7 @@ import inspect
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from contextvars import Context, copy_context
 from typing import Any
@@ -27,7 +27,7 @@ from taskharbor.worker.decider import Decider
 from taskharbor.worker.processes import home as homes
 from taskharbor.worker.processes.channel import Channel
 from taskharbor.worker.processes.home import Home
-from taskharbor.worker.processes.limits import capped, resident
+from taskharbor.worker.processes.limits import capped, data, resident
 from taskharbor.worker.processes.messages import Committing, Ended, Kept, Perform, Progressed, Settled
 from taskharbor.worker.processes.watchdog import Watchdog
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, JobRun, Stop
@@ -123,6 +123,7 @@ class Jobs:
         self._run: ChildRun | None = None
         self._task: asyncio.Task[None] | None = None
         self._measured = -math.inf
+        self._room = _room(task.memory for task in app.tasks.values() if task.process)
         if app.lifespans or app.middleware:
             self._base = self.home.base
 
@@ -208,9 +209,10 @@ class Jobs:
         size = -1
         if timed.ended_at - self._measured > MEASURE_EVERY:
             self._measured, size = timed.ended_at, resident()
+        spent = timed.spent or (self._room is not None and data() > self._room)
         self._run = self._task = None
         self.watchdog.until = math.inf
-        self._channel.send(timed.message(run.lease.lost, size))
+        self._channel.send(timed.message(run.lease.lost, size, spent))
 
     def leave(self) -> None:
         """Leave the lifespans."""
@@ -227,7 +229,7 @@ class _Timed(AbstractContextManager["_Timed"]):
         self._memory = message.memory
         self._cap = capped(message.memory)
         self._begun = self.ended_at = time.monotonic()
-        self._spent = False
+        self.spent = False
         self.result: Result = Failed("RuntimeError", "the run has no result")
 
     def __enter__(self) -> _Timed:
@@ -245,12 +247,12 @@ class _Timed(AbstractContextManager["_Timed"]):
     def _failure(self, error: BaseException) -> Result:
         result = outcomes.failure(error, beyond(error, OURS), self._retry_task)
         if isinstance(error, MemoryError) and self._memory is not None and isinstance(result, Failed):
-            self._spent = True  # what is left of the run may still be in memory
+            self.spent = True  # what is left of the run may still be in memory
             limit = f"over the memory limit of {shown_size(self._memory)}"
             result = replace(result, message=f"{limit}: {result.message}" if result.message else limit)
         return result
 
-    def message(self, lost: bool, size: int) -> Ended:
+    def message(self, lost: bool, size: int, spent: bool) -> Ended:
         """The message about its end."""
         result = self.result
         return Ended(
@@ -260,8 +262,14 @@ class _Timed(AbstractContextManager["_Timed"]):
             snoozed=result if isinstance(result, Snoozed) else None,
             lost=lost,
             resident=size,
-            spent=self._spent,
+            spent=spent,
         )
+
+
+def _room(limits: Iterable[int | None]) -> int | None:
+    """The most memory that a run may leave behind: a quarter of what the smallest limit adds to a fresh process."""
+    least = min((limit for limit in limits if limit is not None), default=None)
+    return None if least is None else (fresh := data()) + (least - fresh) // 4
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:

@@ -14,12 +14,10 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 LOOK_EVERY = 0.5
 PROBE, ROOM = 64 << 20, 16 << 20
 _SET_PDEATHSIG = 1
-_STATUS = Path("/proc/self/status")
 
 
 def die_with(parent: int) -> None:
@@ -43,23 +41,25 @@ def watch(parent: int) -> None:
 
 def resident() -> int:
     """The resident memory of this process in bytes; its peak where the system shows no other."""
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123  (once per job)
-            return int(file.read(64).split()[1]) * mmap.PAGESIZE
-    except OSError:
-        import resource
+    if (pages := _statm(1)) is not None:
+        return pages
+    import resource
 
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def data() -> int:
     """The private memory of this process in bytes, as RLIMIT_DATA counts it; 0 if unknown."""
+    return _statm(5) or 0
+
+
+def _statm(column: int) -> int | None:
     try:
-        lines = _STATUS.read_text().splitlines()
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123  (once per job)
+            return int(file.read(128).split()[column]) * mmap.PAGESIZE
     except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), 0)
+        return None
 
 
 def why_unlimited() -> str | None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.outcome import Crashed, Outcome
 from taskharbor.core.sizes import shown_size
@@ -176,8 +178,12 @@ class Slot:
             self.kill()
             return
         self._frames.feed(data)
-        for body in self._frames:
-            self._take(decode_up(body))
+        try:
+            for body in self._frames:
+                self._take(decode_up(body))
+        except msgspec.MsgspecError as error:  # a handler has written to the socket, or the package was replaced
+            self.trouble = f"it has sent something unreadable: {error}"
+            self.kill()
 
     def _take(self, message: Up) -> None:
         match message:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from taskharbor.client.client import Client
+from taskharbor.client.importing import entries
 from taskharbor.client.naming import import_name
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry, harbors
@@ -52,12 +53,15 @@ def start_message(client: Client, app: AppRegistry) -> Start:
 
 
 def _modules(app: AppRegistry) -> tuple[str, ...]:
-    """The modules that have registered something, in the order in which this process began to import them."""
+    """The modules that the command line was given, that made the harbor, or that registered something with it.
+
+    Of the latter those come first whose import began first: they may set up what the others need.
+    """
     functions: Iterable[Any] = (*(task.handler for task in app.tasks.values()), *app.lifespans, *app.middleware)
-    found = {getattr(function, "__module__", None) for function in functions}
+    found = {app.module, *(getattr(function, "__module__", None) for function in functions)}
     order = {name: place for place, name in enumerate(sys.modules)}
-    named = sorted((name for name in found if name is not None), key=lambda name: order.get(name, len(order)))
-    return tuple(dict.fromkeys(name for name in map(import_name, named) if name != "__main__"))
+    named = sorted((name for name in found if name in order), key=lambda name: order[name])
+    return tuple(dict.fromkeys(name for name in (*entries, *map(import_name, named)) if name != "__main__"))
 
 
 def spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:

@@ -89,6 +89,16 @@ def test_limits_that_no_process_can_keep_are_refused(harbor: Harbor, message: st
         pass
 
 
+def test_exits_are_noticed_without_the_help_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F6: elsewhere by looking, several times a second."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with slots.bare.harbor.worker(concurrency=1):
+        with pytest.raises(JobFailed, match="exit code 7"):
+            slots.bare.crash.using(max_crashes=1).enqueue("exit").result(timeout=PATIENCE)
+        pid = pid_of(slots.bare)
+    assert not slots.is_alive(pid)
+
+
 def test_a_drain_runs_in_place() -> None:
     """A test's drain starts no process: patches and debuggers work."""
     job = slots.bare.describe.enqueue("x")

@@ -92,7 +92,7 @@ class ProcessPool:
     async def _free_slot(self) -> Slot:
         while True:
             slot = self._idle.pop() if self._idle else await self._next_slot()
-            if slot.alive:
+            if slot.usable:
                 return slot
 
     async def _next_slot(self) -> Slot:

@@ -78,7 +78,7 @@ def test_a_death_during_the_commit_is_resolved_by_the_store(place: Place, kind: 
 def test_a_timeout_after_the_commit_kills_and_changes_nothing(place: Place) -> None:
     """F5: the job is done by its transaction; what its handler still does is ended."""
     number = place.number()
-    job = slots.bare.transact.using(timeout=0.5).enqueue(number, "hang")
+    job = slots.bare.transact.using(timeout=4).enqueue(number, "hang")
     assert job.result(timeout=PATIENCE) == "run 1"
     (other,) = slots.bare.harbor.enqueue_many([slots.bare.describe.step("next")])
     assert other.result(timeout=PATIENCE)["word"] == "next"

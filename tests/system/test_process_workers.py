@@ -40,7 +40,7 @@ class Workers:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """A worker of its own process, with one slot and a short lease."""
         environment = {name: value for name, value in os.environ.items() if name not in QUIET}
-        command = [sys.executable, "-m", "taskharbor", "worker", "system.slots:harbor", "-c", "1", "--lease", "1s"]
+        command = [sys.executable, "-m", "taskharbor", "worker", "system.slots:harbor", "-c", "1", "--lease", "3s"]
         worker = subprocess.Popen(
             [*command, *options],
             env={**environment, "PYTHONPATH": search_path(), slots.VARIABLE: self.url},

@@ -15,6 +15,7 @@ import pytest
 from taskharbor import Job, Run, chain
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobCancelled, JobFailed
+from taskharbor.worker.processes import slot
 
 from . import slots
 from .crew import until
@@ -26,7 +27,7 @@ PATIENCE = 60.0
 def working(app: slots.App, folder: Path) -> Generator[slots.App]:
     """A worker beside the test."""
     store = f"sqlite:///{folder}/jobs.db?synchronous=normal"
-    with app.harbor.stand_in(store), app.harbor.worker(concurrency=3, lease=1.0):
+    with app.harbor.stand_in(store), app.harbor.worker(concurrency=3, lease=3.0):
         yield app
 
 
@@ -123,7 +124,7 @@ def test_a_stop_kills_the_process_and_what_it_has_started(app: slots.App, how: s
     """F5, T3, Q4: a handler that never returns is ended by force, and its neighbour is not touched."""
     neighbour = app.hold.enqueue(str(tmp_path / "neighbour"), str(tmp_path / "gate"))
     (beside,) = noted(tmp_path / "neighbour")
-    options: dict[str, Any] = {"timeout": 0.5, "max_attempts": 1} if how == "timeout" else {}
+    options: dict[str, Any] = {"timeout": 2, "max_attempts": 1} if how == "timeout" else {}
     job = app.hang.using(**options).enqueue(str(tmp_path / "pid"))
     pids = noted(tmp_path / "pid")
     if how == "cancel":
@@ -138,7 +139,7 @@ def test_a_stop_kills_the_process_and_what_it_has_started(app: slots.App, how: s
         record = dead(job)
         assert record.dlq_reason == ("max_attempts" if how == "timeout" else "by hand")
         if how == "timeout":
-            assert record.last_error == "TimeoutError: timed out after 0.5 s"
+            assert record.last_error == "TimeoutError: timed out after 2 s"
     gone(*pids)
     assert slots.is_alive(beside)
     (tmp_path / "gate").touch()
@@ -147,12 +148,15 @@ def test_a_stop_kills_the_process_and_what_it_has_started(app: slots.App, how: s
 
 
 @pytest.mark.parametrize(("task", "last"), [("obedient", "ended"), ("tidy", "tidied")])
-def test_a_handler_may_end_by_itself_first(app: slots.App, task: str, last: str, tmp_path: Path) -> None:
+def test_a_handler_may_end_by_itself_first(
+    app: slots.App, task: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F5: it has a moment between the request and the kill; its process goes on with the next job."""
+    monkeypatch.setattr(slot, "TO_OBEY", PATIENCE)
     file = tmp_path / "note"
-    job = getattr(app, task).using(timeout=0.3, max_attempts=1).enqueue(str(file))
+    job = getattr(app, task).using(timeout=1, max_attempts=1).enqueue(str(file))
     (pid,) = noted(file)
-    assert dead(job).last_error == "TimeoutError: timed out after 0.3 s"
+    assert dead(job).last_error == "TimeoutError: timed out after 1 s"
     until(lambda: file.read_text() == last, f"it has {last}")
     assert slots.is_alive(pid)
 

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 from system import slots
 from taskharbor.errors import JobFailed
+from taskharbor.worker.processes import slot
 
 from .stage import SCENES
 
 REAL: set[str] = set()
 PATIENCE = 6.0
-LEASE = 0.8
+LEASE = 1.5
 
 
 def real_scene(play: Callable[[Path], None]) -> Callable[[], None]:
@@ -59,7 +61,7 @@ def wait_for(found: Callable[[], object], what: str) -> None:
 def a_hanging_process_is_killed_at_its_timeout(folder: Path) -> None:
     """F5: with all that it has started; the timeout counts as a failure."""
     with working(slots.bare) as app:
-        record = failed(app.hang.using(timeout=0.3, max_attempts=1).enqueue(str(folder / "pids")))
+        record = failed(app.hang.using(timeout=1.5, max_attempts=1).enqueue(str(folder / "pids")))
         assert (record.dlq_reason, record.attempts, record.crashes) == ("max_attempts", 1, 0)
         pids = [int(pid) for pid in (folder / "pids").read_text().split()]
         wait_for(lambda: not any(map(slots.is_alive, pids)), "a process lives on")
@@ -88,18 +90,18 @@ def a_suspect_in_a_process_needs_no_empty_worker(folder: Path) -> None:
 @real_scene
 def a_result_after_the_timeout_of_a_process_is_discarded(folder: Path) -> None:
     """F5: a handler that ends when it is asked to has still timed out."""
-    with working(slots.bare) as app:
+    with working(slots.bare) as app, mock.patch.object(slot, "TO_OBEY", PATIENCE):
         record = failed(app.yield_late.using(timeout=0.2, max_attempts=1).enqueue())
         assert record.last_error == "TimeoutError: timed out after 0.2 s"
 
 
 @real_scene
 def a_long_run_in_a_process_is_one_run(folder: Path) -> None:
-    """L2, T2: its lease is renewed for three leases, and its progress is stored."""
+    """L2, T2: it outlasts its first lease, and its progress is stored."""
     with working(slots.bare) as app:
-        job = app.nap.enqueue(3 * LEASE)
+        job = app.nap.enqueue(1.5 * LEASE)
         wait_for(lambda: job.record().progress is not None, "no progress is stored")
-        assert job.result(timeout=PATIENCE + 3 * LEASE) == "rested"
+        assert job.result(timeout=PATIENCE) == "rested"
         assert job.record().version == 1
 
 

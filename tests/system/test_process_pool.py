@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from taskharbor.worker.processes import limits, starting
 
 from . import slots, tight
 from .crew import until
-from .test_processes import gone
+from .test_processes import gone, noted
 
 PATIENCE = 60.0
 
@@ -87,6 +88,31 @@ def test_limits_that_no_process_can_keep_are_refused(harbor: Harbor, message: st
     """X5: when the worker starts."""
     with pytest.raises(ConfigError, match=message), harbor.worker(concurrency=1):
         pass
+
+
+def test_a_task_that_is_newer_than_the_processes_is_a_failure() -> None:
+    """X5: they have not imported it; the message names the fix."""
+    with slots.bare.harbor.worker(concurrency=1):
+        late = slots.bare.harbor.task(name="late", process=True, max_attempts=1)(slots.digest)
+        try:
+            with pytest.raises(JobFailed, match="late is newer than the processes of this worker: restart the worker"):
+                late.enqueue(1).result(timeout=PATIENCE)
+        finally:
+            del slots.bare.harbor._application.tasks["late"]
+
+
+def test_a_run_without_a_lease_is_killed_at_once(tmp_path: Path) -> None:
+    """L4: and nothing is written; the job runs again when its lease has expired."""
+    with slots.bare.harbor.worker(concurrency=1, lease=2.0) as worker:
+        job = slots.bare.hold.enqueue(str(tmp_path / "pid"), str(tmp_path / "gate"))
+        (pid,) = noted(tmp_path / "pid")
+        pipeline = worker._worker._pipeline
+        pipeline.keeper._give_up(pipeline.running[job.id], "on purpose")
+        gone(pid)
+        assert (job.record().state, job.record().crashes) == ("inflight", 0)
+        (tmp_path / "gate").touch()
+        assert job.result(timeout=PATIENCE) == "through"
+        assert (job.record().version, job.record().attempts) == (2, 0)
 
 
 def test_exits_are_noticed_without_the_help_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.backoff import STORE_BACKOFF
-from taskharbor.core.outcome import Deferred, Outcome
+from taskharbor.core.outcome import Deferred, Failed, Outcome
 from taskharbor.core.sizes import shown_size
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
@@ -68,6 +68,8 @@ class ProcessPool:
 
     async def run(self, run: JobRun, task: Registered, payload: bytes, begin: Callable[[], None]) -> Outcome:
         """The outcome of a job, run in a free child as soon as there is one; `begin` is called when it starts."""
+        if self._start is not None and task.name not in self._start.tasks:
+            return Failed("UnknownTask", f"{task.name} is newer than the processes of this worker: restart the worker")
         try:
             slot = await self._free_slot()
         except NoChild as error:

@@ -24,6 +24,7 @@ def measures(quick: bool) -> list[Measure]:
         *_chords(),
         *_backlogs(),
         *_processes(),
+        *_slots(),
         *measures_postgres.measures(),
     ]
     return [_smaller(measure) for measure in found] if quick else found
@@ -211,6 +212,32 @@ def _backlogs() -> Iterator[Measure]:
             title = f"{NAMES[engine]}: drain beside {BACKLOG:,} {kind} jobs"
             setup = _side(f"making {kind} jobs", "backlog.make", 12, kind=kind, jobs=BACKLOG)
             yield Measure(f"backlog-{kind}-{engine}", title, sides, {"alone": 0.85}, rounds=5, setup=setup)
+
+
+def _slots() -> Iterator[Measure]:
+    """Jobs in processes of their own."""
+    yield Measure(
+        "slot-noop",
+        "a no-op in a process slot",
+        {
+            "ours": _side("TaskHarbor", "slots.no_op", 1.5, jobs=5_000),
+            "echo": _side("bare echo between two processes", "slots.echo", 0.6, jobs=10_000),
+        },
+        value="us",
+        unit="µs",
+        limits={"us": 150},
+        rounds=5,
+    )
+    yield Measure(
+        "slot-cpu",
+        "work for a core, in two process slots",
+        {
+            "ours": _side("TaskHarbor", "slots.cpu", 3, jobs=160),
+            "bare": _side("two bare processes", "slots.bare_cpu", 3, jobs=160),
+        },
+        {"bare": 0.9},
+        rounds=5,
+    )
 
 
 def _processes() -> Iterator[Measure]:

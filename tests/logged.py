@@ -3,7 +3,7 @@
 import re
 
 _EVENT = re.compile(
-    r"^(?:job\.retrying|job\.dead|hook\.failed): .*\n(?:Traceback .*\n(?: +.*\n)*\S.*\n)?", re.MULTILINE
+    r"^(?:job\.retrying|job\.crashed|job\.dead|hook\.failed): .*\n(?:Traceback .*\n(?: +.*\n)*\S.*\n)?", re.MULTILINE
 )
 
 

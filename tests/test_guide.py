@@ -19,6 +19,7 @@ PAGES = [
     "idempotency",
     "leases",
     "operating",
+    "processes",
     "recurring",
     "retries",
     "testing",

@@ -18,9 +18,9 @@ import taskharbor
 
 SOURCE = Path(taskharbor.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-NAMES = "AsyncTask FailedStep Flow Graph Harbor Job JobContext JobRecord LeaseLost Retry RetryAfter Run Snooze Step"
+NAMES = "AsyncTask FailedStep Flow Graph Harbor Job JobContext JobRecord LeaseLost Recycle Retry RetryAfter Run Snooze"
 FUNCTIONS = "chain chord current group"
-PUBLIC = f"{NAMES} Task Unrecoverable {FUNCTIONS}".split()
+PUBLIC = f"{NAMES} Step Task Unrecoverable {FUNCTIONS}".split()
 
 
 def test_importing_it_brings_no_engine_and_no_terminal() -> None:

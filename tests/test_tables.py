@@ -11,7 +11,7 @@ import click
 import pytest
 
 from pages import DOCS, ROOT, blocks, table, text_of
-from taskharbor import Harbor, Retry
+from taskharbor import Harbor, Recycle, Retry
 from taskharbor.cli import cli
 from taskharbor.cli.worker import CLOSE_PATIENCE
 from taskharbor.client.declaration import When
@@ -166,6 +166,7 @@ def test_every_event_in_the_table_of_failures_is_logged() -> None:
 
 
 DEFAULTS = {name.strip("` "): row for row in table("guide", "set on") for name in row[0].split(",")}
+NAMES = {"Retry": Retry, "Recycle": Recycle}
 FOR_TESTS = {"harbor": {"clock", "chance", "driver"}, "worker": {"threads"}}
 
 
@@ -173,7 +174,7 @@ def _options() -> dict[str, set[str]]:
     """What the code takes, by where it can be set."""
     return {
         "harbor": set(inspect.signature(Harbor).parameters),
-        "task": {"name", "retry", *TASK_OPTIONS},
+        "task": {"name", "retry", "process", "memory", *TASK_OPTIONS},
         "job": set(JobOptions.__annotations__),
         "worker": set(_worker_defaults()),
         "recurring": set(When.__annotations__),
@@ -192,11 +193,12 @@ def test_the_table_of_defaults_has_the_defaults_of_the_code() -> None:
     harbor = inspect.signature(Harbor).parameters
     code = {name: parameter.default for name, parameter in harbor.items()} | _worker_defaults()
     code |= {"queue": "default", "priority": 0, "retry": Retry(), "url": DEFAULT_URL}
+    code |= {"recycle": Recycle(), "process": False}
     code |= {name: getattr(Recurrence(), name) for name in When.__annotations__}
     for name, (_, cell, *_) in DEFAULTS.items():
         if name in ("queues", "name", "delay", "run_at", "expires", "id", "anchor") or cell == "none":
             continue
-        said = value(cell) if re.match(r"[\d.]+ ", cell) else eval(cell.strip("`"), {"Retry": Retry})  # noqa: S307
+        said = value(cell) if re.match(r"[\d.]+ ", cell) else eval(cell.strip("`"), NAMES)  # noqa: S307
         assert said == code[name], name
     assert DEFAULTS["anchor"][1] == f"{ANCHOR:%Y-%m-%d, %Z}"
 

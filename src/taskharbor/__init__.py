@@ -18,6 +18,7 @@ from taskharbor.version import __version__ as __version__
 if TYPE_CHECKING:
     from taskharbor.client.handle import Job
     from taskharbor.core.job import JobRecord
+    from taskharbor.core.recycling import Recycle
     from taskharbor.core.retry import Retry
     from taskharbor.errors import LeaseLost, RetryAfter, Snooze, Unrecoverable
     from taskharbor.flow import FailedStep, Flow, Graph, chain, chord, group
@@ -37,6 +38,7 @@ __all__ = [
     "JobContext",
     "JobRecord",
     "LeaseLost",
+    "Recycle",
     "Retry",
     "RetryAfter",
     "Run",
@@ -55,6 +57,7 @@ __all__ = [
 _HOMES = {
     "client.handle": ("Job",),
     "core.job": ("JobRecord",),
+    "core.recycling": ("Recycle",),
     "core.retry": ("Retry",),
     "errors": ("LeaseLost", "RetryAfter", "Snooze", "Unrecoverable"),
     "flow": ("FailedStep", "Flow", "Graph", "chain", "chord", "group"),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from msgspec import Struct
 
 from taskharbor.client.client import Client
-from taskharbor.client.naming import check_function, name_of
+from taskharbor.client.naming import check_function, check_importable, name_of
 from taskharbor.client.options import TASK_OPTIONS, JobOptions, checked, unknown_option
 from taskharbor.client.registered_task import Registered
-from taskharbor.client.settings import retry_policy
 from taskharbor.core.misfit import closest
 from taskharbor.core.names import check_name
 from taskharbor.core.retry import Retry
+from taskharbor.core.sizes import Size, size
 from taskharbor.errors import ConfigError, DuplicateTask, ScheduleExists, UnknownTask
 from taskharbor.task import AsyncTask, Task
 from taskharbor.worker.application import AppRegistry
@@ -26,6 +26,31 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 AnyTask = Task[..., Any] | AsyncTask[..., Any]
+
+
+class Manner(Struct, frozen=True):
+    """How the jobs of a task are run and retried: options that are the task's alone, and not stored with jobs."""
+
+    retry: Retry | None = None
+    process: bool = False
+    memory: Size | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.process, bool):
+            raise ConfigError(f"process must be True or False, not {self.process!r}")
+        if self.memory is not None and not self.process:
+            raise ConfigError("memory= limits a process: it needs process=True")
+        _ = self.limit
+
+    @property
+    def limit(self) -> int | None:
+        """The memory limit in bytes."""
+        return None if self.memory is None else size("memory", self.memory)
+
+    @property
+    def given(self) -> str | None:
+        """The name of an option that is not at its default."""
+        return next((name for name in ("retry", "process", "memory") if getattr(self, name)), None)
 
 
 class Registration:
@@ -39,28 +64,30 @@ class Registration:
         self,
         function: Callable[..., Any] | None,
         name: str | None,
-        retry: Retry | Callable[[int], float] | None,
+        manner: Manner,
         options: Mapping[str, Any],
     ) -> Any:
         """The task of a function, or the decorator that makes one."""
         for unknown in sorted(options.keys() - TASK_OPTIONS):
-            message = unknown_option(unknown, ("name", "retry", *sorted(TASK_OPTIONS)))
+            message = unknown_option(unknown, ("name", "retry", "process", "memory", *sorted(TASK_OPTIONS)))
             raise ConfigError(f"@harbor.task: {message} (others belong to one job: task.using(…))")
-        registrar = Registrar(self, name, retry_policy(retry), checked(options))
+        registrar = Registrar(self, name, manner, checked(options))
         return registrar if function is None else registrar(function)
 
-    def register(
-        self, function: Callable[..., Any], name: str | None, retry: Retry | None, options: JobOptions
-    ) -> AnyTask:
+    def register(self, function: Callable[..., Any], name: str | None, manner: Manner, options: JobOptions) -> AnyTask:
         """Register a function under its name (P4)."""
         check_function("@harbor.task", function)
+        if manner.process:
+            check_importable(function)
         tasks = self.application.tasks
         name = check_name("a task's name", name_of(function) if name is None else name)
         if name in tasks:
             is_task = isinstance(function, Task | AsyncTask)
             fix = "put @harbor.task below the other decorator" if is_task else "give one of them another name="
             raise DuplicateTask(f"a task named {name!r} exists already: {fix}")
-        registered = tasks[name] = Registered(name, function, retry or self._client.session.settings.retry, options)
+        retry = manner.retry or self._client.session.settings.retry
+        registered = Registered(name, function, retry, options, process=manner.process, memory=manner.limit)
+        tasks[name] = registered
         kind = AsyncTask[..., Any] if iscoroutinefunction(function) else Task[..., Any]
         return kind(registered, self._client, options)
 
@@ -68,7 +95,7 @@ class Registration:
         self,
         name: str | None,
         arguments: Mapping[str, Any] | None,
-        retry: Retry | Callable[[int], float] | None,
+        manner: Manner,
         given: Mapping[str, Any],
     ) -> Recurrer:
         """The decorator that declares a recurring task."""
@@ -78,7 +105,7 @@ class Registration:
         when = recurrence({name: value for name, value in given.items() if name not in TASK_OPTIONS})
         if arguments is not None and not isinstance(arguments, Mapping):
             raise ConfigError(f"arguments must be a dict by the names of parameters, not {arguments!r}")
-        return Recurrer(self, name, retry_policy(retry), options, dict(arguments or {}), when)
+        return Recurrer(self, name, manner, options, dict(arguments or {}), when)
 
     def find(self, name: str) -> Registered:
         """The task of this name."""
@@ -96,7 +123,7 @@ class Registrar(Struct, frozen=True, eq=False):
 
     _registration: Registration
     _name: str | None
-    _retry: Retry | None
+    _manner: Manner
     _options: JobOptions
 
     @overload
@@ -109,7 +136,7 @@ class Registrar(Struct, frozen=True, eq=False):
         return self._registered(function)
 
     def _registered(self, function: Callable[..., Any]) -> AnyTask:
-        return self._registration.register(function, self._name, self._retry, self._options)
+        return self._registration.register(function, self._name, self._manner, self._options)
 
 
 class Recurrer(Registrar, frozen=True, eq=False):
@@ -132,7 +159,7 @@ class Recurrer(Registrar, frozen=True, eq=False):
         declared = self._registration.application.recurring
         if name in declared:
             raise ScheduleExists(f"a recurring task named {name!r} is declared already: give one of them another name=")
-        task = task or self._registration.register(function, None, self._retry, self._options)
+        task = task or self._registration.register(function, None, self._manner, self._options)
         options = checked({**task.options, **self._options})
         declared[name] = Declared(name, task.registered, options, self._arguments, self._when)
         return task
@@ -140,8 +167,8 @@ class Recurrer(Registrar, frozen=True, eq=False):
     def _check_known(self, task: AnyTask) -> None:
         from taskharbor.client.declaration import check_options
 
-        if self._retry is not None:
-            raise ConfigError("retry= belongs to the task: set it in its @harbor.task")
+        if (option := self._manner.given) is not None:
+            raise ConfigError(f"{option}= belongs to the task: set it in its @harbor.task")
         if self._registration.application.tasks.get(task.name) is not task.registered:
             raise ConfigError(f"{task.name} is a task of another harbor: declare it recurring there")
         check_options(task.options)

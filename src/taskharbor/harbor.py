@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import currentframe, isasyncgenfunction, iscoroutinefunction
 from random import Random
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -24,10 +24,12 @@ from taskharbor.client.other_names import HARBOR_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.client.settings import Settings, settings_of
+from taskharbor.client.settings import Settings, retry_policy, settings_of
 from taskharbor.core.codec import PAYLOAD_LIMIT
+from taskharbor.core.recycling import Recycle
 from taskharbor.core.retry import Retry
-from taskharbor.decorators import Recurrer, Registrar, Registration
+from taskharbor.core.sizes import Size
+from taskharbor.decorators import Manner, Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
@@ -53,7 +55,7 @@ class Harbor:
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
-    `clock` and `chance` (a `Random`) are for tests.
+    `recycle` says when processes of `process=True` tasks are replaced. `clock` and `chance` (a `Random`) are for tests.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Harbor:
         keep_done: Duration = 24 * 3600,
         keep_dead: Duration = 30 * 24 * 3600,
         store_timeout: float = 30.0,
+        recycle: Recycle | None = None,
         clock: Clock | None = None,
         chance: Random | None = None,
         driver: Driver | None = None,
@@ -83,12 +86,13 @@ class Harbor:
             keep_done=keep_done,
             keep_dead=keep_dead,
             store_timeout=store_timeout,
+            recycle=recycle,
         )
         self.url = config.store_url(url)
         if driver is None:
             drivers.parse(self.url)
         self._driver = driver
-        self._application = AppRegistry()
+        self._application = AppRegistry(_caller())
         session = _session(lambda: self._driver or self.url, settings, clock, chance)
         self.client = Client(session, self._application.tasks)
         self._launcher = Launcher(self.client, self._application)
@@ -139,6 +143,8 @@ class Harbor:
         timeout: Duration | None = ...,
         retry: Retry | Callable[[int], float] | None = None,
         tags: Sequence[str] = (),
+        process: bool = False,
+        memory: Size | None = None,
     ) -> Registrar: ...
     def task(
         self,
@@ -147,10 +153,16 @@ class Harbor:
         *,
         name: str | None = None,
         retry: Retry | Callable[[int], float] | None = None,
+        process: bool = False,
+        memory: Size | None = None,
         **options: Any,
     ) -> Any:
-        """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`."""
-        return self._registration.task(function, name, retry, options)
+        """Register a function as a task: `@harbor.task` or `@harbor.task(queue=…, retry=…)`.
+
+        With `process=True` each job runs in a process of its own, which is killed at the timeout or when the job is
+        cancelled; `memory`, such as "512 MiB", limits what it may allocate.
+        """
+        return self._registration.task(function, name, Manner(retry_policy(retry), process, memory), options)
 
     def recurring(
         self,
@@ -160,6 +172,8 @@ class Harbor:
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
         retry: Retry | Callable[[int], float] | None = None,
+        process: bool = False,
+        memory: Size | None = None,
         **given: Unpack[RecurringOptions],
     ) -> Recurrer:
         """Run a function repeatedly: `cron="0 3 * * *"` in the time zone `tz`, or `every` so many seconds (N2).
@@ -171,7 +185,7 @@ class Harbor:
             raise ConfigError(
                 'say when by name: @harbor.recurring(cron="0 3 * * *") or @harbor.recurring(every=timedelta(hours=1))'
             )
-        return self._registration.recurring(name, arguments, retry, given)
+        return self._registration.recurring(name, arguments, Manner(retry_policy(retry), process, memory), given)
 
     def middleware(self, function: M) -> M:
         """Wrap every handler call: `async def timing(job, call_next): return await call_next()`.
@@ -364,6 +378,13 @@ class Harbor:
         self.portal.close()
 
 
+def _caller() -> str | None:
+    """The module that makes a harbor."""
+    frame = currentframe()
+    made = None if frame is None or frame.f_back is None else frame.f_back.f_back
+    return None if made is None else made.f_globals.get("__name__")
+
+
 def _session(store: Callable[[], Driver | str], settings: Settings, clock: Clock | None, rng: Random | None) -> Session:
     async def connect() -> Driver:
         return await drivers.from_url(found) if isinstance(found := store(), str) else found
@@ -371,4 +392,7 @@ def _session(store: Callable[[], Driver | str], settings: Settings, clock: Clock
     def shown() -> str | None:
         return config.shown_url(found) if isinstance(found := store(), str) else None
 
-    return Session(connect, settings, clock, rng or own_rng(), shown)
+    def url() -> str | None:
+        return found if isinstance(found := store(), str) else None
+
+    return Session(connect, settings, clock, rng or own_rng(), shown, url)

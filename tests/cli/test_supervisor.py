@@ -31,7 +31,7 @@ def settings(desk: Desk, text: str) -> None:
         (["--processes", "2", "--max-age", "nan"], "max_age must be 10 s or more"),
         (["--processes", "2", "--max-age", "soon"], "'soon' is not a length of time"),
         (["--processes", "2", "--max-memory", "1MiB"], "max_memory must be 16 MiB or more, not 1 MiB: no worker takes"),
-        (["--processes", "2", "--max-memory", "lots"], "'lots' is not a size: write a number and KiB, MiB or GiB"),
+        (["--processes", "2", "--max-memory", "lots"], "max_memory must be text such as"),
         (["--max-jobs", "9"], "max_jobs, max_age and max_memory need a supervisor that replaces workers: add --pro"),
     ],
 )

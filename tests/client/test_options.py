@@ -26,7 +26,7 @@ CHOSEN: dict[str, Any] = {
 def test_every_option_of_tasks_is_declared_everywhere() -> None:
     """P1, R5: for jobs, for `@harbor.task`, for `@harbor.recurring`, and in what is stored for a recurring task."""
     overloads = [set(signature(each).parameters) for each in get_overloads(Harbor.task)]
-    assert {"self", "name", "retry", *TASK_OPTIONS} in overloads
+    assert {"self", "name", "retry", "process", "memory", *TASK_OPTIONS} in overloads
     assert JobOptions.__annotations__.keys() >= TASK_OPTIONS
     assert RecurringOptions.__annotations__.keys() - When.__annotations__.keys() == TASK_OPTIONS
     assert set(Definition.__struct_fields__) >= TASK_OPTIONS

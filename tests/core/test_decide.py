@@ -25,6 +25,7 @@ from taskharbor.core.decide import (
 from taskharbor.core.job import KEPT_FAILURES, LAST_MOMENT, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
+    Crashed,
     Deferred,
     Failed,
     Interrupted,
@@ -54,6 +55,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Failed, texts, texts, texts, st.none() | texts, st.none() | delays),
     st.builds(Snoozed, delays),
     st.builds(Deferred, delays),
+    st.builds(Crashed, texts),
     st.sampled_from([Interrupted(), Interrupted(started=True), NotRegistered(), CancelledByRequest()]),
 )
 
@@ -77,7 +79,7 @@ def test_every_transition_names_its_job_and_its_lease(job: JobRecord, outcome: O
 def test_outcomes_other_than_failures_leave_the_history_alone(job: JobRecord, outcome: Outcome) -> None:
     """D9, F4: attempts, last error and failures are carried over complete, not left to the driver."""
     to = decided(job, outcome)
-    if not isinstance(outcome, Failed) and not isinstance(to, Fail):
+    if not isinstance(outcome, Failed | Crashed) and not isinstance(to, Fail):
         assert (to.attempts, to.last_error, to.failed_at) == (job.attempts, job.last_error, job.failed_at)
         assert to.failures == job.failures
 
@@ -396,3 +398,29 @@ def test_a_run_stopped_by_a_dead_letter_counts_as_dead_unless_it_failed() -> Non
     assert dead_by_hand(released) == replace(released, increment=replace(released.increment, outcome="dlq"))
     for to in (decided(claimed(), Failed("ValueError", "no")), replace(released, increment=None)):
         assert dead_by_hand(to) is to
+
+
+@given(held)
+def test_the_death_of_a_jobs_own_process_counts_a_crash_at_once(job: JobRecord) -> None:
+    """F6, F10: no attempt; the pause is the policy's by the crashes in a row; at max_crashes it is a crash loop."""
+    to = decided(job, Crashed("killed by SIGSEGV"), Retry(base=2, jitter=False))
+    assert (to.attempts, to.crashes) == (job.attempts, job.crashes + 1)
+    assert (to.last_error, to.failures[-1].kind) == ("Crashed: killed by SIGSEGV", "Crashed")
+    if job.max_crashes is not None and to.crashes >= job.max_crashes:
+        assert isinstance(to, Fail)
+        assert to.reason == "crash_loop"
+    else:
+        assert isinstance(to, PutBack)
+        assert to.run_at == later(NOW, min(2.0**to.crashes, 30.0))
+
+
+def test_a_broken_policy_after_a_crash_is_a_dead_letter() -> None:
+    """F11: a policy is user code and must not crash the worker; both errors are kept."""
+
+    def broken(crashes: int) -> float:
+        raise ZeroDivisionError(f"at {crashes}")
+
+    to = decided(claimed(attempts=1), Crashed("killed"), Retry(custom=broken))
+    assert isinstance(to, Fail)
+    assert (to.reason, to.attempts, to.crashes) == ("broken_retry_policy", 1, 1)
+    assert [failure.kind for failure in to.failures[-2:]] == ["Crashed", "ZeroDivisionError"]

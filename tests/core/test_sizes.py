@@ -1,52 +1,67 @@
-"""Sizes of memory as people write them."""
+"""Sizes of memory, and the limits of processes that are made of them."""
 
 from __future__ import annotations
 
-import re
+from datetime import timedelta
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from taskharbor.core.recycling import Recycle
 from taskharbor.core.sizes import shown_size, size
 from taskharbor.errors import ConfigError
 
+MIB = 1024 * 1024
+
 
 @pytest.mark.parametrize(
-    ("text", "number"),
+    ("given", "found"),
     [
-        ("512 MiB", 512 * 1024**2),
-        ("512M", 512 * 1024**2),
-        ("512mb", 512 * 1024**2),
-        ("1.5GiB", 3 * 1024**3 // 2),
-        (" 64 KiB ", 64 * 1024),
-        ("2t", 2 * 1024**4),
-        ("1000", 1000),
-        ("1000 B", 1000),
+        ("512 MiB", 512 * MIB),
+        ("512MB", 512 * MIB),
+        ("512M", 512 * MIB),
+        (" 1.5 gib ", 1536 * MIB),
+        ("64 KiB", 65536),
+        ("2 TiB", 2 * 1024 * 1024 * MIB),
+        ("4096", 4096),
+        ("4096 bytes", 4096),
+        (4096, 4096),
     ],
 )
-def test_a_size(text: str, number: int) -> None:
-    """C: a number and a unit, which is a power of 1024; without one, bytes."""
-    assert size(text) == number
+def test_a_size_is_text_or_bytes(given: int | str, found: int) -> None:
+    assert size("memory", given) == found
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1M", "1 2", "M", "1e9", "1 XiB", "9" * 400])
-def test_what_is_no_size(text: str) -> None:
-    """X5: with the way to write it."""
-    with pytest.raises(ConfigError, match=re.escape("write a number and KiB, MiB or GiB, such as 512MiB")):
-        size(text)
+@pytest.mark.parametrize("wrong", ["", "much", "-1 MiB", "1 XiB", 0, -5, True, 1.5, None, "0 MiB", 1 << 70])
+def test_a_wrong_size_is_refused(wrong: Any) -> None:
+    """X5: the message shows how to write one."""
+    with pytest.raises(ConfigError, match='memory must be text such as "512 MiB"'):
+        size("memory", wrong)
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(1000, "1000 bytes"), (2048, "2 KiB"), (50_500_000, "48.2 MiB"), (3 * 1024**3, "3 GiB")]
+    ("number", "shown"),
+    [(1, "1 byte"), (300, "300 bytes"), (512 * MIB, "512 MiB"), (1536 * MIB, "1.5 GiB"), (2048, "2 KiB")],
 )
-def test_a_size_for_people(number: int, text: str) -> None:
-    """C: in the largest unit."""
-    assert shown_size(number) == text
+def test_a_size_is_shown_in_its_largest_unit(number: int, shown: str) -> None:
+    assert shown_size(number) == shown
 
 
-@given(st.integers(1, 1023), st.sampled_from(["KiB", "MiB", "GiB"]))
-def test_a_shown_size_can_be_read(number: int, unit: str) -> None:
-    """C: what a message shows may be given back."""
-    if number < 1000:
-        assert shown_size(size(f"{number} {unit}")) == f"{number} {unit}"
+def test_a_process_is_recycled_when_any_limit_is_reached() -> None:
+    limits = Recycle(jobs=3, age=timedelta(minutes=1), memory="1 MiB")
+    assert (limits.age, limits.memory) == (60.0, MIB)
+    assert not limits.is_due(2, 59.0, MIB - 1)
+    assert limits.is_due(3, 0.0, 0)
+    assert limits.is_due(0, 60.0, 0)
+    assert limits.is_due(0, 0.0, MIB)
+    assert not Recycle(age=None).is_due(10**9, 1e9, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"jobs": 0}, {"jobs": True}, {"jobs": "5"}, {"age": 0}, {"age": True}, {"age": "1h"}, {"memory": "big"}],
+)
+def test_limits_that_can_never_hold_are_refused(wrong: Any) -> None:
+    """X5: the message names the limit."""
+    with pytest.raises(ConfigError, match=f"Recycle: {next(iter(wrong))}"):
+        Recycle(**wrong)

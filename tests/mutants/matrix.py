@@ -18,7 +18,7 @@ from .ground import CATCHERS, Ground
 from .kit import CASES
 from .mutant import Mutant, StaleMutant
 from .postgres import MUTANTS as ON_POSTGRES
-from .scenes import SCENES
+from .scenes import REAL, SCENES
 from .simulating import Find, look_for
 
 PATIENCE = 10.0
@@ -56,9 +56,11 @@ def patience(seconds: float, timer: int = signal.ITIMER_VIRTUAL) -> Generator[No
 
 def catchers(mutant: Mutant) -> list[str]:
     """Who might notice a mutant of this kind."""
+    if mutant.kind == "process":
+        return sorted(REAL)
     cases = [] if mutant.kind in ("worker", "manager") else list(CASES)
-    scenes = list(SCENES) if mutant.kind in ("worker", "manager", "core", "step") else []
-    return cases + scenes
+    has_scenes = mutant.kind in ("worker", "manager", "core", "step")
+    return cases + [scene for scene in SCENES if has_scenes and scene not in REAL]
 
 
 def tried(name: str, seeds: int, folder: Path) -> Tried:
@@ -70,7 +72,8 @@ def tried(name: str, seeds: int, folder: Path) -> Tried:
         if mutant.kind == "postgres":
             return Tried(name, _noticed_on_postgres(mutant, _ground(folder)), None)
         noticed = [catcher for catcher in catchers(mutant) if _notices(complaint_about, mutant, catcher)]
-        return Tried(name, noticed, None if mutant.kind in ("sqlite", "manager", "step") else _look_for(mutant, seeds))
+        unseen = mutant.kind in ("sqlite", "manager", "step", "process")
+        return Tried(name, noticed, None if unseen else _look_for(mutant, seeds))
     except StaleMutant as stale:
         return Tried(name, [], None, f"{stale}: {stale.__cause__!r}")
 

@@ -273,7 +273,7 @@ def bad_payload_retried(raised: Any, *given: Any) -> Outcome:
     return replace(outcome, final=None) if isinstance(outcome, Failed) and outcome.final == "undecodable" else outcome
 
 
-@mutant((outcomes, "_success"), by="a_child_comes_with_its_parents_success")
+@mutant((outcomes, "success"), by="a_child_comes_with_its_parents_success")
 def children_forgotten(success: Any, *given: Any) -> Outcome:
     """What a handler enqueued with its success is lost."""
     outcome: Outcome = success(*given)

@@ -420,3 +420,12 @@ def test_driver_times_and_real_times_are_not_compared() -> None:
     tale.settle(tale.claim(now=5_000_000), "put_back", run_at=-70, now=4_000_000)
     tale.settle(tale.claim(now=-70, due_at=-70), now=-60)
     assert ended(tale, last(version=2)) == set()
+
+
+def test_the_death_of_a_jobs_own_process_adds_a_crash_and_no_attempt() -> None:
+    """F6: settled by the worker that lives on, so the next claim has one crash more."""
+    for attempts, crashes, names in ((0, 1, set[str]()), (0, 2, {"H6"}), (1, 1, {"H6"})):
+        tale = told()
+        tale.settle(tale.claim(), "put_back", attempts=attempts, crashes=crashes, failures=1)
+        tale.claim(attempts=attempts, crashes=crashes)
+        assert check(tale.events).names == names

@@ -236,6 +236,7 @@ async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
     assert record.due_at - world.clock() == timedelta(seconds=1)
     gate.set()
     await asyncio.sleep(1)
+    await context.__aexit__(None, None, None)
     assert len(world.settled()) == 1
 
 

@@ -49,7 +49,7 @@ def asked(
     limits = Limits(
         max_jobs=max_jobs,
         max_age=None if max_age is None else span(max_age),
-        max_memory=None if max_memory is None else size(max_memory),
+        max_memory=None if max_memory is None else size("max_memory", max_memory),
     )
     if processes is not None:
         return SupervisorOptions(processes=processes, grace=grace, limits=limits)
@@ -76,7 +76,7 @@ def _opened(url: str, store_timeout: float) -> Session:
 def report_to(link: Link, harbor: Harbor, lease: float) -> None:
     """Let the workers of this context report to a supervisor."""
     session = harbor.client.session
-    if session.has_url and urlsplit(harbor.url).scheme == "memory":
+    if session.url is not None and urlsplit(session.url).scheme == "memory":
         raise ConfigError("memory:// is a store inside one process: workers cannot share it; leave --processes out")
 
     def report(worker: RunningWorker) -> None:
@@ -84,7 +84,7 @@ def report_to(link: Link, harbor: Harbor, lease: float) -> None:
             worker=worker.id,
             lease=lease,
             memory=resident_memory(),
-            store=config.whole_url(harbor.url) if session.has_url else None,
+            store=None if session.url is None else config.whole_url(session.url),
             store_timeout=session.settings.store_timeout,
             keep_done=session.settings.retention.done.total_seconds(),
         )

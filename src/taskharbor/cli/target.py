@@ -22,6 +22,7 @@ import click
 
 from taskharbor import config
 from taskharbor.admin.admin import Admin
+from taskharbor.client.importing import entries
 from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError, DriverUnavailable, HarborError
 from taskharbor.harbor import Harbor
@@ -168,7 +169,9 @@ def _imported(name: str, what: str) -> ModuleType:
         if place not in sys.path:
             sys.path.insert(0, place)
     try:
-        return import_module(name)
+        module = import_module(name)
+        entries.append(name)
+        return module
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigError(

@@ -60,9 +60,36 @@ def name_of(function: Callable[..., Any]) -> str:
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or qualname is None:
         raise ConfigError(f"{function!r} has no name of its own: give the task one with name=")
+    return f"{import_name(module).removesuffix('.__main__')}.{qualname}"
+
+
+def import_name(module: str) -> str:
+    """The name by which another process imports a module; `__main__` if it cannot."""
     if module in ("__main__", "__mp_main__"):  # the latter: the script again, in a process that it has spawned
-        module = _main_module(sys.modules[module])
-    return f"{module.removesuffix('.__main__')}.{qualname}"
+        return _main_module(sys.modules[module])
+    return module
+
+
+def check_importable(function: Callable[..., Any]) -> None:
+    """Refuse a function for `process=True` that a new process could not import."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    why = None
+    if module is None or qualname is None:
+        why = f"{function!r} has no name: write a def at the top level of a module"
+    elif "<locals>" in qualname:
+        why = f"{qualname} is defined inside a function: move it to the top level of a module"
+    elif import_name(module) == "__main__" or not _is_source(module):
+        why = f"{qualname} is not in a module: put it into a file, such as tasks.py"
+    if why:
+        raise ConfigError(f"process=True takes a function that a new process can import; {why}")
+
+
+def _is_source(module: str) -> bool:
+    """Whether a script can be imported by its name as well; anything else was imported."""
+    main = sys.modules.get(module)
+    if module not in ("__main__", "__mp_main__") or getattr(main, "__spec__", None) is not None:
+        return True
+    return Path(getattr(main, "__file__", None) or "").suffix == ".py"
 
 
 def _main_module(main: ModuleType) -> str:

@@ -7,7 +7,8 @@ To add one:
 - also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` in
   `declaration.py`, and `Definition` with its `OF_JOBS` in `core/recurrence.py`;
 - with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
-- of the task alone, as `retry`: `Harbor.task`, `Harbor.recurring` and `decorators.py`, `Registered`; not stored.
+- of the task alone, as `retry`: `Harbor.task`, `Harbor.recurring`, `Manner` in `decorators.py`, `Registered`; not
+  stored.
 `tests/client/test_options.py` fails if a place in Python was forgotten, the kit if a column was.
 """
 

@@ -13,13 +13,27 @@ from taskharbor.core.retry import Retry
 
 
 class Registered:
-    """The handler behind a name. Its signature is read when first needed, so that it may refer to later types."""
+    """The handler behind a name. Its signature is read when first needed, so that it may refer to later types.
 
-    def __init__(self, name: str, handler: Callable[..., Any], retry: Retry, options: JobOptions) -> None:
+    `process`: each run has a process of its own, which may use so many bytes of `memory`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        retry: Retry,
+        options: JobOptions,
+        *,
+        process: bool = False,
+        memory: int | None = None,
+    ) -> None:
         self.name = name
         self.handler = handler
         self.retry = retry
         self.options = options
+        self.process = process
+        self.memory = memory
         self.is_async = inspect.iscoroutinefunction(handler)
 
     @cached_property

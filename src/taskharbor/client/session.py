@@ -7,16 +7,20 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from random import Random
+
+from msgspec.structs import replace
 
 from taskharbor.client.batching import Batcher
 from taskharbor.client.clock import Clock, EngineClock, host_clock
 from taskharbor.client.forking import after_fork
+from taskharbor.client.importing import check_may_open
 from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
 from taskharbor.client.settings import Settings
 from taskharbor.driver import Driver, ServerClock
-from taskharbor.errors import DriverUnavailable
+from taskharbor.errors import CapabilityMissing, DriverUnavailable
 
 
 class Session:
@@ -29,6 +33,7 @@ class Session:
         clock: Clock | None,
         rng: Random,
         shown: Callable[[], str | None] = lambda: None,
+        url: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.rng = rng
@@ -37,6 +42,8 @@ class Session:
         self.batcher = Batcher(self.driver, self.now, settings.store_timeout)
         self._connect = connect
         self._shown = shown
+        self._url = url
+        self._closed_clock: Clock = host_clock
         self._given_clock = clock
         self._clock: Clock = clock or host_clock
         self._engine_clock: EngineClock | None = None
@@ -62,9 +69,19 @@ class Session:
         return "a store" if self._driver is None else f"a {self._driver.name} driver"
 
     @property
-    def has_url(self) -> bool:
-        """Whether a URL names the store, so that another process can open it."""
-        return self._shown() is not None
+    def url(self) -> str | None:
+        """The URL by which another process reaches the store; None if the store lives in this one."""
+        return None if self._driver is not None and self._driver.ephemeral else self._url()
+
+    def serve_child(self, clock: Clock, payload_limit: int, refusal: str | None) -> None:
+        """Serve a process that runs a worker's jobs: by the worker's clock and limit until the store is open.
+
+        With a `refusal` it cannot be opened here: that says why.
+        """
+        self._closed_clock, self._clock = clock, self._given_clock or clock
+        self.settings = replace(self.settings, payload_limit=payload_limit)
+        if refusal is not None:
+            self._connect = partial(_refused, refusal)
 
     @property
     def is_open(self) -> bool:
@@ -91,6 +108,7 @@ class Session:
         if not mine:
             return await asyncio.wrap_future(opening)
         try:
+            check_may_open()
             async with asyncio.timeout(self.settings.store_timeout):
                 driver = await self._connect()
                 if self._given_clock is None and isinstance(driver, ServerClock):
@@ -115,6 +133,10 @@ class Session:
         """Close the driver; the next use opens it again."""
         with self._lock:
             driver, self._driver, self._opening = self._driver, None, None
-            self._engine_clock, self._clock = None, self._given_clock or host_clock
+            self._engine_clock, self._clock = None, self._given_clock or self._closed_clock
         if driver is not None:
             await driver.close()
+
+
+async def _refused(reason: str) -> Driver:
+    raise CapabilityMissing(reason)

@@ -11,6 +11,7 @@ from msgspec import Struct
 from taskharbor.client.options import check_settings, seconds
 from taskharbor.core.codec import PAYLOAD_LIMIT
 from taskharbor.core.decide import Retention
+from taskharbor.core.recycling import Recycle
 from taskharbor.core.retry import Retry
 from taskharbor.errors import ConfigError
 
@@ -26,16 +27,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     payload_limit: int = PAYLOAD_LIMIT
     retention: Retention = Retention()
     store_timeout: float = 30.0
+    recycle: Recycle = Recycle()
 
 
-def settings_of(*, retry: Retry | None, **given: Any) -> Settings:
+def settings_of(*, retry: Retry | None, recycle: Recycle | None, **given: Any) -> Settings:
     """The settings that `Harbor(…)` was given, or `ConfigError` that names the wrong one."""
     check_settings(given)
+    if recycle is not None and not isinstance(recycle, Recycle):
+        raise ConfigError(f"Harbor: recycle must be a Recycle(jobs=…, age=…, memory=…), not {recycle!r}")
     for name in ("timeout", "idempotency_ttl"):
         given[name] = None if given[name] is None else seconds(given[name])
     most = timedelta.max.total_seconds() - 1
     kept = [timedelta(seconds=min(seconds(given.pop(name)), most)) for name in ("keep_done", "keep_dead")]
-    return Settings(retry=retry_policy(retry) or Retry(), retention=Retention(*kept), **given)
+    limits = recycle or Recycle()
+    return Settings(retry=retry_policy(retry) or Retry(), retention=Retention(*kept), recycle=limits, **given)
 
 
 def retry_policy(given: Retry | Callable[[int], float] | None) -> Retry | None:

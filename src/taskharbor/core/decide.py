@@ -1,7 +1,8 @@
 """Decide what an outcome means: the one pure function behind every retry, dead letter and release.
 
 `decide` maps (record, outcome, policy, now, chance) to the transition to write; `admit` says whether a claimed job may
-run at all. Attempts count recorded failures, crashes count lapsed leases since the last recorded outcome.
+run at all. Attempts count recorded failures, crashes count lapsed leases and dead processes since the last recorded
+outcome.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.job import KEPT_FAILURES, LAST_MOMENT, Failure, JobRecord
 from taskharbor.core.outcome import (
     CancelledByRequest,
+    Crashed,
     Deferred,
     Failed,
     Interrupted,
@@ -99,6 +101,8 @@ def decide(
         case Deferred(delay):
             run_at = later(now, delay) if delay else job.due_at
             return _released(job, run_at, job.unknown_put_backs, retention, now)
+        case Crashed(message):
+            return _after_crash(job, message, retry, retention, now, chance)
         case NotRegistered():
             return _after_unknown(job, retention, now)
         case CancelledByRequest():
@@ -159,11 +163,33 @@ def _after_failure(
         return _fail(job, entry, "max_attempts", retention, now)
     try:
         delay = retry.delay(attempts, chance) if failed.delay is None else failed.delay
-    except BaseException as broken:  # a custom policy is user code and must not crash the worker
-        reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
-        job = replace(job, failures=_kept(job, entry))
-        return _fail(job, _entry(job, reason, now, attempt=attempts), "broken_retry_policy", retention, now)
+    except BaseException as broken:
+        return _after_broken_policy(job, entry, broken, retention, now)
     return _put_back(_noted(job, entry), later(now, delay), retention, now, RETRIED)
+
+
+def _after_broken_policy(
+    job: JobRecord, entry: Failure, broken: BaseException, retention: Retention, now: datetime
+) -> Fail:
+    """Dead-letter a job whose custom policy raised: it is user code and must not crash the worker."""
+    reason = Failed(kind_of(broken), f"the retry policy failed: {message_of(broken)}")
+    job = replace(job, failures=_kept(job, entry))
+    return _fail(job, _entry(job, reason, now, attempt=entry.attempt), "broken_retry_policy", retention, now)
+
+
+def _after_crash(
+    job: JobRecord, message: str, retry: Retry, retention: Retention, now: datetime, chance: Chance
+) -> PutBack | Fail:
+    """Count a crash at once. The pause before the next run is the policy's, by the number of crashes in a row."""
+    job = replace(job, crashes=job.crashes + 1)
+    entry = _entry(job, Failed("Crashed", message), now)
+    if _crashed_too_often(job):
+        return _fail(job, entry, "crash_loop", retention, now)
+    try:
+        delay = retry.delay(job.crashes, chance)
+    except BaseException as broken:
+        return _after_broken_policy(job, entry, broken, retention, now)
+    return replace(_put_back(_noted(job, entry), later(now, delay), retention, now, RETRIED), crashes=job.crashes)
 
 
 def _after_interruption(job: JobRecord, retention: Retention, now: datetime) -> Fail:

@@ -60,6 +60,15 @@ class Deferred(Struct, frozen=True):
     delay: float = 0.0
 
 
+class Crashed(Struct, frozen=True):
+    """The process that ran only this job has died: the job's own doing, and not an attempt (F6)."""
+
+    message: str
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "message", bounded(self.message, MESSAGE_LIMIT))
+
+
 class CancelledByRequest(Struct, frozen=True):
     """The handler was stopped because the job was cancelled."""
 
@@ -68,7 +77,7 @@ class NotRegistered(Struct, frozen=True):
     """This worker does not know the task; a newer one may (F8)."""
 
 
-Outcome = Succeeded | Failed | Snoozed | Interrupted | Deferred | CancelledByRequest | NotRegistered
+Outcome = Succeeded | Failed | Snoozed | Interrupted | Deferred | Crashed | CancelledByRequest | NotRegistered
 
 
 def from_error(error: BaseException, retry: Retry, traceback: str = "") -> Failed | Snoozed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import Registered
+from taskharbor.errors import ConfigError
 from taskharbor.worker.around import Factory
 from taskharbor.worker.context import JobContext
 from taskharbor.worker.dead_hooks import Hook
@@ -25,9 +26,13 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class AppRegistry:
-    """Tasks and recurring tasks by name, and what surrounds their runs. The harbor adds, workers read."""
+    """Tasks and recurring tasks by name, and what surrounds their runs. The harbor adds, workers read.
 
-    def __init__(self) -> None:
+    `module` is where the harbor was made, if known.
+    """
+
+    def __init__(self, module: str | None = None) -> None:
+        self.module = module
         self.tasks: dict[str, Registered] = {}
         self.recurring: dict[str, Declared] = {}
         self.middleware: list[Middleware] = []
@@ -40,6 +45,16 @@ class AppRegistry:
         options = [task.options for task in self.tasks.values()]
         options += [recurring.options for recurring in self.recurring.values()]
         return sorted({"default", *(each.get("queue", "default") for each in options)})
+
+    async def enter_lifespans(self, stack: AsyncExitStack) -> None:
+        """Enter the lifespans of the application, in their order."""
+        for lifespan in self.lifespans:
+            manager: object = lifespan()
+            if not isinstance(manager, AbstractAsyncContextManager):
+                raise ConfigError(
+                    f"@harbor.lifespan takes an async generator function: set up, yield, tear down; not {lifespan!r}"
+                )
+            await stack.enter_async_context(manager)
 
 
 class HarborParts(Struct, frozen=True, eq=False):
@@ -67,6 +82,11 @@ def add_harbor(parts: Parts) -> None:
     _members[id(member)] = member
     for follower in list(_followers):
         follower(parts())
+
+
+def harbors() -> list[HarborParts]:
+    """The harbors of this process, in the order of their creation."""
+    return [parts() for member in list(_members.values()) if (parts := member()) is not None]
 
 
 @contextmanager

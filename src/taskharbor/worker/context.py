@@ -100,6 +100,7 @@ class JobContext(Struct, frozen=True):
     def progress(self, fraction: float, note: str = "") -> None:
         """Report the progress of the work, from 0 to 1; stored with the next heartbeat."""
         self._run.own_effects().progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
+        self._run.host.noted(self._run)
 
     @overload
     def enqueue(self, step: Step[R]) -> Job[R]: ...  # type: ignore[overload-overlap]  # a step is a flow, of one job

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from inspect import iscoroutine
 from threading import get_ident
-from types import CoroutineType, TracebackType
-from typing import Any
+from types import CoroutineType
+from typing import Any, Protocol
 
 from taskharbor.client.client import Client
 from taskharbor.client.registered_task import BUILT_IN, Registered
@@ -32,6 +32,7 @@ from taskharbor.worker.crew import Threads
 from taskharbor.worker.drain_failures import FailedRuns
 from taskharbor.worker.outcomes import StoreAway
 from taskharbor.worker.running import NO_EFFECTS, JobRun
+from taskharbor.worker.stacks import beyond
 from taskharbor.workflows.parent_results import AWAY, ParentResults
 
 DONE = Succeeded(None)  # the outcome of nearly every run
@@ -40,13 +41,24 @@ OURS = frozenset((__file__, around.__file__, crew.__file__, contextlib.__file__)
 Conclude = Callable[[JobRun, Outcome], None]
 
 
+class Processes(Protocol):
+    """Runs jobs in processes of their own."""
+
+    async def run(self, run: JobRun, task: Registered, payload: bytes, begin: Callable[[], None]) -> Outcome:
+        """The outcome of a job; `begin` is called when it starts."""
+        ...
+
+
 class Executor:
     """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time).
 
-    `failures`, if given, receives what failed runs raised.
+    Without `processes`, tasks with `process=True` run like any other. `failures`, if given, receives what failed runs
+    raised.
     """
 
-    def __init__(self, client: Client, app: AppRegistry, threads: Threads | None) -> None:
+    def __init__(
+        self, client: Client, app: AppRegistry, threads: Threads | None, processes: Processes | None = None
+    ) -> None:
         self._tasks = client.tasks
         self._middleware = tuple(reversed(app.middleware))
         self._arounds = Arounds(app.arounds)
@@ -56,6 +68,7 @@ class Executor:
         self._time = asyncio.get_running_loop().time
         self._threads = threads
         self._context = copy_context()
+        self._processes = processes
         self.failures: FailedRuns | None = None
         self._parents = ParentResults(client.session)
 
@@ -70,6 +83,8 @@ class Executor:
         try:
             if run.stop_request is not None or run.lease.lost:  # asked to end before its first step
                 outcome = outcomes.stopped(run, task)
+            elif task is not None and task.process and self._processes is not None:
+                outcome = await self._in_process(self._processes, run, task)
             elif task is not None:
                 payload = job.payload if job.workflow_id is None else await self._filled(job, task)
                 arguments = task.signature.decode(payload)
@@ -107,6 +122,21 @@ class Executor:
                 timer.cancel()
         conclude(run, outcome)
 
+    async def _in_process(self, processes: Processes, run: JobRun, task: Registered) -> Outcome:
+        job, timers = run.job, list[asyncio.TimerHandle]()
+
+        def begin() -> None:
+            run.started_at = self._now()
+            if job.timeout is not None:
+                timers.append(_timer(run, self._time() + job.timeout))
+
+        payload = job.payload if job.workflow_id is None else await self._filled(job, task)
+        try:
+            return await processes.run(run, task, payload, begin)
+        finally:
+            for timer in timers:
+                timer.cancel()
+
     async def _filled(self, job: JobRecord, task: Registered) -> bytes:
         """The payload of a workflow's step, with the results of its parents if it takes them (K3)."""
         if wiring_of(job.payload).takes is None:
@@ -125,7 +155,7 @@ class Executor:
 
         call: CallNext = handler
         for wrap in self._middleware:
-            call = _within(wrap, JobContext(run), call)
+            call = wrapped(wrap, JobContext(run), call)
         return call()
 
     async def _call(self, run: JobRun, task: Registered, arguments: Arguments) -> Any:
@@ -169,7 +199,7 @@ class Executor:
     def fits_a_thread(self, job: JobRecord) -> bool:
         """Whether a thread can run the whole job: a `def` without middleware that takes no results of other jobs."""
         task = self._tasks.get(job.type)
-        if task is None or task.is_async or self._middleware:
+        if task is None or task.is_async or self._middleware or (task.process and self._processes is not None):
             return False
         return job.workflow_id is None or wiring_of(job.payload).takes is None
 
@@ -223,7 +253,7 @@ class Executor:
         return outcomes.returned(run, task, value, self._session.payload_limit, self._ended_at(run))
 
     def _raised(self, run: JobRun, task: Registered | None, error: BaseException) -> Outcome:
-        outcome = outcomes.raised(error, _handler_frames(error), run, task, self._ended_at(run))
+        outcome = outcomes.raised(error, beyond(error, OURS), run, task, self._ended_at(run))
         if self.failures is not None and isinstance(outcome, Failed):
             self.failures.raised(run, error)
         return outcome
@@ -244,16 +274,10 @@ def _credit(run: JobRun, time: float) -> None:
     run.returned_at = math.inf
 
 
-def _within(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
-    async def wrapped() -> Any:
+def wrapped(wrap: Middleware, context: JobContext, call: CallNext) -> CallNext:
+    """The call inside a middleware."""
+
+    async def call_wrapped() -> Any:
         return await wrap(context, call)
 
-    return wrapped
-
-
-def _handler_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the handler's own frames on; None if it has none."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in OURS:
-        frames = frames.tb_next
-    return frames
+    return call_wrapped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from taskharbor.client.blocks import Managed, alongside
 from taskharbor.client.client import Client
 from taskharbor.core.reserved import in_line
 from taskharbor.driver import Inspect, Schedules, capability, offered
-from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.drain_failures import FailedRun, as_exception
 from taskharbor.worker.idle import until_open
@@ -77,6 +76,7 @@ class Launcher:
 
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
+            await worker.warm_up()
             _begin(worker)
             try:
                 if self._application.recurring:
@@ -94,6 +94,7 @@ class Launcher:
                 warn_of_memory()
             instead = on_stop.get()
             with stop_signals(worker.tell_to_stop if instead is None else instead(worker.tell_to_stop)):
+                await worker.warm_up()
                 _begin(worker)
                 try:
                     await worker.wait()
@@ -116,7 +117,8 @@ class Launcher:
         async with self._lived() as worker_of:
             while True:
                 names = await self._all_queues() if queues is None else queues
-                total += await worker_of(self._options(names, **options)).drain(failures)
+                worker = worker_of(self._options(names, processes=False, **options))
+                total += await worker.drain(failures)
                 if queues is not None or set(await self._all_queues()) <= set(names):
                     return total
 
@@ -134,14 +136,7 @@ class Launcher:
             await (until_open(self._client.session) if waits else self._client.session.driver())
             if waits and self._application.recurring:
                 capability(await self._client.session.driver(), Schedules)
-            for lifespan in self._application.lifespans:
-                manager: object = lifespan()
-                if not isinstance(manager, AbstractAsyncContextManager):
-                    raise ConfigError(
-                        "@harbor.lifespan takes an async generator function: set up, yield, tear down; not "
-                        f"{lifespan!r}"
-                    )
-                await stack.enter_async_context(manager)
+            await self._application.enter_lifespans(stack)
             yield partial(Worker, self._client, self._application)
 
     def _options(self, queues: Queues, **given: Any) -> WorkerOptions:

@@ -116,7 +116,7 @@ def _log_outcome(outcome: str, run: JobRun, to: Transition, now: datetime) -> No
     if not logger.isEnabledFor(level):
         return
     job = run.job
-    failed = outcome in ("dlq", "retried")
+    failed = outcome in ("dlq", "retried", "crashed")
     duration = None if run.started_at is None else (now - run.started_at) / SECOND
     spread = spread_of(to.failures) if failed else None
     detail = "" if duration is None else f"after {length(duration)}"
@@ -127,7 +127,7 @@ def _log_outcome(outcome: str, run: JobRun, to: Transition, now: datetime) -> No
         again = to.run_at - now
         when = f"again in {length(again / SECOND)}" if again > timedelta(0) else "again at once"
         if failed:
-            detail = _joined(detail, _spread(to, spread), when) + f": {to.last_error}"
+            detail = _joined(detail, "" if outcome == "crashed" else _spread(to, spread), when) + f": {to.last_error}"
         elif outcome == "by_hand":
             detail = _joined("by hand", detail)
         else:
@@ -162,6 +162,8 @@ def _outcome(job: JobRecord, to: Transition, stop: Stop | None) -> str:
         return _ENDS[type(to)]
     if to.attempts > job.attempts:
         return "retried"
+    if to.crashes > job.crashes:
+        return "crashed"
     return "by_hand" if stop == "dead_letter" else "released"
 
 
@@ -171,6 +173,7 @@ _EVENTS = {
     "dlq": (logging.ERROR, "job.dead"),
     "cancelled": (logging.INFO, "job.cancelled"),
     "retried": (logging.WARNING, "job.retrying"),
+    "crashed": (logging.WARNING, "job.crashed"),
     "released": (logging.INFO, "job.released"),
     "by_hand": (logging.WARNING, "job.dead"),
 }

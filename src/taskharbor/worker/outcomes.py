@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ from taskharbor.core.outcome import (
     Failed,
     Interrupted,
     Outcome,
+    Snoozed,
     Succeeded,
     from_error,
     timed_out,
@@ -36,10 +38,10 @@ def returned(run: JobRun, task: Registered, value: Any, limit: int, time: float)
     """The outcome of a handler that returned a value at `time`: a success, unless after the timeout (F5)."""
     if run.stop == "timeout" or run.ends_by <= time:
         return _after_stop("timeout", run.job, task)
-    return _success(run, task, value, limit)
+    return success(run, task, value, limit)
 
 
-def _success(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
+def success(run: JobRun, task: Registered, value: Any, limit: int) -> Succeeded | Failed:
     try:
         result = None if value is None else encode_value(value)
         if result is not None:
@@ -51,12 +53,24 @@ def _success(run: JobRun, task: Registered, value: Any, limit: int) -> Outcome:
     return Succeeded(result, run.effects.new_jobs)
 
 
+def reported(run: JobRun, task: Registered, outcome: Outcome) -> Outcome:
+    """The outcome of a run in a process of its own, where neither the timeout nor the stop request is known."""
+    late = run.stop == "timeout" or run.ends_by <= run.returned_at < math.inf
+    if isinstance(outcome, Succeeded):
+        return _after_stop("timeout", run.job, task) if late else outcome
+    if isinstance(outcome, Failed) and outcome.final == "undecodable":
+        return outcome
+    if late and run.stop not in ("lost", "cancel", "dead_letter"):
+        return _after_stop("timeout", run.job, task)
+    return outcome if run.stop is None else stopped(run, task)
+
+
 def raised(
     error: BaseException, frames: TracebackType | None, run: JobRun, task: Registered | None, time: float
 ) -> Outcome:
     """The outcome of a run that raised at `time`; `frames` are those of its handler, None if it was not called."""
     if isinstance(error, Undecodable):
-        return Failed("Undecodable", str(error), final="undecodable")
+        return failure(error, frames, task)
     if isinstance(error, TooMuch):
         return Failed("ResultsTooLarge", str(error), final="results_too_large")
     stop = run.stop
@@ -66,6 +80,13 @@ def raised(
         return _after_stop(stop, run.job, task)
     if isinstance(error, StoreAway):
         return Deferred(AGAIN_IN)
+    return failure(error, frames, task)
+
+
+def failure(error: BaseException, frames: TracebackType | None, task: Registered | None) -> Failed | Snoozed:
+    """The outcome of what a handler raised by itself."""
+    if isinstance(error, Undecodable):
+        return Failed("Undecodable", str(error), final="undecodable")
     try:
         text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
         return from_error(error, task.retry if task else Retry(), text)

@@ -143,6 +143,9 @@ class Pipeline:
     def let_go(self, run: JobRun) -> None:
         self.keeper.drop(run)
 
+    def noted(self, run: JobRun) -> None:
+        """No-op: the keeper looks at the effects by itself."""
+
     # outcome, decide, settle
 
     def conclude(self, run: JobRun, outcome: Outcome) -> None:

@@ -22,12 +22,16 @@ MOMENT = 1e-6  # a shorter rest of a wait is a rounding error, and would be wait
 class Quarantine:
     """Limits what a worker claims next, and picks the claimed jobs that it has to give back.
 
-    A worker without others beside it (`alone`) waits for empty slots as long as it takes.
+    A worker without others beside it (`alone`) waits for empty slots as long as it takes. Jobs that are isolated, each
+    in a process of its own, are never suspects.
     """
 
-    def __init__(self, time: Callable[[], float], rng: Random) -> None:
+    def __init__(
+        self, time: Callable[[], float], rng: Random, is_isolated: Callable[[JobRecord], bool] = lambda _: False
+    ) -> None:
         self._time = time
         self._rng = rng
+        self._is_isolated = is_isolated
         self._wanted: str | None = None
         self._patience = PATIENCE
         self._empty_by = 0.0
@@ -61,7 +65,7 @@ class Quarantine:
 
     def sort(self, jobs: Sequence[JobRecord], empty: bool) -> dict[str, float]:
         """The ids of the jobs to give back, with the seconds until they are due again; the others may run."""
-        suspects = [job.id for job in jobs if job.crashes and is_suspect(job)]
+        suspects = [job.id for job in jobs if job.crashes and is_suspect(job) and not self._is_isolated(job)]
         if not suspects:
             return {}
         if len(jobs) == 1 and empty:

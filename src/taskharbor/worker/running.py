@@ -133,6 +133,10 @@ class Host(Protocol):
         """Stop renewing its lease, without giving it up."""
         ...
 
+    def noted(self, run: JobRun) -> None:
+        """Its handler has reported progress, or settled it by a transaction: the effects say so."""
+        ...
+
     def acknowledge(self, run: JobRun) -> Ack:
         """The transition that makes the job done now, with the run's effects."""
         ...

@@ -6,12 +6,12 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import dropwhile
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, cast
 
 from taskharbor.core.text import bounded_end
@@ -70,6 +70,14 @@ def own_frames(traceback: str) -> str:
     left_out = len(frames) - len(kept)
     note = f"  [{left_out} frame{'' if left_out == 1 else 's'} of libraries left out]\n" if left_out else ""
     return header + "".join(kept) + note + error
+
+
+def beyond(error: BaseException, files: Collection[str]) -> TracebackType | None:
+    """The traceback of an error from the first frame on that is in none of these files; None if all are."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in files:
+        frames = frames.tb_next
+    return frames
 
 
 def _split(text: str) -> tuple[list[str], str]:

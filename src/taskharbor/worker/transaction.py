@@ -34,18 +34,18 @@ def transaction(run: JobRun) -> Managed[Any]:
                 yield tx.handle
                 run.notice_timeout(asyncio.get_running_loop().time())
                 limit = asyncio.timeout(session.settings.store_timeout)
-                await to_its_end(_finish(tx, run, limit, lambda: _is_settled(driver, run)))
+                await to_its_end(_finish(tx, run, limit, lambda: is_settled(driver, run)))
 
     @contextmanager
     def blocking() -> Generator[Any]:
         driver = session.portal.run(session.driver)
 
-        async def is_settled() -> bool:
-            return session.portal.run(lambda: _is_settled(driver, run))
+        async def settled() -> bool:
+            return session.portal.run(lambda: is_settled(driver, run))
 
         with _alone(run), _within(driver).transaction_blocking() as tx:
             yield tx.handle
-            at_once(_finish(tx, run, nullcontext(), is_settled))
+            at_once(_finish(tx, run, nullcontext(), settled))
 
     return Managed("transaction", awaited, blocking)
 
@@ -78,7 +78,7 @@ async def _finish(
     tx: OwnTransaction,
     run: JobRun,
     limit: AbstractAsyncContextManager[object],
-    is_settled: Callable[[], Awaitable[bool]],
+    settled: Callable[[], Awaitable[bool]],
 ) -> None:
     """Settle and commit. If that fails or takes longer than the limit, ask the store whether it happened."""
     if run.stop == "lost":
@@ -93,7 +93,7 @@ async def _finish(
             if verdict == "ok":
                 await tx.commit()
     except Exception as error:
-        if not await is_settled():
+        if not await settled():
             run.host.hold(run)  # the commit did not happen: the run still has its lease, and fails like any other
             if type(error) is TimeoutError:
                 raise DriverUnavailable("the store did not answer the commit in time") from error
@@ -103,11 +103,12 @@ async def _finish(
         run.lease.lose()
         raise LeaseLost(f"{verdict}: the transaction was rolled back") from verdict
     run.own_effects().settled = ack
+    run.host.noted(run)
     if verdict == "replayed":
         raise LeaseLost(f"job {run.job.id} is done by an earlier transaction of this run: this one is rolled back")
 
 
-async def _is_settled(driver: Driver, run: JobRun) -> bool:
+async def is_settled(driver: Driver, run: JobRun) -> bool:
     """Whether the Ack of this run is in the store. A renewal waits for the transaction's lock, so its answer is final.
 
     False if the store is away: the run then fails, and its settle is refused should the Ack be there after all.

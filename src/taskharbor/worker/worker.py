@@ -12,6 +12,7 @@ import socket
 from datetime import timedelta
 
 from taskharbor.client.client import Client
+from taskharbor.core.job import JobRecord
 from taskharbor.driver import WorkerRecord
 from taskharbor.worker import shutdown
 from taskharbor.worker.application import AppRegistry
@@ -25,6 +26,7 @@ from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.outcome_log import OutcomeLog
 from taskharbor.worker.pipeline import Pipeline
+from taskharbor.worker.processes.pool import ProcessPool
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.queue_weights import QueueWeights
 from taskharbor.worker.reserver import Reserver
@@ -59,7 +61,9 @@ class Worker:
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
-        self._executor = Executor(client, app, self._crew or threads)
+        has_processes = options.threads and options.processes
+        self._processes = ProcessPool(client, app, options.concurrency, options.lease) if has_processes else None
+        self._executor = Executor(client, app, self._crew or threads, self._processes)
         self._keeper = keeper = Keeper(
             session, timedelta(seconds=options.lease), None if self._crew is None else self._crew.unstick
         )
@@ -67,13 +71,14 @@ class Worker:
         self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
         for subscriber in (self._outcome_log, self._dead_hooks, self._scheduler):
             settler.subscribe(subscriber.settled)
-        quarantine = Quarantine(asyncio.get_running_loop().time, rng)
+        quarantine = Quarantine(asyncio.get_running_loop().time, rng, self._is_isolated)
         stopping = self._stopping = asyncio.Event()
         self._pipeline = pipeline = Pipeline(
             client, self._executor, self._crew, keeper, decider, settler, quarantine, stopping
         )
         self._reserver = Reserver(self.id, options, self._queues, pipeline)
         self._shutdown = Shutdown(pipeline)
+        self._reserving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def busy(self) -> int:
@@ -98,6 +103,16 @@ class Worker:
             seen_at=self._session.now(),
             stopping=self._stopping.is_set(),
         )
+
+    def _is_isolated(self, job: JobRecord) -> bool:
+        """Whether a crash of the job can only hit itself, because it runs in a process of its own."""
+        task = self._tasks.get(job.type)
+        return self._processes is not None and task is not None and task.process
+
+    async def warm_up(self) -> None:
+        """Start the first processes of `process=True` tasks; an error says why they cannot work."""
+        if self._processes is not None:
+            await self._processes.warm_up(self._stopping)
 
     def start(self) -> None:
         """Work until `stop`."""
@@ -182,6 +197,8 @@ class Worker:
         for hosted in reversed(self._hosted):
             await hosted.stop()
         await self._dead_hooks.close(0 if self._shutdown.hurry.is_set() else shutdown.CANCEL_PATIENCE)
+        if self._processes is not None:
+            await self._processes.close(0 if self._shutdown.hurry.is_set() else shutdown.CANCEL_PATIENCE)
         if self._crew is not None:
             self._crew.close()
         await self._upkeep.farewell(self.id)

@@ -12,13 +12,17 @@ SHORTEST_LEASE, LONGEST_LEASE = 0.01, 30 * 24 * 3600.0
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """The options of a worker. `threads=False` keeps everything on one loop, for virtual time."""
+    """The options of a worker. `threads=False` keeps everything on one loop, for virtual time.
+
+    Without `processes`, tasks with `process=True` run like any other.
+    """
 
     queues: Sequence[str] | Mapping[str, int]
     concurrency: int = 16
     lease: float = 30.0
     grace: float = 25.0
     threads: bool = True
+    processes: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.concurrency, bool) or not isinstance(self.concurrency, int) or self.concurrency < 1:

@@ -1,15 +1,21 @@
-"""Small plays for a whole worker, nearly all in virtual time. Each is a promise that some mutant breaks."""
+"""Small plays for a whole worker, nearly all in virtual time. Each is a promise that some mutant breaks.
 
-from . import clients, crews, flows, leases, outcomes, recurring, steps, supervising, tasks, working
+Those of `REAL` are played by processes, in real time.
+"""
+
+from . import clients, crews, flows, leases, outcomes, processes, recurring, steps, supervising, tasks, working
+from .processes import REAL
 from .stage import SCENES
 
 __all__ = [
+    "REAL",
     "SCENES",
     "clients",
     "crews",
     "flows",
     "leases",
     "outcomes",
+    "processes",
     "recurring",
     "steps",
     "supervising",

@@ -17,6 +17,7 @@ from taskharbor import (
     Harbor,
     Job,
     JobContext,
+    Recycle,
     Retry,
     Run,
     Step,
@@ -55,6 +56,19 @@ async def slow() -> dict[str, int]:
 @harbor.task()
 def bare() -> str:
     return ""
+
+
+@harbor.task(process=True, memory="512 MiB", timeout=60)
+def compute(rounds: int) -> bytes:
+    return b""
+
+
+assert_type(compute.enqueue(3), Job[bytes])
+Harbor("memory://", recycle=Recycle(jobs=1000, age=timedelta(hours=1), memory=2**30))
+
+
+@harbor.recurring(every=60, process=True, memory=2**29)
+async def by_process() -> None: ...
 
 
 @harbor.recurring(cron="0 3 * * *", tz="Europe/Berlin", retry=lambda attempts: 1.0)

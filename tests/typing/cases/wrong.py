@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taskharbor import Graph, Harbor, Job, Retry, Run, Step, Task, chain, chord, current, group
+from taskharbor import Graph, Harbor, Job, Recycle, Retry, Run, Step, Task, chain, chord, current, group
 from taskharbor.manager import TaskManager
 from taskharbor.testing import TestBed
 
@@ -220,6 +220,15 @@ async def not_plain(job: object) -> None: ...
 @harbor.around  # E
 def without_the_job() -> Iterator[None]:
     yield
+
+
+harbor.task(process="yes")  # E
+harbor.task(process=True, memory=0.5)  # E
+harbor.recurring(every=60, memory=b"1")  # E
+Harbor(recycle=1000)  # E
+Recycle(1000)  # E
+Recycle(jobs="many")  # E
+add.using(process=True)  # E
 
 
 # names of other libraries

@@ -1,0 +1,94 @@
+"""The child's end of the socket. Any of its threads may send; whichever needs a message next reads it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
+
+CHUNK = 1 << 18
+TURN = 0.005  # how long a thread waits for another to read what it needs
+
+
+class Channel:
+    """Messages from and to the worker. `take` handles what arrives during a job; the next job waits for `receive`."""
+
+    def __init__(self, link: socket.socket, take: Callable[[Down], None]) -> None:
+        self._link = link
+        self._take = take
+        self._frames = Frames()
+        self._kept: deque[Down] = deque()
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+
+    def send(self, message: Up) -> None:
+        """Send it whole. A child without a worker ends."""
+        data = frame(message)
+        try:
+            with self._sending:
+                self._link.sendall(data)
+        except OSError:
+            os._exit(1)
+
+    def receive(self) -> Down | None:
+        """The next message; None when the worker wants no more of this child."""
+        with self._reading:
+            return self._next()
+
+    def look(self) -> None:
+        """Take the messages that are there, unless another thread reads."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._take_all()
+            finally:
+                self._reading.release()
+
+    def until(self, event: threading.Event) -> None:
+        """Take messages, or let another thread take them, until the event is set."""
+        while not event.is_set():
+            if self._reading.acquire(timeout=TURN):
+                try:
+                    if not event.is_set():
+                        self._take_one()
+                finally:
+                    self._reading.release()
+
+    def _take_one(self) -> None:
+        message = self._next()
+        if message is None:  # the worker is gone
+            os._exit(1)
+        self._take_or_keep(message)
+
+    def _take_all(self) -> None:
+        try:
+            data = self._link.recv(CHUNK, socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return
+        self._frames.feed(data)
+        for body in self._frames:
+            self._take_or_keep(decode_down(body))
+
+    def _take_or_keep(self, message: Down) -> None:
+        """Only the main thread starts a job: another may be looking when the next one arrives."""
+        if isinstance(message, Perform):
+            self._kept.append(message)
+        else:
+            self._take(message)
+
+    def _next(self) -> Down | None:
+        while True:
+            if self._kept:
+                return self._kept.popleft()
+            for body in self._frames:
+                return decode_down(body)
+            try:
+                data = self._link.recv(CHUNK)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._frames.feed(data)

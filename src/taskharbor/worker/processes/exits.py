@@ -1,0 +1,64 @@
+"""The exit of a child: noticed at once on Linux, whatever has inherited its socket, and within a moment elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable
+
+from taskharbor.core.sizes import shown_size
+
+LOOK_EVERY = 0.05  # seconds, without pidfd
+
+
+class ExitWatch:
+    """Calls `exited` once, when the process has ended and is to be reaped."""
+
+    def __init__(self, process: subprocess.Popen[bytes], exited: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process = process
+        self._exited = exited
+        self._timer: asyncio.TimerHandle | None = None
+        self._fd: int | None = None
+        try:
+            self._fd = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):  # not on Linux
+            self._look()
+        else:
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+            self._loop.add_reader(self._fd, exited)
+
+    def has_exited(self) -> bool:
+        """Whether the process has ended, although the loop may not have noticed yet."""
+        return self._process.poll() is not None if self._fd is None else bool(self._poll.poll(0))
+
+    def _look(self) -> None:
+        if self.has_exited():
+            self._exited()
+        else:
+            self._timer = self._loop.call_later(LOOK_EVERY, self._look)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+        elif self._timer is not None:
+            self._timer.cancel()
+
+
+def cause_of(code: int, memory: int | None = None) -> str:
+    """How a process ended, for the job's error and the log; `memory` is its limit, which may be the reason."""
+    limit = "" if memory is None else f"; its memory limit is {shown_size(memory)}"
+    if code >= 0:
+        return f"its process ended with exit code {code}{limit}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (out of memory, or by hand)" if -code == signal.SIGKILL else ""
+    return f"its process was killed by {name}{hint}{limit}"

@@ -1,0 +1,91 @@
+"""What a child process keeps to: its parent's life, its memory limit. Measured and enforced by the system.
+
+The memory of a run is limited by RLIMIT_DATA: all private memory that may be written, allocated or not yet touched.
+Only Linux enforces it; whether this system does is tried out before the first job.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+LOOK_EVERY = 0.5
+PROBE, ROOM = 64 << 20, 16 << 20
+_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends: by the kernel on Linux, by a thread that looks elsewhere."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=watch, args=(parent,), name="taskharbor-parent", daemon=True).start()
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
+def watch(parent: int) -> None:
+    """Exit as soon as the parent is another process."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_EVERY)
+    os._exit(1)
+
+
+def resident() -> int:
+    """The resident memory of this process in bytes; its peak where the system shows no other."""
+    if (pages := _statm(1)) is not None:
+        return pages
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def data() -> int:
+    """The private memory of this process in bytes, as RLIMIT_DATA counts it; 0 if unknown."""
+    return _statm(5) or 0
+
+
+def _statm(column: int) -> int | None:
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123  (once per job)
+            return int(file.read(128).split()[column]) * mmap.PAGESIZE
+    except OSError:
+        return None
+
+
+def why_unlimited() -> str | None:
+    """Why this system cannot limit the memory of a job; None if it can. Found out by trying."""
+    if sys.platform != "linux":
+        return f"{sys.platform} does not enforce RLIMIT_DATA"
+    with capped(data() + ROOM):
+        try:
+            mmap.mmap(-1, PROBE, flags=mmap.MAP_PRIVATE).close()
+        except (OSError, MemoryError):
+            return None
+    return "this kernel does not enforce RLIMIT_DATA"
+
+
+@contextmanager
+def capped(memory: int | None) -> Generator[None]:
+    """Limit the private memory of this process inside the block."""
+    if memory is None:
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

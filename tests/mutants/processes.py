@@ -1,0 +1,86 @@
+"""Broken process slots: the worker's side of jobs that run in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskharbor.core import decide as deciding
+from taskharbor.core.outcome import Crashed, Interrupted, Outcome
+from taskharbor.worker import outcomes
+from taskharbor.worker.processes.messages import Ended, Progressed
+from taskharbor.worker.processes.pool import ProcessPool
+from taskharbor.worker.processes.slot import Slot
+from taskharbor.worker.running import JobRun
+from taskharbor.worker.worker import Worker
+
+from .mutant import MutantRegistry
+
+PROCESSES = MutantRegistry("process")
+mutant = PROCESSES.mutant
+
+
+@mutant((Slot, "_enforce"), by="a_hanging_process_is_killed_at_its_timeout")
+def a_stop_is_only_a_request(enforce: Any, slot: Slot) -> None:
+    """A process that ignores the request to end is never killed."""
+
+
+@mutant((Slot, "kill"), by="a_hanging_process_is_killed_at_its_timeout")
+def programs_of_a_handler_live_on(kill: Any, slot: Slot) -> None:
+    """Only the process itself is killed, not what it has started."""
+    if slot.alive:
+        os.kill(slot.pid, signal.SIGKILL)
+
+
+@mutant((Slot, "_cause_of_end"), by="a_hanging_process_is_killed_at_its_timeout")
+def a_kill_at_the_timeout_is_a_crash(cause: Any, slot: Slot, *given: Any) -> Outcome:
+    """The worker takes its own kill for a crash of the job."""
+    return Crashed("killed")
+
+
+@mutant((Slot, "_cause_of_end"), by="a_process_that_dies_is_a_crash_of_its_job")
+def a_crash_is_a_release(cause: Any, slot: Slot, *given: Any) -> Outcome:
+    """A job that kills its process is given back for ever."""
+    outcome: Outcome = cause(slot, *given)
+    return Interrupted() if isinstance(outcome, Crashed) else outcome
+
+
+@mutant((deciding, "_after_crash"), by="a_process_that_dies_is_a_crash_of_its_job")
+def a_crash_of_a_process_counts_as_an_attempt(after_crash: Any, job: Any, *given: Any) -> Any:
+    """A crash uses up one of the job's attempts."""
+    to = after_crash(job, *given)
+    return replace(to, attempts=to.attempts + 1)
+
+
+@mutant((Worker, "_is_isolated"), by="a_suspect_in_a_process_needs_no_empty_worker")
+def suspects_in_processes_stop_the_worker(is_isolated: Any, worker: Worker, job: Any) -> bool:
+    """A job that can only hit itself waits until its worker runs nothing else."""
+    return False
+
+
+@mutant((outcomes, "reported"), by="a_result_after_the_timeout_of_a_process_is_discarded")
+def late_result_of_a_process_accepted(reported: Any, run: JobRun, task: Any, outcome: Outcome) -> Outcome:
+    """Whatever a process answers is believed, however late."""
+    return outcome
+
+
+@mutant((Slot, "renew"), by="a_long_run_in_a_process_is_one_run")
+def renewals_not_passed_on(renew: Any, slot: Slot) -> None:
+    """A child believes that its worker is gone when the first lease is over."""
+
+
+@mutant((Slot, "_take_effect"), by="a_long_run_in_a_process_is_one_run")
+def progress_of_a_process_lost(take: Any, slot: Slot, run: JobRun, message: Any) -> None:
+    """Progress ends in the worker."""
+    if not isinstance(message, Progressed):
+        take(slot, run, message)
+
+
+@mutant((ProcessPool, "free"), by="a_process_is_replaced_after_its_jobs")
+def processes_live_for_ever(free: Any, pool: ProcessPool, slot: Slot, ended: Ended) -> None:
+    """No limit of a process is looked at."""
+    slot.jobs = 0
+    free(pool, slot, ended)

@@ -1,0 +1,113 @@
+"""Jobs in processes of their own. These scenes are played by real processes, in real time: see `REAL`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
+
+from system import slots
+from taskharbor.errors import JobFailed
+from taskharbor.worker.processes import slot
+
+from .stage import SCENES
+
+REAL: set[str] = set()
+PATIENCE = 6.0
+LEASE = 1.5
+
+
+def real_scene(play: Callable[[Path], None]) -> Callable[[], None]:
+    """Put a play of real processes on the programme; it gets a folder of its own."""
+
+    def played() -> None:
+        with TemporaryDirectory() as folder:
+            play(Path(folder))
+
+    SCENES[play.__name__] = played
+    REAL.add(play.__name__)
+    return played
+
+
+@contextmanager
+def working(app: slots.App, concurrency: int = 1) -> Generator[slots.App]:
+    """A worker on a store of its own."""
+    with app.harbor.stand_in("memory://"), app.harbor.worker(concurrency=concurrency, lease=LEASE, grace=0.0):
+        yield app
+
+
+def failed(job: Any) -> Any:
+    """The record of a job that must be dead-lettered soon."""
+    try:
+        job.result(timeout=PATIENCE)
+    except JobFailed:
+        return job.record()
+    raise AssertionError("it has not failed")
+
+
+def wait_for(found: Callable[[], object], what: str) -> None:
+    """Wait for what another process does."""
+    give_up = time.monotonic() + PATIENCE
+    while not found():
+        assert time.monotonic() < give_up, what
+        time.sleep(0.01)
+
+
+@real_scene
+def a_hanging_process_is_killed_at_its_timeout(folder: Path) -> None:
+    """F5: with all that it has started; the timeout counts as a failure."""
+    with working(slots.bare) as app:
+        record = failed(app.hang.using(timeout=1.5, max_attempts=1).enqueue(str(folder / "pids")))
+        assert (record.dlq_reason, record.attempts, record.crashes) == ("max_attempts", 1, 0)
+        pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+        wait_for(lambda: not any(map(slots.is_alive, pids)), "a process lives on")
+
+
+@real_scene
+def a_process_that_dies_is_a_crash_of_its_job(folder: Path) -> None:
+    """F6: counted at once and not as an attempt, up to the bound."""
+    with working(slots.bare) as app:
+        job = app.crash.using(max_crashes=2).enqueue("exit")
+        wait_for(lambda: job.state() == "dlq" or job.record().version > 3, "it does not end")
+        record = job.record()
+        assert (record.dlq_reason, record.crashes, record.attempts, record.version) == ("crash_loop", 2, 0, 2)
+
+
+@real_scene
+def a_suspect_in_a_process_needs_no_empty_worker(folder: Path) -> None:
+    """F6b: it crashes again and again beside a long job of another process."""
+    with working(slots.bare, 2) as app:
+        app.hold.enqueue(str(folder / "pid"), str(folder / "gate"))
+        wait_for((folder / "pid").exists, "the neighbour runs")
+        record = failed(app.crash.using(max_crashes=4).enqueue("exit"))
+        assert (record.dlq_reason, record.crashes) == ("crash_loop", 4)
+
+
+@real_scene
+def a_result_after_the_timeout_of_a_process_is_discarded(folder: Path) -> None:
+    """F5: a handler that ends when it is asked to has still timed out."""
+    with working(slots.bare) as app, mock.patch.object(slot, "TO_OBEY", PATIENCE):
+        record = failed(app.yield_late.using(timeout=0.2, max_attempts=1).enqueue())
+        assert record.last_error == "TimeoutError: timed out after 0.2 s"
+
+
+@real_scene
+def a_long_run_in_a_process_is_one_run(folder: Path) -> None:
+    """L2, T2: it outlasts its first lease, and its progress is stored."""
+    with working(slots.bare) as app:
+        job = app.nap.enqueue(1.5 * LEASE)
+        wait_for(lambda: job.record().progress is not None, "no progress is stored")
+        assert job.result(timeout=PATIENCE) == "rested"
+        assert job.record().version == 1
+
+
+@real_scene
+def a_process_is_replaced_after_its_jobs(folder: Path) -> None:
+    """Two jobs per process, as its limits say."""
+    with working(slots.short_lived) as app:
+        pids = [app.describe.enqueue("x").result(timeout=PATIENCE)["pid"] for _ in range(3)]
+        assert pids[0] == pids[1] != pids[2]

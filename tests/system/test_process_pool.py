@@ -1,0 +1,194 @@
+"""The pool of a worker's processes: how they are replaced, and what happens when they cannot start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskharbor import Harbor
+from taskharbor.errors import ConfigError, JobFailed
+from taskharbor.worker.processes import limits, starting
+
+from . import slots, tight
+from .crew import until
+from .test_processes import gone, noted
+
+PATIENCE = 60.0
+
+
+def pid_of(app: slots.App) -> int:
+    """The process that runs the next job."""
+    pid: int = app.describe.enqueue("x").result(timeout=PATIENCE)["pid"]
+    return pid
+
+
+def test_a_process_is_replaced_after_its_jobs() -> None:
+    """Another runs the next job, and the old one ends."""
+    with slots.short_lived.harbor.worker(concurrency=1):
+        pids = [pid_of(slots.short_lived) for _ in range(5)]
+        assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+        gone(*pids[:4])
+
+
+def test_a_store_inside_the_worker_cannot_be_reached_from_a_child() -> None:
+    """X5: an enqueue there is refused with the way out, which works."""
+    with slots.bare.harbor.worker(concurrency=1):
+        with pytest.raises(
+            JobFailed, match=r"cannot reach a store that lives inside the worker: enqueue by current\(\)"
+        ):
+            slots.bare.sender.using(max_attempts=1).enqueue(1).result(timeout=PATIENCE)
+        job = slots.bare.parent.enqueue(1)
+        job.result(timeout=PATIENCE)
+        assert slots.bare.harbor.job(f"child-of-{job.id}").result(timeout=PATIENCE) == os.getpid()
+
+
+def test_a_child_that_cannot_start_stops_the_worker_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: with the reason, before any job is claimed."""
+    monkeypatch.setenv(slots.BROKEN, str(os.getpid()))
+    job = slots.surrounded.describe.enqueue("x")
+    message = r"cannot start: ConnectionError: no pool today \(.*slots.py line \d+\)"
+    with pytest.raises(ConfigError, match=message), slots.surrounded.harbor.worker(concurrency=1):
+        pass
+    assert (job.record().state, job.record().version) == ("ready", 0)
+
+
+def test_jobs_wait_while_children_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F8: given back without an attempt, as it is not their fault; they run when a child starts again."""
+    caplog.set_level(logging.WARNING)
+    with slots.surrounded.harbor.worker(concurrency=1):
+        pid = pid_of(slots.surrounded)
+        monkeypatch.setenv(slots.BROKEN, str(os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        gone(pid)
+        job = slots.surrounded.describe.enqueue("x")
+        until(lambda: job.record().version > 0 and job.record().state == "ready", "it was given back")
+        monkeypatch.delenv(slots.BROKEN)
+        assert job.result(timeout=PATIENCE)["word"] == "x"
+        assert (job.record().attempts, job.record().crashes) == (0, 0)
+    events = {getattr(record, "event", None) for record in caplog.records}
+    assert {"process.broken", "process.unavailable"} <= events
+
+
+@pytest.mark.parametrize(
+    ("harbor", "message"),
+    [
+        (tight.harbor, r"memory= of system.tight.work is 1 MiB, but a fresh process has .* MiB: raise it"),
+        (slots.large.harbor, r"Recycle\(memory=…\) is 1 MiB, but a fresh process has .* MiB: raise it"),
+    ],
+)
+def test_limits_that_no_process_can_keep_are_refused(harbor: Harbor, message: str) -> None:
+    """X5: when the worker starts."""
+    with pytest.raises(ConfigError, match=message), harbor.worker(concurrency=1):
+        pass
+
+
+def test_a_task_that_is_newer_than_the_processes_is_a_failure() -> None:
+    """X5: they have not imported it; the message names the fix."""
+    with slots.bare.harbor.worker(concurrency=1):
+        late = slots.bare.harbor.task(name="late", process=True, max_attempts=1)(slots.digest)
+        try:
+            with pytest.raises(JobFailed, match="late is newer than the processes of this worker: restart the worker"):
+                late.enqueue(1).result(timeout=PATIENCE)
+        finally:
+            del slots.bare.harbor._application.tasks["late"]
+
+
+def test_a_run_without_a_lease_is_killed_at_once(tmp_path: Path) -> None:
+    """L4: and nothing is written; the job runs again when its lease has expired."""
+    with slots.bare.harbor.worker(concurrency=1, lease=2.0) as worker:
+        job = slots.bare.hold.enqueue(str(tmp_path / "pid"), str(tmp_path / "gate"))
+        (pid,) = noted(tmp_path / "pid")
+        pipeline = worker._worker._pipeline
+        pipeline.keeper._give_up(pipeline.running[job.id], "on purpose")
+        gone(pid)
+        assert (job.record().state, job.record().crashes) == ("inflight", 0)
+        (tmp_path / "gate").touch()
+        assert job.result(timeout=PATIENCE) == "through"
+        assert (job.record().version, job.record().attempts) == (2, 0)
+
+
+def test_exits_are_noticed_without_the_help_of_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F6: elsewhere by looking, several times a second."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with slots.bare.harbor.worker(concurrency=1):
+        with pytest.raises(JobFailed, match="exit code 7"):
+            slots.bare.crash.using(max_crashes=1).enqueue("exit").result(timeout=PATIENCE)
+        pid = pid_of(slots.bare)
+    assert not slots.is_alive(pid)
+
+
+def test_a_drain_runs_in_place() -> None:
+    """A test's drain starts no process: patches and debuggers work."""
+    job = slots.bare.describe.enqueue("x")
+    assert slots.bare.harbor.drain() == 1
+    assert job.result(timeout=0)["pid"] == os.getpid()
+
+
+def test_systems_without_process_groups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: Windows."""
+    monkeypatch.setattr(os, "name", "nt")
+    with pytest.raises(ConfigError, match="process=True works on Linux and macOS"):
+        starting.check_system()
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(ConfigError, match=r"sys\.executable"):
+        starting.check_system()
+
+
+def test_a_system_that_does_not_limit_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X5: found out by trying; this one does."""
+    assert limits.why_unlimited() is None
+    monkeypatch.setattr(limits, "PROBE", 4096)
+    assert limits.why_unlimited() == "this kernel does not enforce RLIMIT_DATA"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert limits.why_unlimited() == "darwin does not enforce RLIMIT_DATA"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"process": "yes"}, "process must be True or False"),
+        ({"memory": "1 GiB"}, "memory= limits a process: it needs process=True"),
+        ({"process": True, "memory": "lots"}, 'memory must be text such as "512 MiB"'),
+        ({"process": True, "memory": 0}, "memory must be text"),
+    ],
+)
+@pytest.mark.parametrize("decorator", ["task", "recurring"])
+def test_wrong_options_are_refused(decorator: str, options: dict[str, Any], message: str) -> None:
+    """X5: at the decoration."""
+    harbor = Harbor("memory://")
+    every = {"every": 60} if decorator == "recurring" else {}
+    with pytest.raises(ConfigError, match=message):
+        getattr(harbor, decorator)(**every, **options)
+
+
+def test_a_function_that_cannot_be_imported_is_refused() -> None:
+    """X5: a closure, with the fix."""
+    harbor = Harbor("memory://")
+
+    def inner() -> None: ...
+
+    with pytest.raises(ConfigError, match="inner is defined inside a function: move it to the top level of a module"):
+        harbor.task(process=True)(inner)
+    with pytest.raises(ConfigError, match="recycle must be a Recycle"):
+        Harbor("memory://", recycle=100)  # type: ignore[arg-type]
+    task = harbor.task(inner)
+    with pytest.raises(ConfigError, match="process= belongs to the task"):
+        harbor.recurring(every=60, process=True)(task)
+    assert "process" not in harbor.tasks
+
+
+def test_a_recurring_task_may_have_a_process() -> None:
+    """N2: the option reaches the task."""
+    harbor = Harbor("memory://")
+    harbor.recurring(every=60, arguments={"rounds": 1}, process=True, memory="1 GiB")(slots.digest)
+    (task,) = harbor.tasks.values()
+    assert (task.process, task.memory) == (True, 1 << 30)

@@ -71,7 +71,7 @@ def dead(job: Job[Any]) -> JobRecord:
 
 
 def test_a_handler_sees_its_job_as_in_a_thread(app: slots.App, caplog: pytest.LogCaptureFixture) -> None:
-    """P1, L5: identity, attempt, fence, headers, arguments; middleware, around and lifespan surround it; logs arrive."""
+    """P1, L5: identity, attempt, fence, headers, arguments; middleware, around, lifespan surround it; logs arrive."""
     caplog.set_level(logging.WARNING)
     job = app.describe.using(headers={"trace": "7"}).enqueue("hello")
     seen = job.result(timeout=PATIENCE)

@@ -57,7 +57,8 @@ def _modules(app: AppRegistry) -> tuple[str, ...]:
 
     Of the latter those come first whose import began first: they may set up what the others need.
     """
-    functions: Iterable[Any] = (*(task.handler for task in app.tasks.values()), *app.lifespans, *app.middleware)
+    handlers = (task.handler for task in app.tasks.values())
+    functions: Iterable[Any] = (*handlers, *app.lifespans, *app.middleware, *app.arounds)
     found = {app.module, *(getattr(function, "__module__", None) for function in functions)}
     order = {name: place for place, name in enumerate(sys.modules)}
     named = sorted((name for name in found if name in order), key=lambda name: order[name])

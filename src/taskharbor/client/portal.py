@@ -20,12 +20,12 @@ class Portal:
     """A thread with an event loop, started when first needed and again after a fork."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call while this thread holds it
         self._loop: asyncio.AbstractEventLoop | None = None
         after_fork(self, Portal._renew)
 
     def _renew(self) -> None:
-        self._lock, self._loop = threading.Lock(), None
+        self._lock, self._loop = threading.RLock(), None
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine to its end on the portal's loop; refused on a running loop, naming the async twin."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from apsw import Connection
+from apsw import Connection, ConstraintError
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
@@ -20,7 +20,7 @@ from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
-INSERT, LAST, UNDO = load("enqueue"), load("enqueue_last"), load("enqueue_undo")
+INSERT_ONE, INSERT, LAST, UNDO = load("enqueue_one"), load("enqueue"), load("enqueue_last"), load("enqueue_undo")
 ADD_EDGE = load("enqueue_edges")
 STATE = load("states")
 LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
@@ -36,6 +36,23 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
         if _insert(db, rows):
             return [all_created(group.jobs) for group in groups]
     return [enqueue_group(db, group, at) for group in groups]
+
+
+def plain(groups: Sequence[Group]) -> NewJob | None:
+    """The only job of the groups, if one statement stores it."""
+    if len(groups) == 1 and len(jobs := groups[0].jobs) == 1 and groups[0].key is None and _is_plain(jobs):
+        return jobs[0]
+    return None
+
+
+def enqueue_one(db: Connection, job: NewJob, now: int) -> list[GroupResult]:
+    """Store a plain job, in a transaction or by itself. A conflict is an error of SQLite: a signal handler may store
+    jobs on the same connection just before or after, so that the number of changes says nothing."""
+    try:
+        db.execute(INSERT_ONE, new_row(job, now))
+    except ConstraintError:
+        return [JobExists(f"job {job.id} exists")]
+    return [(Enqueued(job.id, True),)]
 
 
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:

@@ -18,7 +18,7 @@ class EnqueueBlocking(Protocol):
     """
 
     def enqueues_blocking(self, groups: Sequence[Group]) -> bool:
-        """Whether `enqueue_blocking` stores these groups; if not, the caller uses `enqueue`."""
+        """Whether `enqueue_blocking` stores these groups in this thread; if not, the caller uses `enqueue`."""
         ...
 
     def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:

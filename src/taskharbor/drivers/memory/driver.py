@@ -82,7 +82,8 @@ class MemoryDriver:
     # EnqueueBlocking
 
     def enqueues_blocking(self, groups: Sequence[Group]) -> bool:
-        return True
+        """Not in the main thread: there Ctrl-C may come between any two changes to the store, and none is undone."""
+        return threading.get_ident() != threading.main_thread().ident
 
     def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:
         wakeups = [self._work] if any(is_news(group.jobs) for group in groups) else []

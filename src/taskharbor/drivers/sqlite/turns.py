@@ -24,7 +24,7 @@ from taskharbor.errors import DriverUnavailable
 # While commits are this quick, the thread inside goes on with the line: waking another one would take longer.
 QUICK = 0.0005
 # The longest wait in line before a look: the thread that should have woken this one may have been interrupted.
-A_WHILE = 0.05
+A_WHILE = 0.02
 NO_TURN = "other threads of this process used the file for too long: nothing was stored"
 LOST = "the commit for several threads was interrupted; the operation may have taken effect"
 MAIN = threading.main_thread().ident

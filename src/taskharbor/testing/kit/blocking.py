@@ -161,4 +161,5 @@ class BlockingCases(Cases):
 
     async def test_D13_the_driver_says_which_groups_it_takes(self, s: Scene) -> None:
         """D13, P1: a single job at least, which is the call that has to be fast."""
-        assert capability(s.driver, EnqueueBlocking).enqueues_blocking([group(job())])
+        takes = capability(s.driver, EnqueueBlocking).enqueues_blocking
+        assert await asyncio.to_thread(takes, [group(job())])

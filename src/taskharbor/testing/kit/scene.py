@@ -175,8 +175,8 @@ class Scene:
 
     async def enqueue(self, *groups: seam.Group) -> list[Any]:
         """Enqueue groups; each result is a tuple of `Enqueued`, or the name of a refusal."""
-        if self.blocks and self.blocking.enqueues_blocking(groups):
-            return named(self.blocking.enqueue_blocking(groups, self.now, BLOCKED_FOR))
+        if self.blocks and await asyncio.to_thread(self.blocking.enqueues_blocking, groups):
+            return named(await asyncio.to_thread(self.blocking.enqueue_blocking, groups, self.now, BLOCKED_FOR))
         return named(await self.driver.enqueue(groups, self.now))
 
     async def add(self, *jobs: NewJob, **options: Any) -> tuple[seam.Enqueued, ...]:

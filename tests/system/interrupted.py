@@ -65,6 +65,10 @@ class Program:
         """Enqueue a single job."""
         self.acknowledged.append(self.noop.enqueue(0).id)
 
+    def for_ever(self) -> None:
+        while True:
+            self.one()
+
     def maybe(self) -> None:
         """As a signal handler or a finalizer does it, which may be refused inside of another enqueue."""
         try:
@@ -191,8 +195,9 @@ def stop(program: Program, times: int) -> None:
     threading.excepthook = lambda _: None  # it may strike a thread that is not inside `try`
     with Beside(program.one, 4) as beside:
         for _ in range(times):
-            thread = random.choice(beside.threads)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised)
+            for thread in beside.threads:  # the number of a dead one may be another's
+                if thread.is_alive() and random.random() < 0.3:
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raised)
             program.maybe()
     program.report(times=times)
 
@@ -202,7 +207,7 @@ def end(program: Program, times: int) -> None:
     program.report(times=times)
     again = Program(sys.argv[2])
     for _ in range(THREADS):
-        threading.Thread(target=lambda: [again.one() for _ in count()], daemon=True).start()
+        threading.Thread(target=again.for_ever, daemon=True).start()
     while len(again.acknowledged) < times:
         again.enqueue()
     atexit.register(again.one)

@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+from servers.postgres import PostgresServer
 from taskharbor import Harbor
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -49,6 +50,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_interrupts_leave_nothing_half_stored_and_nothing_hanging(url: str, way: str) -> None:
     """P1, D1, G2: at any moment of an enqueue; other threads get on meanwhile, and later enqueues work."""
     check(interrupted(way, url, 200), 200)
+
+
+@pytest.mark.parametrize(("way", "times"), [("strike", 100), ("handle", 50), ("finalize", 20)])
+def test_interrupts_on_postgres(postgres: PostgresServer, way: str, times: int) -> None:
+    """P1, D1, G2: a connection on which a call was interrupted is not used again."""
+    check(interrupted(way, postgres.url(postgres.new_database(), migrate="true"), times), times)
 
 
 @pytest.mark.thorough

@@ -12,12 +12,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import psycopg
+
+    from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
+
+
+# One without a descriptor of its own.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class Watch:
@@ -25,13 +30,14 @@ class Watch:
 
     def __init__(self) -> None:
         self._due: dict[Watched, float] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # entered itself: Ctrl-C while a condition is entered would leave it locked
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._looks_at = 0.0
 
     def begin(self, line: Watched, within: float) -> None:
         """Start to wait for an answer."""
-        with self._changed:
+        with self._lock:
             due = self._due[line] = time.monotonic() + within
             if self._thread is None:
                 self._looks_at = due
@@ -42,11 +48,11 @@ class Watch:
 
     def end(self, line: Watched) -> None:
         """Stop waiting for an answer."""
-        with self._changed:
+        with self._lock:
             self._due.pop(line, None)
 
     def _look(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._due:
                 now = time.monotonic()
                 for line in [line for line, due in self._due.items() if due <= now]:
@@ -63,8 +69,11 @@ class Watched:
     def __init__(self, connection: psycopg.Connection[Any], watch: Watch) -> None:
         self.connection = connection
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self.db: OwnPsycopgDb | None = None  # if it is the driver's own, once it was used
         self._watch = watch
         self._is_cut = False
+        self._selector = _Selector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
 
     @contextmanager
     def answered(self, within: float) -> Generator[None]:
@@ -82,11 +91,7 @@ class Watched:
     @property
     def is_quiet(self) -> bool:
         """Whether an idle session has received nothing: a message could only be its end."""
-        if self.connection.closed:
-            return False
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            return not selector.select(0)
+        return not self.connection.closed and not self._selector.select(0)
 
     def cut(self) -> None:
         """Shut the connection down in both directions."""
@@ -97,29 +102,45 @@ class Watched:
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+        self._selector.close()
         self._socket.close()
 
 
 def connected(connect: Callable[[], psycopg.Connection[Any]], within: float) -> psycopg.Connection[Any]:
     """Connect within so many seconds, or raise `TimeoutError`. A connection that comes too late is closed."""
-    made: Future[psycopg.Connection[Any]] = Future()
-
-    def make() -> None:
-        try:
-            connection = connect()
-        except BaseException as error:
-            if made.set_running_or_notify_cancel():
-                made.set_exception(error)
-            return
-        if made.set_running_or_notify_cancel():
-            made.set_result(connection)
-        else:
-            connection.close()
-
-    threading.Thread(target=make, name="taskharbor connect", daemon=True).start()
+    attempt = _Attempt(connect)
+    threading.Thread(target=attempt.make, name="taskharbor connect", daemon=True).start()
     try:
-        return made.result(within)
-    except TimeoutError as error:
-        if made.cancel():
-            raise TimeoutError(f"no answer within {within:g} s") from error
-        return made.result()
+        # A lock and nothing else: a future's condition may break if Ctrl-C comes while it is entered.
+        if not attempt.done.acquire(timeout=within):
+            raise TimeoutError(f"no answer within {within:g} s")
+    except BaseException:
+        attempt.is_given_up = True
+        if attempt.connection is not None:
+            attempt.connection.close()
+        raise
+    if attempt.error is not None:
+        raise attempt.error
+    assert attempt.connection is not None
+    return attempt.connection
+
+
+class _Attempt:
+    """An attempt to connect, in a thread of its own."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self.connection: psycopg.Connection[Any] | None = None
+        self.error: BaseException | None = None
+        self.is_given_up = False
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._connect = connect
+
+    def make(self) -> None:
+        try:
+            self.connection = self._connect()
+            if self.is_given_up:
+                self.connection.close()
+        except BaseException as error:
+            self.error = error
+        self.done.release()

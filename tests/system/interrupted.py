@@ -27,7 +27,7 @@ from taskharbor.errors import DriverUnavailable
 
 THREADS = 3
 HANG = float(os.environ.get("HANG", 50))
-SHORTEST, LONGEST = 10e-6, 500e-6
+SHORTEST, LONGEST, AGAIN = 10e-6, 500e-6, 20e-3
 
 
 class Stopped(BaseException):
@@ -132,7 +132,8 @@ def strike(program: Program, times: int) -> None:
         while struck < times:
             try:
                 try:
-                    signal.setitimer(signal.ITIMER_REAL, random.uniform(SHORTEST, LONGEST))
+                    # And again, in case Python ignores it: it may come in a callback of a weak reference.
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(SHORTEST, LONGEST), AGAIN)
                     while True:
                         program.enqueue()
                 finally:
@@ -176,11 +177,7 @@ def finalize(program: Program, times: int) -> None:
 
     gc.set_threshold(7)
 
-    def enqueue() -> None:
-        Last()
-        program.one()
-
-    with Beside(enqueue, 2):
+    with Beside(program.one, 2):  # which make no such objects, or there would be more and more of them
         for _ in range(times):
             Last()
             program.enqueue()

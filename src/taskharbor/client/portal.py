@@ -63,23 +63,30 @@ class Reply(Generic[T]):
 
     def __init__(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._function = function
-        self._task: asyncio.Task[T] | None = None
+        self._results: list[T] = []
+        self._error: BaseException | None = None
         self._done = threading.Lock()
         self._done.acquire()
 
     def begin(self) -> None:
         """Start the call, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._function())
-        self._task.add_done_callback(lambda _: self._done.release())
+        asyncio.get_running_loop().create_task(self._function()).add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._error = DriverClosed("the harbor was closed during this call")
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._results.append(task.result())
+        self._done.release()
 
     def wait(self) -> T:
         """Wait for the end of the call; `DriverClosed` if its loop is stopped before."""
         self._done.acquire()
-        assert self._task is not None
-        try:
-            return self._task.result()
-        except asyncio.CancelledError:
-            raise DriverClosed("the harbor was closed during this call") from None
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
 def refuse_on_a_loop(twin: str, words: str = "await") -> None:

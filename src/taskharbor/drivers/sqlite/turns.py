@@ -58,7 +58,7 @@ class Turns:
         self._run = run
         self._line: deque[Blocked] = deque()
         self._inside: int | None = None
-        self._busy = False  # a hint: whether a thread is inside
+        self._busy = 0  # a hint: the thread that is inside, or about to enter
 
     @property
     def is_inside(self) -> bool:
@@ -67,15 +67,16 @@ class Turns:
 
     def take(self, request: Blocked) -> Answer:
         """Run a request in this thread, or have the thread inside run it."""
-        if self._inside == get_ident():
+        me = get_ident()
+        if self._inside == me:
             return self._run([request], request.deadline)[0]
         try:
             self._line.append(request)
-            if self._busy:
+            if self._busy not in (0, me):
                 request.woken.acquire()
                 request.woken.acquire(timeout=max(0.0, min(A_WHILE, request.deadline - monotonic())))
             if request.answer is None:
-                self._busy = True  # from here on others wait in line, not for the lock
+                self._busy = me  # from here on others wait in line, not for the lock
                 self._enter(request)
         finally:
             request.left = True  # first, so that the request of an interrupted caller is not run later
@@ -87,12 +88,12 @@ class Turns:
         """Run requests together with those in line, in a thread that signals do not interrupt."""
         with self.lock:
             try:
-                self._inside, self._busy = get_ident(), True
+                self._inside = self._busy = get_ident()
                 waiting = self._taken()
                 answers = self._run([*requests, *waiting], float("inf"))
                 _give(waiting, answers[len(requests) :])
             finally:
-                self._inside, self._busy = None, False
+                self._inside, self._busy = None, 0
         self._wake_next()
         return answers[: len(requests)]
 
@@ -115,7 +116,7 @@ class Turns:
 
     def _lead(self, own: Blocked) -> None:
         try:
-            self._inside, self._busy = get_ident(), True
+            self._inside = self._busy = get_ident()
             if own.answer is not None or own not in self._line:
                 return  # it has its answer, or the thread that had taken it was interrupted
             if self._inside == MAIN:  # which signals interrupt: it runs nothing for others
@@ -128,7 +129,7 @@ class Turns:
                 while self._line and monotonic() - ended < QUICK:
                     self._run_all(self._taken(), own.deadline)
         finally:
-            self._inside, self._busy = None, False
+            self._inside, self._busy = None, 0
 
     def _taken(self) -> list[Blocked]:
         """Take the line. Only the thread inside removes from it."""

@@ -16,7 +16,7 @@ from functools import cache, partial
 from taskharbor.driver import Group, GroupResult, at_once
 from taskharbor.drivers.postgres import enqueue
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.deadline import Watched
+from taskharbor.drivers.postgres.deadline import Watched, start_thread
 from taskharbor.drivers.postgres.failure import away, failure, is_conflict
 from taskharbor.drivers.postgres.listen import COURTESY, MOMENT
 from taskharbor.drivers.postgres.login import Login
@@ -159,7 +159,7 @@ class BlockingNotifier:
         with self._lock:
             self._deferred = True
             if not self._flushing:
-                threading.Thread(target=self._flush, name="taskharbor notify", daemon=True).start()
+                start_thread(self._flush)
                 self._flushing = True  # last: an interrupt before leaves a second thread at most
 
     def _flush(self) -> None:

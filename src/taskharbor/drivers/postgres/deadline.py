@@ -6,6 +6,7 @@ every call would take longer than the call.
 
 from __future__ import annotations
 
+import _thread
 import os
 import selectors
 import socket
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
+def start_thread(function: Callable[[], object]) -> None:
+    """Start a daemon thread. `Thread.start` waits for a condition, which breaks if Ctrl-C comes meanwhile."""
+    _thread.start_new_thread(function, ())
+
+
 class Watch:
     """Cuts connections whose answer is overdue. Its thread runs while answers are awaited."""
 
@@ -32,17 +38,17 @@ class Watch:
         self._due: dict[Watched, float] = {}
         self._lock = threading.RLock()  # entered itself: Ctrl-C while a condition is entered would leave it locked
         self._changed = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
+        self._looking = False
         self._looks_at = 0.0
 
     def begin(self, line: Watched, within: float) -> None:
         """Start to wait for an answer."""
         with self._lock:
             due = self._due[line] = time.monotonic() + within
-            if self._thread is None:
+            if not self._looking:
                 self._looks_at = due
-                self._thread = threading.Thread(target=self._look, name="taskharbor deadlines", daemon=True)
-                self._thread.start()
+                start_thread(self._look)
+                self._looking = True  # last: an interrupt before leaves a second thread at most
             elif due < self._looks_at:
                 self._changed.notify()
 
@@ -60,7 +66,7 @@ class Watch:
                     line.cut()
                 self._looks_at = min(self._due.values(), default=now)
                 self._changed.wait(self._looks_at - now)
-            self._thread = None
+            self._looking = False
 
 
 class Watched:
@@ -109,7 +115,7 @@ class Watched:
 def connected(connect: Callable[[], psycopg.Connection[Any]], within: float) -> psycopg.Connection[Any]:
     """Connect within so many seconds, or raise `TimeoutError`. A connection that comes too late is closed."""
     attempt = _Attempt(connect)
-    threading.Thread(target=attempt.make, name="taskharbor connect", daemon=True).start()
+    start_thread(attempt.make)
     try:
         # A lock and nothing else: a future's condition may break if Ctrl-C comes while it is entered.
         if not attempt.done.acquire(timeout=within):

@@ -25,6 +25,7 @@ from . import (
     sqlite,
     steps,
     tasks,
+    turns,
     weaving,
     workers,
 )
@@ -50,6 +51,8 @@ REGISTRIES = (
     tasks.MANAGERS,
     steps.STEPS,
     commits.COMMITS,
+    turns.TURNS,
+    turns.SQLITE,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 

@@ -3,63 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import apsw
 import pytest
 
-from taskharbor import Harbor, Task
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.sqlite import enqueue
-from taskharbor.drivers.sqlite.batch import Answer, Request
-from taskharbor.drivers.sqlite.turns import Blocked, Turns
+from taskharbor.drivers.sqlite.batch import Answer
+from taskharbor.drivers.sqlite.turns import Blocked
 from taskharbor.errors import DriverClosed, DriverUnavailable, StoreGone
 from taskharbor.testing.kit.jobs import group, job
 
-LONG = 30.0
+from .turning import LONG, Noop, Stage, request
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def request(name: str = "", seconds: float = LONG) -> Blocked:
-    return Blocked(work=lambda db: name, writes=True, deadline=monotonic() + seconds)
-
-
-class Stage:
-    """Turns whose runs are noted, and may be held up or interrupted."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[int, list[str]]] = []
-        self.hold: threading.Event | None = None
-        self.inside = threading.Event()
-        self.meanwhile: Callable[[], object] = lambda: None
-        self.turns = Turns(self._run)
-
-    def _run(self, requests: Sequence[Request], deadline: float) -> Sequence[Answer]:
-        names: list[Any] = [it.work(None) for it in requests]  # type: ignore[arg-type]
-        self.runs.append((threading.get_ident(), names))
-        hold, self.hold = self.hold, None
-        self.inside.set()
-        if hold is not None:
-            hold.wait(LONG)
-        self.meanwhile()
-        return [(name, None) for name in names]
-
-    def busy(self) -> tuple[threading.Thread, threading.Event]:
-        """A thread that is inside until the event."""
-        self.hold = end = threading.Event()
-        thread = threading.Thread(target=self.turns.take, args=(request("first"),))
-        thread.start()
-        self.inside.wait(LONG)
-        return thread, end
-
-    def waiting(self, count: int) -> None:
-        """Return when so many are in line."""
-        while len(self.turns._line) < count:
-            pass
 
 
 def test_a_thread_alone_runs_its_own_request() -> None:
@@ -198,22 +159,6 @@ def test_a_stale_hint_holds_nobody_for_long() -> None:
 
 
 # on a file
-
-
-class Noop:
-    """A harbor on a file."""
-
-    def __init__(self, path: Path, **settings: Any) -> None:
-        self.harbor = Harbor(f"sqlite:///{path}", **settings)
-        self.task: Task[[int], None] = self.harbor.task(name="noop")(_noop)
-        self.task.enqueue(0)
-
-    @property
-    def thread(self) -> Any:
-        return self.harbor.driver()._thread  # type: ignore[attr-defined]
-
-
-def _noop(n: int) -> None: ...
 
 
 def test_a_caller_inside_its_own_statement_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Small plays for a whole worker in virtual time. Each is a promise of the runtime that some mutant breaks."""
 
-from . import clients, flows, leases, outcomes, recurring, steps, tasks, working
+from . import blocking, clients, flows, leases, outcomes, recurring, steps, tasks, working
 from .stage import SCENES
 
-__all__ = ["SCENES", "clients", "flows", "leases", "outcomes", "recurring", "steps", "tasks", "working"]
+__all__ = ["SCENES", "blocking", "clients", "flows", "leases", "outcomes", "recurring", "steps", "tasks", "working"]

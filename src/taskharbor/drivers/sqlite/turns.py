@@ -119,7 +119,7 @@ class Turns:
             self._inside = self._busy = get_ident()
             if own.answer is not None or own not in self._line:
                 return  # it has its answer, or the thread that had taken it was interrupted
-            if self._inside == MAIN:  # which signals interrupt: it runs nothing for others
+            if not self._serves_others():
                 self._line.remove(own)
                 own.answer = self._run([own], own.deadline)[0]
                 return
@@ -130,6 +130,10 @@ class Turns:
                     self._run_all(self._taken(), own.deadline)
         finally:
             self._inside, self._busy = None, 0
+
+    def _serves_others(self) -> bool:
+        """Whether the thread inside runs the line: not the main thread, which signals interrupt."""
+        return self._inside != MAIN
 
     def _taken(self) -> list[Blocked]:
         """Take the line. Only the thread inside removes from it."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache, partial
+from typing import Any, TypeVar
 
 from taskharbor.driver import Group, GroupResult, at_once
 from taskharbor.drivers.postgres import enqueue
@@ -26,9 +27,11 @@ from taskharbor.drivers.postgres.sql import statements
 from taskharbor.drivers.postgres.steps import TRIES
 from taskharbor.errors import DriverUnavailable, HarborError
 
+T = TypeVar("T")
 # More threads at once share the connections of the awaited verbs.
 MOST_OPEN = 10
 NOTIFY_WITHIN = 5.0
+BURST = 0.005
 _installed = cache(has_psycopg)
 
 
@@ -38,7 +41,7 @@ class BlockingEnqueue:
     def __init__(self, login: Login, channel: str) -> None:
         self._login = login
         self._channel = channel
-        self._pool = PsycopgPool(partial(login.connect_blocking, lent=False), MOST_OPEN)
+        self._pool = PsycopgPool(partial(login.connect_blocking, lent=False), MOST_OPEN, BURST)
         self._notifier = BlockingNotifier(self._notify)
 
     def renew(self) -> None:
@@ -67,36 +70,55 @@ class BlockingEnqueue:
 
     def _stored(self, groups: Sequence[Group], now: datetime, tell: str | None, deadline: float) -> list[GroupResult]:
         whole = self._login.pooled or not enqueue.is_one_step(groups)
+        step = partial(_whole if whole else enqueue.enqueue, groups=groups, now=now, channel=tell)
         for attempt in range(TRIES):
             try:
-                with self._connection(deadline - time.monotonic()) as db:
-                    return at_once(_whole(db, groups, now, tell) if whole else enqueue.enqueue(db, groups, now, tell))
+                return self._run(step, deadline - time.monotonic())
             except HarborError as error:
                 if not is_conflict(error) or attempt == TRIES - 1:
                     raise
         raise AssertionError("unreachable")
 
-    @contextmanager
-    def _connection(self, within: float) -> Generator[OwnPsycopgDb]:
-        """A connection for a block of so many seconds; errors are translated."""
-        if within <= 0:
-            raise DriverUnavailable(f"{self._login.where} does not answer in time")
-        with _translated(self._login, asked=False):
-            line = self._pool.take(within)
+    def _run(self, step: Callable[[OwnPsycopgDb], Coroutine[Any, Any, T]], within: float) -> T:
+        """Run a step on a connection for so many seconds. If its state is unknown afterwards, it is closed."""
+        line = self._taken(within)
         try:
-            with _translated(self._login, asked=True), line.answered(within):
-                yield _db(line, self._login)
+            line.begin(within)
+            try:
+                result = at_once(step(_db(line, self._login)))
+            finally:
+                line.end()
         except BaseException as error:
-            if isinstance(error, HarborError) and _is_clean(line):
+            ours = self._translated(error, line)
+            if isinstance(ours, HarborError) and not line.connection.closed and is_idle(line.connection):
                 self._pool.keep(line)
             else:
                 self._pool.drop(line)
-            raise
+            if ours is error:
+                raise
+            raise ours from error
         self._pool.keep(line)
+        return result
+
+    def _taken(self, within: float) -> Watched:
+        if within <= 0:
+            raise DriverUnavailable(f"{self._login.where} does not answer in time")
+        try:
+            return self._pool.take(within)
+        except HarborError:
+            raise
+        except Exception as error:  # psycopg's own, or a timeout
+            raise away(error, self._login, asked=False) from error
+
+    def _translated(self, error: BaseException, line: Watched) -> BaseException:
+        """The error as the awaited verbs raise it; an interrupt as it is."""
+        if line.is_cut and isinstance(error, Exception):
+            return away(TimeoutError("no answer in time"), self._login, asked=True)
+        return failure(error, self._login, asked=True) if isinstance(error, Exception) else error
 
     def _notify(self) -> None:
-        with suppress(HarborError), self._connection(NOTIFY_WITHIN) as db:
-            at_once(db.rows("notify", self._channel))
+        with suppress(HarborError):
+            self._run(lambda db: db.rows("notify", self._channel), NOTIFY_WITHIN)
 
     def close(self) -> None:
         """Send the notification that is due, and close the connections."""
@@ -104,9 +126,9 @@ class BlockingEnqueue:
         self._pool.close()
 
 
-async def _whole(db: Db, groups: Sequence[Group], now: datetime, tell: str | None) -> list[GroupResult]:
+async def _whole(db: Db, groups: Sequence[Group], now: datetime, channel: str | None) -> list[GroupResult]:
     async with db.transaction():
-        return await enqueue.enqueue(db, groups, now, tell)
+        return await enqueue.enqueue(db, groups, now, channel)
 
 
 def _db(line: Watched, login: Login) -> OwnPsycopgDb:
@@ -114,25 +136,6 @@ def _db(line: Watched, login: Login) -> OwnPsycopgDb:
     if line.db is None:
         line.db = OwnPsycopgDb(line.connection, statements(login.schema))
     return line.db
-
-
-def _is_clean(line: Watched) -> bool:
-    return not line.connection.closed and is_idle(line.connection)
-
-
-@contextmanager
-def _translated(login: Login, *, asked: bool) -> Generator[None]:
-    """Translate errors as for the awaited verbs."""
-    import psycopg
-
-    try:
-        yield
-    except psycopg.Error as error:  # without a SQLSTATE: the connection broke
-        raise away(error, login, asked=asked) from error
-    except Exception as error:
-        if (ours := failure(error, login, asked=asked)) is error:
-            raise
-        raise ours from error
 
 
 class BlockingNotifier:

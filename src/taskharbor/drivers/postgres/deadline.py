@@ -77,31 +77,46 @@ class Watched:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self.db: OwnPsycopgDb | None = None  # if it is the driver's own, once it was used
         self._watch = watch
-        self._is_cut = False
+        self.is_cut = False
+        self._used_at = 0.0
         self._selector = _Selector()
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     @contextmanager
     def answered(self, within: float) -> Generator[None]:
         """Limit the block to so many seconds, after which it raises `TimeoutError`."""
-        self._watch.begin(self, within)
+        self.begin(within)
         try:
             yield
         except Exception as error:
-            if self._is_cut:
+            if self.is_cut:
                 raise TimeoutError(f"no answer within {within:g} s") from error
             raise
         finally:
-            self._watch.end(self)
+            self.end()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether an idle session has received nothing: a message could only be its end."""
-        return not self.connection.closed and not self._selector.select(0)
+    def begin(self, within: float) -> None:
+        """Limit what follows to so many seconds, after which the connection is cut."""
+        self._watch.begin(self, within)
+
+    def end(self) -> None:
+        """The answer has come."""
+        self._watch.end(self)
+        self._used_at = time.monotonic()
+
+    def is_quiet(self, burst: float = 0.0) -> bool:
+        """Whether an idle session has received nothing: a message could only be its end.
+
+        Not asked if it was used within `burst` seconds: in a burst of calls that would cost each of them a switch
+        between threads.
+        """
+        if self.connection.closed:
+            return False
+        return time.monotonic() < self._used_at + burst or not self._selector.select(0)
 
     def cut(self) -> None:
         """Shut the connection down in both directions."""
-        self._is_cut = True
+        self.is_cut = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -79,18 +79,21 @@ class OwnPsycopgDb(BlockingPsycopgDb):
 
     def __init__(self, connection: psycopg.Connection[Any], sql: Mapping[str, str]) -> None:
         super().__init__(connection, sql)
-        from psycopg import RawCursor
+        from psycopg import Error, RawCursor
         from psycopg.rows import tuple_row
 
+        self._error = Error
         self._cursor = RawCursor(connection, row_factory=tuple_row)  # one for all statements
         self._texts = {name: text.encode() for name, text in sql.items()}
 
     async def rows(self, name: str, *values: object) -> Sequence[Row]:
         cursor = self._cursor
-        with as_asyncpg():
+        try:
             cursor.execute(self._texts[name], values)
             result = cursor.pgresult  # not the `description`, which is built for every call
             return cursor.fetchall() if result is not None and result.nfields else []
+        except self._error as error:
+            raise _as_asyncpg(error) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
@@ -107,8 +110,10 @@ class OwnPsycopgDb(BlockingPsycopgDb):
         self._execute(commit)
 
     def _execute(self, text: bytes) -> None:
-        with as_asyncpg():
+        try:
             self._cursor.execute(text)
+        except self._error as error:
+            raise _as_asyncpg(error) from error
 
     @property
     def is_alone(self) -> bool:
@@ -123,17 +128,11 @@ def is_idle(connection: psycopg.Connection[Any]) -> bool:
     return connection.info.transaction_status == TransactionStatus.IDLE
 
 
-@contextmanager
-def as_asyncpg() -> Generator[None]:
-    """Raise what the server says as the error of asyncpg of the same SQLSTATE."""
-    from psycopg import Error
-
-    try:
-        yield
-    except Error as error:
-        if error.sqlstate is None:
-            raise
-        raise asyncpg.PostgresError.new({"C": error.sqlstate, "M": str(error)}) from error
+def _as_asyncpg(error: psycopg.Error) -> Exception:
+    """What the server says, as the error of asyncpg of the same SQLSTATE; without one, the connection broke."""
+    if error.sqlstate is None:
+        return ConnectionError(str(error))
+    return asyncpg.PostgresError.new({"C": error.sqlstate, "M": str(error)})
 
 
 @contextmanager

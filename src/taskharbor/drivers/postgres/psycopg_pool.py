@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 class PsycopgPool:
-    """Keeps up to `most_idle` connections that `connect` has made."""
+    """Keeps up to `most_idle` connections that `connect` has made; `burst` as for `Watched.is_quiet`."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], most_idle: int) -> None:
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], most_idle: int, burst: float = 0.0) -> None:
+        self._burst = burst
         self._connect = connect
         self._most_idle = most_idle
         self._inherited: list[object] = []
@@ -62,7 +63,7 @@ class PsycopgPool:
                 line = self._idle.pop()
             except IndexError:
                 break
-            if line.is_quiet:
+            if line.is_quiet(self._burst):
                 return line
             self.drop(line)
         line = Watched(connected(self._connect, min(within, CONNECT_WITHIN)), self._watch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from apsw import Connection, ConstraintError
+from apsw import SQLITE_CONSTRAINT_UNIQUE, Connection, ConstraintError
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
@@ -50,13 +50,18 @@ def enqueue_one(db: Connection, job: NewJob, now: int) -> list[GroupResult]:
     jobs on the same connection just before or after, so that the number of changes says nothing."""
     try:
         db.execute(INSERT_ONE, new_row(job, now))
-    except ConstraintError:
+    except ConstraintError as error:
+        if getattr(error, "extendedresult", None) != SQLITE_CONSTRAINT_UNIQUE:  # the table refuses something else
+            raise
         return [JobExists(f"job {job.id} exists")]
     return [(Enqueued(job.id, True),)]
 
 
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     """Store one group, or return why it is refused."""
+    if group.key is None and len(group.jobs) == 1 and not group.jobs[0].depends_on:
+        (job,) = group.jobs
+        return enqueue_one(db, job, now)[0] if job.idempotency_key is None else _enqueue_keyed(db, job, now)
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         return all_known(group.jobs, *known)
     if is_closed(group.jobs):
@@ -72,6 +77,17 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
         expires_at = micros_or_none(group.key_expires_at)
         db.execute(PUT_KEY, (group.key, group.workflow_id, group_digest(group.jobs), expires_at))
     return stored
+
+
+def _enqueue_keyed(db: Connection, job: NewJob, now: int) -> GroupResult:
+    """Store a job by its key, with fewer statements than a group takes."""
+    key, content = job.idempotency_key, digest_of(job)
+    if (known := known_by_key(db, job, now)) is not None:
+        return (Enqueued(known[0], False, known[1] == content),)
+    (result,) = enqueue_one(db, job, now)
+    if isinstance(result, tuple):
+        db.execute(PUT_KEY, (key, job.id, content, micros_or_none(job.key_expires_at)))
+    return result
 
 
 def _is_plain(jobs: Sequence[NewJob]) -> bool:

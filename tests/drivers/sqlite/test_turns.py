@@ -1,4 +1,4 @@
-"""Turns inside SQLite: who runs whose requests, and that nobody waits for a thread that is gone."""
+"""Turns inside SQLite: who runs whose requests, and that no caller waits for a thread that is gone."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_lost_wake_up_is_late_and_not_lost(monkeypatch: pytest.MonkeyPatch) ->
     assert answers == [("a", None)]
 
 
-def test_a_stale_hint_holds_nobody_for_long() -> None:
+def test_a_stale_hint_holds_no_caller_for_long() -> None:
     """P1: a thread that was interrupted between the hint and the lock."""
     stage = Stage()
     stage.turns._busy = 1
@@ -243,3 +243,20 @@ def test_a_closed_store_refuses_those_in_line(tmp_path: Path) -> None:
     thread._closed = False  # it was open when the caller looked
     with pytest.raises(DriverClosed):
         driver.enqueue_blocking([group(job())], NOW, LONG)  # type: ignore[attr-defined]
+
+
+def test_a_caller_that_two_threads_wake_at_once_is_woken_once() -> None:
+    """P1: by the thread that gives it its answer, and by one that leaves at that moment."""
+
+    class Held:
+        """A lock that another thread releases between the look and the release."""
+
+        def locked(self) -> bool:
+            return True
+
+        def release(self) -> None:
+            raise RuntimeError("release unlocked lock")
+
+    caller = request("a")
+    caller.woken = Held()  # type: ignore[assignment]
+    caller.wake()

@@ -30,7 +30,7 @@ from taskharbor.errors import DriverUnavailable, HarborError
 T = TypeVar("T")
 # More threads at once share the connections of the awaited verbs.
 MOST_OPEN = 10
-NOTIFY_WITHIN = 5.0
+NOTIFY_WITHIN = 0.5
 BURST = 0.005
 _installed = cache(has_psycopg)
 

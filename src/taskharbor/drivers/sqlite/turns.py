@@ -1,6 +1,6 @@
 """Turns inside SQLite: one thread at a time, which commits for all that wait meanwhile.
 
-A thread that finds nobody inside enters by itself, without a hop to another thread. While one is inside, others put
+A thread that finds no other inside enters by itself, without a hop to another thread. While one is inside, others put
 their requests in line; the next to enter takes the whole line into one commit. The turn is a lock and nothing else, so
 a thread that is interrupted anywhere leaves nothing behind that others would wait for longer than A_WHILE.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import get_ident
 from time import monotonic
 
@@ -47,7 +48,8 @@ class Blocked(Request, eq=False, kw_only=True, gc=False):
     def wake(self) -> None:
         """Wake the caller, if it waits in line."""
         if self.woken.locked():
-            self.woken.release()
+            with suppress(RuntimeError):  # another thread woke it at this moment
+                self.woken.release()
 
 
 class Turns:
@@ -71,9 +73,11 @@ class Turns:
         if self._inside == me:
             return self._run([request], request.deadline)[0]
         try:
+            waits = self._busy not in (0, me)
+            if waits:
+                request.woken.acquire()  # before others see the request: they wake only a caller that holds it
             self._line.append(request)
-            if self._busy not in (0, me):
-                request.woken.acquire()
+            if waits:
                 request.woken.acquire(timeout=max(0.0, min(A_WHILE, request.deadline - monotonic())))
             if request.answer is None:
                 self._busy = me  # from here on others wait in line, not for the lock

@@ -18,7 +18,7 @@ from taskharbor.errors import DriverUnavailable, SchemaMismatch
 from taskharbor.testing import ProxyThread
 
 numbers = count()
-SHORT = 0.3
+SHORT = 1.5
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +92,10 @@ def test_a_session_that_the_server_ended_is_replaced(
     monkeypatch.setattr(blocking, "BURST", 0.0)
     harbor, noop = app(url)
     noop.enqueue(1)
-    admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND datname = current_database()"
-    )
+    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+    admin.execute(f"SELECT pg_terminate_backend(pid) {others}".encode())
+    while admin.execute(f"SELECT pid {others}".encode()).fetchone() is not None:
+        pass
     assert noop.enqueue(2).state() == "ready"
     harbor.close()
 

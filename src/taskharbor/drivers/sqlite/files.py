@@ -15,8 +15,8 @@ import apsw
 # Seconds between looks at all three files, so that not every request pays for one. (A look at the log also makes the
 # next commit slower: file systems then keep its times more exactly.)
 LOOK_EVERY = 0.5
-# A folder that changed this many nanoseconds before a look may change again without another time.
-SETTLED = 1_000_000_000
+# A folder that changed this many nanoseconds before a look may change again without another time: some kernel ticks.
+SETTLED = 50_000_000
 
 Identity = tuple[int, int]
 Stamp = tuple[int, int, int]

@@ -21,6 +21,7 @@ def measures(quick: bool) -> list[Measure]:
         *_drains(),
         *_threads(),
         *_enqueues(),
+        *_blocking(),
         *_chords(),
         *_backlogs(),
         *_processes(),
@@ -182,6 +183,30 @@ def _enqueuing_rivals(engine: str) -> dict[str, Side]:
     if engine == "normal":
         sides["honker"] = _rival("honker", "honker", "rivals.honker_enqueue", 1.4, seconds=1.0)
     return sides
+
+
+def _blocking() -> Iterator[Measure]:
+    """`task.enqueue` on the caller's thread, beside a bare insert there."""
+    for engine, single, crowd, keyed in (("full", 0.75, 1.0, 0.5), ("normal", 0.75, 0.5, 0.25)):
+        raw = _side("bare inserts, one thread", "blocking.bare", 2, synchronous=engine, seconds=1.0)
+        rivals = {name: side for name, side in _enqueuing_rivals(engine).items() if name != "honker"}
+        kinds: tuple[tuple[str, str, float, dict[str, Any], dict[str, Side]], ...] = (
+            ("1", "blocking enqueue, 1 thread", single, {}, rivals),
+            ("8", "blocking enqueue, 8 threads", crowd, {"threads": 8}, {}),
+            ("key", "blocking enqueue, unique keys", keyed, {"keyed": True}, {}),
+        )
+        for key, title, floor, more, others in kinds:
+            yield Measure(
+                f"enqueue-blocking-{key}-{engine}",
+                f"{NAMES[engine]}: {title}",
+                {
+                    "ours": _side("TaskHarbor", "blocking.ours", 2, engine=engine, seconds=1.0, **more),
+                    "raw": raw,
+                    **others,
+                },
+                {"raw": floor, **(dict.fromkeys(others, 1.0) if engine == "normal" else {})},
+                rounds=5,
+            )
 
 
 def _chords() -> Iterator[Measure]:

@@ -31,6 +31,7 @@ def measures() -> Iterator[AnyMeasure]:
     """All of them."""
     yield from _drains()
     yield from _enqueues()
+    yield from _blocking()
     yield from _chords()
     yield from _backlogs()
     yield from _decay()
@@ -70,6 +71,22 @@ def _drains() -> Iterator[AnyMeasure]:
             "raw": _raw("raw loop, batch 100", "raw_postgres.drain", 3, jobs=40_000),
         },
     )
+
+
+def _blocking() -> Iterator[AnyMeasure]:
+    """`task.enqueue` on the caller's thread, by psycopg, beside bare inserts of as many threads."""
+    for threads, floor in ((1, 0.6), (8, 0.55)):
+        timed = {"seconds": 1.0, "threads": threads}
+        yield Measure(
+            f"enqueue-blocking-{threads}-postgres",
+            f"PostgreSQL: blocking enqueue, {threads} thread{'s' if threads > 1 else ''}",
+            {
+                "ours": _ours("blocking.ours", 3, **timed),
+                "raw": _raw("bare inserts by psycopg, as many threads", "blocking.bare_postgres", 3, **timed),
+            },
+            {"raw": floor},
+            rounds=5,
+        )
 
 
 def _enqueues() -> Iterator[AnyMeasure]:

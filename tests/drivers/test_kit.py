@@ -9,12 +9,12 @@ import sys
 import pytest
 
 import taskharbor.testing
-from taskharbor.testing.kit import DriverKit, OwnTransactionKit
+from taskharbor.testing.kit import BlockingKit, DriverKit, OwnTransactionKit
 
 CLAUSE = re.compile(r"test_([GRTDLQIKNX]\d+)_[a-zA-Z0-9_]+")
 
 
-class WholeKit(DriverKit, OwnTransactionKit):
+class WholeKit(DriverKit, OwnTransactionKit, BlockingKit):
     """Every case there is."""
 
     __test__ = False

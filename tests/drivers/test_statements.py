@@ -16,7 +16,7 @@ DRIVERS = ("postgres", "sqlite")
 GROUPS = ["dependants", "enqueue", "inspect", "keys", "manage", "records", "reserve", "settle", "upkeep"]
 # PostgreSQL takes row and key locks explicitly, splits live from ended rows, and stores batches by one statement.
 POSTGRES_ONLY = {
-    *("enqueue_one", "enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
+    *("enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "reserve_on", "key_take", "step_hold"),
     *("step_hold_parents", "step_hold_live", "step_hold_ended", "live_jobs", "ended_jobs", "held_live", "held_ended"),
     *("settle_ended", "hold", "hold_ended", "hold_free", "needed", "dependants_release_ended"),
@@ -27,7 +27,7 @@ SQLITE_ONLY = {
     "step_damaged",
     *("enqueue_last", "enqueue_undo", "key_drop", "claimable", "reserve_seqs", "reserve_peek", "reserve_priority"),
     *("reserve_row", "reserve_lapsed", "reserve_line_up", "settle_ack", "settle_fail", "settle_cancel"),
-    *("dependants_any", "dependants_satisfy_all", "damage", "damage_dead_letter", "record", "counts_line"),
+    *("new_job", "dependants_any", "dependants_satisfy_all", "damage", "damage_dead_letter", "record", "counts_line"),
     *("claimed", "claim_range", "done", "settle_done_range", "settled", "fenced"),
 }
 

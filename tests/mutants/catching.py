@@ -28,6 +28,7 @@ from . import (
     steps,
     supervisors,
     tasks,
+    turns,
     weaving,
     workers,
 )
@@ -56,6 +57,8 @@ REGISTRIES = (
     steps.STEPS,
     commits.COMMITS,
     supervisors.SUPERVISORS,
+    turns.TURNS,
+    turns.SQLITE,
 )
 MUTANTS = [mutant for registry in REGISTRIES for mutant in registry.mutants]
 

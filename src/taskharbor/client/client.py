@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from taskharbor.client.batching import no_answer
 from taskharbor.client.liveness import WorkerWatch, missing_worker
-from taskharbor.client.portal import Portal
+from taskharbor.client.portal import Portal, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
 from taskharbor.core.arguments import known
@@ -149,13 +149,21 @@ class Client:
         return what.handle(group, result)
 
     def submit_blocking(self, twin: str, what: Submission[T]) -> T:
-        """The blocking twin of `submit`. A transaction is used in this thread."""
-        if what.tx is None:
-            return self.portal.call(twin, lambda: self.submit(what))
+        """The blocking twin of `submit`: in this thread if the driver can, and always with a transaction."""
         session = self.session
-        tx = _joined(session.portal.run(self._opened), what.tx, blocks=True)
-        group = what.group(session)
-        (result,) = at_once(tx.enqueue([group], session.now()))
+        if what.tx is not None:
+            tx = _joined(session.portal.run(self._opened), what.tx, blocks=True)
+            group = what.group(session)
+            (result,) = at_once(tx.enqueue([group], session.now()))
+        else:
+            refuse_on_a_loop(twin)
+            if not session.is_ready:
+                session.portal.run(self._opened)
+            here = session.blocking
+            group = what.group(session)
+            if here is None or not here.enqueues_blocking([group]):
+                return session.portal.run(lambda: self.submit(what))
+            (result,) = here.enqueue_blocking([group], session.now(), session.settings.store_timeout)
         if isinstance(result, Exception):
             raise result
         return what.handle(group, result)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from taskharbor.client.forking import after_fork
 from taskharbor.errors import BlockingCallInLoop, DriverClosed
@@ -20,12 +19,12 @@ class Portal:
     """A thread with an event loop, started when first needed and again after a fork."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call while this thread holds it
         self._loop: asyncio.AbstractEventLoop | None = None
         after_fork(self, Portal._renew)
 
     def _renew(self) -> None:
-        self._lock, self._loop = threading.Lock(), None
+        self._lock, self._loop = threading.RLock(), None
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine to its end on the portal's loop; refused on a running loop, naming the async twin."""
@@ -34,18 +33,18 @@ class Portal:
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine to its end on the portal's loop, also if that blocks a loop of the caller's."""
+        reply = Reply[T](function)
         with self._lock:  # so that `close` finds every call that went to its loop
-            future = asyncio.run_coroutine_threadsafe(function(), self._running_loop())
-        try:
-            return future.result()
-        except CancelledError:
-            raise DriverClosed("the harbor was closed during this call") from None
+            self._running_loop().call_soon_threadsafe(reply.begin)
+        return reply.wait()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), name="taskharbor-portal", daemon=True).start()
-        return self._loop
+        loop = self._loop
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(loop,), name="taskharbor-portal", daemon=True).start()
+            self._loop = loop  # last: an interrupt before leaves a loop that no call uses
+        return loop
 
     def close(self) -> None:
         """Stop the thread and the calls that still wait in it; a later call starts a new one."""
@@ -53,6 +52,41 @@ class Portal:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
+
+
+class Reply(Generic[T]):
+    """The result of a call, for a thread that waits for it.
+
+    Unlike a `concurrent.futures.Future`, whose condition breaks or stays locked if Ctrl-C comes at a bad moment, it
+    waits for a lock and nothing else.
+    """
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._function = function
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def begin(self) -> None:
+        """Start the call, on the running loop."""
+        asyncio.get_running_loop().create_task(self._function()).add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._error = DriverClosed("the harbor was closed during this call")
+        elif (error := task.exception()) is not None:
+            self._error = error
+        else:
+            self._results.append(task.result())
+        self._done.release()
+
+    def wait(self) -> T:
+        """Wait for the end of the call; `DriverClosed` if its loop is stopped before."""
+        self._done.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._results[0]
 
 
 def refuse_on_a_loop(twin: str, words: str = "await") -> None:

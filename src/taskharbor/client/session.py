@@ -19,7 +19,7 @@ from taskharbor.client.importing import check_may_open
 from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
 from taskharbor.client.settings import Settings
-from taskharbor.driver import Driver, ServerClock
+from taskharbor.driver import Driver, EnqueueBlocking, ServerClock, offered
 from taskharbor.errors import CapabilityMissing, DriverUnavailable
 
 
@@ -50,6 +50,7 @@ class Session:
         self._lock = threading.Lock()
         self._opening: Future[Driver] | None = None
         self._driver: Driver | None = None
+        self._blocking: EnqueueBlocking | None = None
         after_fork(self, Session._renew)
 
     def _renew(self) -> None:
@@ -86,6 +87,17 @@ class Session:
     @property
     def is_open(self) -> bool:
         return self._driver is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the driver is open and its clock was measured lately: nothing has to be awaited first."""
+        clock = self._engine_clock
+        return self._driver is not None and (clock is None or not clock.stale())
+
+    @property
+    def blocking(self) -> EnqueueBlocking | None:
+        """The open driver for calls on the caller's thread, None if it has none."""
+        return self._blocking
 
     @property
     def payload_limit(self) -> int:
@@ -125,14 +137,14 @@ class Session:
             if isinstance(error, Exception):
                 raise failure from error
             raise
-        self._driver = driver
+        self._driver, self._blocking = driver, offered(driver, EnqueueBlocking)
         opening.set_result(driver)
         return driver
 
     async def close(self) -> None:
         """Close the driver; the next use opens it again."""
         with self._lock:
-            driver, self._driver, self._opening = self._driver, None, None
+            driver, self._driver, self._blocking, self._opening = self._driver, None, None, None
             self._engine_clock, self._clock = None, self._given_clock or self._closed_clock
         if driver is not None:
             await driver.close()

@@ -10,10 +10,13 @@ _END = 1 << 4 * _TAIL
 
 def uuid7(milliseconds: int, randomness: int) -> str:
     """The UUIDv7 of a Unix time in milliseconds and 74 random bits."""
-    high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (randomness >> 62) & 0xFFF
-    low = 0x8000_0000_0000_0000 | randomness & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{high:016x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031 (faster, and every enqueue makes one)
+        milliseconds >> 16 & 0xFFFF_FFFF,
+        milliseconds & 0xFFFF,
+        randomness >> 62 & 0xFFF,
+        0x8000 | randomness >> 48 & 0x3FFF,
+        randomness & 0xFFFF_FFFF_FFFF,
+    )
 
 
 class Ids:

@@ -13,6 +13,7 @@ called from several threads and event loops at once.
     schedules     Schedules      recurring tasks: the scheduler of every worker, admin
     registry      Registry, Counters   workers and totals: every worker, admin
     engine        WaitForWork, ServerClock   hints and the engine's clock: sessions, idle workers
+    blocking      EnqueueBlocking   enqueue on the caller's thread: the blocking face of clients
     transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`
     migration     Connect, Migrates   how a store is opened and migrated
 
@@ -31,6 +32,7 @@ from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps.forget import PRUNE_AGAIN
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Increment
+from taskharbor.driver.blocking import EnqueueBlocking
 from taskharbor.driver.engine import ServerClock, WaitForWork
 from taskharbor.driver.managing import Manage
 from taskharbor.driver.migration import Connect, Migrates, Migration
@@ -55,6 +57,7 @@ __all__ = [
     "DeadLettering",
     "Deletion",
     "Driver",
+    "EnqueueBlocking",
     "Enqueued",
     "Extended",
     "Group",
@@ -93,7 +96,7 @@ __all__ = [
 C = TypeVar("C")
 # Every built-in driver has the first group; the second depends on the engine.
 COMMON: tuple[type, ...] = (Inspect, Manage, Maintain, WorkflowStore, Schedules, Registry, Counters, WaitForWork)
-SPECIAL: tuple[type, ...] = (Within, ServerClock)
+SPECIAL: tuple[type, ...] = (Within, ServerClock, EnqueueBlocking)
 _offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
 
 

@@ -11,7 +11,7 @@ class Wakeup:
     """`wake` wakes all current waiters; without waiters it does nothing."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may wake while this thread holds it
         self._waiting: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:

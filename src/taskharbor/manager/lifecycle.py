@@ -30,14 +30,14 @@ class CallGate:
 
     def __init__(self, harbor: Harbor) -> None:
         self._harbor = harbor
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may submit while this thread holds it
         self._inside = 0
         self._emptied: Future[None] | None = None
         after_fork(self, CallGate._renew)
 
     def _renew(self) -> None:
         """Reset the lock that a parent thread may have held; the calls are the parent's."""
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock, self._inside = threading.RLock(), 0
 
     @contextmanager
     def entered(self) -> Generator[None]:

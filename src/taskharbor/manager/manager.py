@@ -11,7 +11,6 @@ from random import Random
 from typing import Self
 
 from taskharbor.client.clock import Clock
-from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.options import Duration
 from taskharbor.client.portal import blocking
 from taskharbor.core import evolve
@@ -19,12 +18,13 @@ from taskharbor.core.codec import checked_size
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import KEY_PREFIX
 from taskharbor.core.states import CANCELLED, DLQ, DONE
-from taskharbor.driver import Driver, Group
+from taskharbor.driver import Driver
 from taskharbor.errors import TaskNotFound, TaskNotTerminal
 from taskharbor.harbor import Harbor
 from taskharbor.manager import checks, rules
 from taskharbor.manager.claimer import BREATH, TRIES, Claimer
 from taskharbor.manager.lifecycle import CallGate, Lifecycle
+from taskharbor.manager.submitting import NewTask
 from taskharbor.manager.task import STATES, Task, TaskStatus, is_held, is_spent, is_stopping, status_of, task_of
 from taskharbor.manager.task_store import PAGE, TaskStore
 
@@ -79,17 +79,15 @@ class TaskManager:
 
     async def asubmit(self, payload: bytes, *, idempotency_key: str | None = None, max_attempts: int = 0) -> str:
         """Store a task and return its id; a known key stores nothing and returns the id that is there (I1)."""
-        checks.typed(payload, bytes, "payload must be bytes, b'' if there is nothing to say")
-        key = None if idempotency_key is None else checks.stored_key(idempotency_key)
-        most = checks.checked_attempts(max_attempts)
-        async with self._lifecycle.store() as store:
-            checked_size(payload, store.limit, "the bytes of the payload")
-            session = self._lifecycle.session
-            job = JobBuilder(session).managed(payload, key, most)
-            result = await session.batcher.store(Group(jobs=(job,)))
-            if isinstance(result, Exception):
-                raise result
-            return result[0].id
+        task = NewTask.checked(payload, idempotency_key, max_attempts)
+        with self._lifecycle.gate.entered():
+            return await self._lifecycle.harbor.client.submit(task)
+
+    def submit(self, payload: bytes, *, idempotency_key: str | None = None, max_attempts: int = 0) -> str:
+        """The blocking twin of `asubmit`."""
+        task = NewTask.checked(payload, idempotency_key, max_attempts)
+        with self._lifecycle.gate.entered():
+            return self._lifecycle.harbor.client.submit_blocking("asubmit", task)
 
     # working
 
@@ -244,7 +242,6 @@ class TaskManager:
                     raise TaskNotTerminal(f"task {id} is {status}: only completed and failed tasks can be deleted")
         raise rules.contention(id)
 
-    submit = blocking(asubmit)
     claim = blocking(aclaim)
     heartbeat = blocking(aheartbeat)
     complete = blocking(acomplete)

@@ -11,13 +11,16 @@ import asyncio
 import inspect
 from collections import Counter as Tickets
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime
 from functools import partial, wraps
 from random import Random
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 from msgspec import Struct
 
-from taskharbor.driver import COMMON, Driver, ServerClock, Within
+from taskharbor.client.batching import no_answer
+from taskharbor.client.blocks import run_here
+from taskharbor.driver import COMMON, Driver, EnqueueBlocking, Group, GroupResult, ServerClock, Within
 from taskharbor.errors import DriverUnavailable
 
 P = ParamSpec("P")
@@ -37,7 +40,7 @@ PARAMETERS = {
     for verb in verbs(kind)
 }
 BESIDE = [verbs(kind) for kind in (*COMMON, ServerClock)]
-WITHIN = verbs(Within)
+WITHIN, BLOCKING = verbs(Within), verbs(EnqueueBlocking)
 
 
 def _has(driver: Driver, verbs: Sequence[str]) -> bool:
@@ -97,6 +100,9 @@ class Wrapper:
         if _has(inner, WITHIN):  # transactions of the caller are not wrapped
             for verb in WITHIN:
                 setattr(self, verb, getattr(inner, verb))
+        if isinstance(inner, EnqueueBlocking) and _has(inner, BLOCKING):
+            self.enqueues_blocking = inner.enqueues_blocking
+            self.enqueue_blocking = partial(self._enqueue_blocking, inner)
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -115,6 +121,29 @@ class Wrapper:
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         return await call()
+
+    def _enqueue_blocking(
+        self, inner: EnqueueBlocking, groups: Sequence[Group], now: datetime, timeout: float
+    ) -> list[GroupResult]:
+        """An `enqueue` for `_perform`, which the driver inside does by its blocking verb."""
+
+        async def call() -> list[GroupResult]:  # in another thread: the driver may be a wrapper, with its own loop
+            return await asyncio.to_thread(inner.enqueue_blocking, groups, now, timeout)
+
+        perform = partial(self._perform, "enqueue", {"groups": groups, "now": now}, call)
+        return cast("list[GroupResult]", self._awaited(perform, timeout))
+
+    def _awaited(self, perform: Call, timeout: float) -> Any:
+        """Run a coroutine from a thread without an event loop."""
+
+        async def limited() -> Any:
+            async with asyncio.timeout(timeout):
+                return await perform()
+
+        try:
+            return run_here("enqueue", limited)
+        except TimeoutError as error:
+            raise no_answer(timeout) from error
 
     enqueue = _forwarded(Driver.enqueue)
     reserve = _forwarded(Driver.reserve)

@@ -6,7 +6,7 @@ import pytest
 
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.kit import EphemeralKit, Harness, NewStore
+from taskharbor.testing.kit import BlockingKit, EphemeralKit, Harness, NewStore
 
 
 class Peek:
@@ -34,3 +34,11 @@ class TestMemory(EphemeralKit):
     def test_G2_the_memory_driver_says_that_it_forgets(self) -> None:  # noqa: N802
         """G2: ephemeral, and it says so."""
         assert MemoryDriver().ephemeral
+
+
+class TestMemoryBlocking(BlockingKit):
+    """Enqueues on the caller's thread."""
+
+    @pytest.fixture
+    def new_store(self) -> NewStore:
+        return lambda: Harness(url="memory://", probe=Peek())

@@ -18,7 +18,7 @@ from servers.postgres import PostgresServer
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Extended, Report
 from taskharbor.drivers import from_url
-from taskharbor.drivers.postgres import login, transactions
+from taskharbor.drivers.postgres import login, psycopg_pool, transactions
 from taskharbor.drivers.postgres.deadline import connected
 from taskharbor.errors import DriverError, DriverUnavailable
 from taskharbor.testing import ProxyThread
@@ -82,9 +82,10 @@ def world(postgres: PostgresServer, database: str) -> NewWorld:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short timeouts from now on."""
-    for name in ("ANSWER_WITHIN", "TIDY_WITHIN", "CONNECT_WITHIN"):
+    for name in ("ANSWER_WITHIN", "TIDY_WITHIN"):
         monkeypatch.setattr(transactions, name, SHORT)
-    monkeypatch.setattr(login, "CONNECT_WITHIN", SHORT)
+    for module in (login, psycopg_pool):
+        monkeypatch.setattr(module, "CONNECT_WITHIN", SHORT)
 
 
 # silence

@@ -17,7 +17,7 @@ import pytest
 from servers.postgres import PostgresServer
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.errors import HarborError
-from taskharbor.testing.kit import DriverKit, Harness, NewStore, OwnTransactionKit, WithinKit
+from taskharbor.testing.kit import BlockingKit, DriverKit, Harness, NewStore, OwnTransactionKit, WithinKit
 
 from .hands import HANDS, Hand
 
@@ -195,6 +195,15 @@ class TestPostgres18(DriverKit, OwnTransactionKit):
     """Every case of the kit. A step of a history is some thirty round trips, so they are fewer than elsewhere."""
 
     histories = 20
+
+    @pytest.fixture
+    def new_store(self, schemas: Schemas) -> Generator[NewStore]:
+        yield schemas.new
+        schemas.give_back()
+
+
+class TestPostgresBlocking(BlockingKit):
+    """Enqueues on the caller's thread, by psycopg."""
 
     @pytest.fixture
     def new_store(self, schemas: Schemas) -> Generator[NewStore]:

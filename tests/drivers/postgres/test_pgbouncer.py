@@ -14,7 +14,7 @@ from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.driver import WaitForWork
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit import Harness, NewStore, OwnTransactionKit
+from taskharbor.testing.kit import BlockingKit, Harness, NewStore, OwnTransactionKit
 from taskharbor.testing.kit.beside import HintCases, WorkerCases
 from taskharbor.testing.kit.flows import FlowCases
 from taskharbor.testing.kit.groups import GroupCases
@@ -105,6 +105,12 @@ class TestThroughAPooler(
     test_D13_a_waiter_is_woken_by_an_enqueue = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_waiter_is_woken_by_the_job_of_a_schedule = None  # type: ignore[assignment]  # noqa: N815
     test_D13_a_commit_wakes_waiters_for_work = None  # type: ignore[assignment]  # noqa: N815
+
+
+class TestBlockingThroughAPooler(Pooled, BlockingKit):
+    """Enqueues on the caller's thread."""
+
+    test_D13_a_blocking_enqueue_wakes_a_waiting_worker = None  # type: ignore[assignment]  # noqa: N815
 
 
 @pytest.mark.thorough

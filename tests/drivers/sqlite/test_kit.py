@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from taskharbor.driver import Driver
-from taskharbor.testing.kit import DriverKit, Hand, Harness, NewStore, WithinKit
+from taskharbor.testing.kit import BlockingKit, DriverKit, Hand, Harness, NewStore, WithinKit
 from taskharbor.testing.kit.machine import bounded, run_lockstep
 
 
@@ -76,10 +76,8 @@ class Orders:
         return connection
 
 
-class TestSqlite(DriverKit, WithinKit):
-    """Every case of the kit but those for transactions that a driver begins: SQLite has one writer at a time."""
-
-    histories = 40
+class Stores:
+    """Stores in files of one folder."""
 
     @pytest.fixture
     def new_store(self, tmp_path: Path) -> NewStore:
@@ -90,6 +88,16 @@ class TestSqlite(DriverKit, WithinKit):
             return Harness(url=f"sqlite:///{path}", probe=Peek(path), application=Orders(path))
 
         return new
+
+
+class TestSqliteBlocking(Stores, BlockingKit):
+    """Enqueues on the caller's thread."""
+
+
+class TestSqlite(Stores, DriverKit, WithinKit):
+    """Every case of the kit but those for transactions that a driver begins: SQLite has one writer at a time."""
+
+    histories = 40
 
     @pytest.mark.thorough
     def test_T1_many_random_histories_agree_with_the_model(self, new_store: NewStore) -> None:  # noqa: N802

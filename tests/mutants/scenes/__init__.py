@@ -3,13 +3,27 @@
 Those of `REAL` are played by processes, in real time.
 """
 
-from . import clients, crews, flows, leases, outcomes, processes, recurring, steps, supervising, tasks, working
+from . import (
+    blocking,
+    clients,
+    crews,
+    flows,
+    leases,
+    outcomes,
+    processes,
+    recurring,
+    steps,
+    supervising,
+    tasks,
+    working,
+)
 from .processes import REAL
 from .stage import SCENES
 
 __all__ = [
     "REAL",
     "SCENES",
+    "blocking",
     "clients",
     "crews",
     "flows",

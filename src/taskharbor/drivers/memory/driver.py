@@ -28,9 +28,13 @@ from taskharbor.driver import DeadGroup, QueueCounts, WorkerRecord, WorkflowCoun
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
 from taskharbor.drivers.wakeup import Wakeup
-from taskharbor.errors import DriverClosed, DriverForked, JobExists, LeaseError, UnknownDependency
+from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, JobExists, LeaseError, UnknownDependency
 
 TallyKey = tuple[datetime, str, str, str]
+INSIDE = (
+    "this thread is inside the store already, which a signal handler or a finalizer interrupted: nothing was stored. "
+    "Set a flag there, and enqueue where the flag is checked"
+)
 ENDED = frozenset({Shown.DONE, Shown.DLQ, Shown.CANCELLED})
 
 
@@ -47,7 +51,8 @@ class MemoryDriver:
         self._schedules: dict[str, Schedule] = {}
         self._workers: dict[str, WorkerRecord] = {}
         self._tallies: dict[TallyKey, Tally] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._inside: int | None = None
         self._closed = False
         self._pid = os.getpid()
         self._work = Wakeup()
@@ -58,14 +63,29 @@ class MemoryDriver:
         """The store for one atomic step, after which waiters are woken."""
         if self._pid != os.getpid():  # before taking the lock, which a parent thread may have held at the fork
             raise DriverForked("a memory store belongs to the process that opened it; a child has only a copy")
+        if self._inside == threading.get_ident():
+            raise DriverUnavailable(INSIDE)
         with self._lock:
-            if self._closed:
-                raise DriverClosed("this memory driver was closed")
-            yield self._store
+            try:
+                self._inside = threading.get_ident()
+                if self._closed:
+                    raise DriverClosed("this memory driver was closed")
+                yield self._store
+            finally:
+                self._inside = None
         for wakeup in wakeups:
             wakeup.wake()
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        return self.enqueue_blocking(groups, now, 0.0)
+
+    # EnqueueBlocking
+
+    def enqueues_blocking(self, groups: Sequence[Group]) -> bool:
+        """Not in the main thread: there Ctrl-C may come between any two changes to the store, and none is undone."""
+        return threading.get_ident() != threading.main_thread().ident
+
+    def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:
         wakeups = [self._work] if any(is_news(group.jobs) for group in groups) else []
         with self._step(*wakeups) as store:
             return [store.enqueue(group, now) for group in groups]

@@ -62,6 +62,11 @@ class OwnDb:
             raise
         await transaction.commit()
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether a statement commits by itself: there is no enclosing transaction."""
+        return not self.connection.is_in_transaction()
+
     async def copy(self, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         """Write many rows of a table at once."""
         await self.connection.copy_records_to_table(table, schema_name=self._schema, columns=columns, records=rows)

@@ -6,18 +6,29 @@ every call would take longer than the call.
 
 from __future__ import annotations
 
+import _thread
 import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import psycopg
+
+    from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
+
+
+# One without a descriptor of its own.
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+
+def start_thread(function: Callable[[], object]) -> None:
+    """Start a daemon thread. `Thread.start` waits for a condition, which breaks if Ctrl-C comes meanwhile."""
+    _thread.start_new_thread(function, ())
 
 
 class Watch:
@@ -25,28 +36,29 @@ class Watch:
 
     def __init__(self) -> None:
         self._due: dict[Watched, float] = {}
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()  # entered itself: Ctrl-C while a condition is entered would leave it locked
+        self._changed = threading.Condition(self._lock)
+        self._looking = False
         self._looks_at = 0.0
 
     def begin(self, line: Watched, within: float) -> None:
         """Start to wait for an answer."""
-        with self._changed:
+        with self._lock:
             due = self._due[line] = time.monotonic() + within
-            if self._thread is None:
+            if not self._looking:
                 self._looks_at = due
-                self._thread = threading.Thread(target=self._look, name="taskharbor deadlines", daemon=True)
-                self._thread.start()
+                start_thread(self._look)
+                self._looking = True  # last: an interrupt before leaves a second thread at most
             elif due < self._looks_at:
                 self._changed.notify()
 
     def end(self, line: Watched) -> None:
         """Stop waiting for an answer."""
-        with self._changed:
+        with self._lock:
             self._due.pop(line, None)
 
     def _look(self) -> None:
-        with self._changed:
+        with self._lock:
             while self._due:
                 now = time.monotonic()
                 for line in [line for line, due in self._due.items() if due <= now]:
@@ -54,7 +66,7 @@ class Watch:
                     line.cut()
                 self._looks_at = min(self._due.values(), default=now)
                 self._changed.wait(self._looks_at - now)
-            self._thread = None
+            self._looking = False
 
 
 class Watched:
@@ -63,63 +75,93 @@ class Watched:
     def __init__(self, connection: psycopg.Connection[Any], watch: Watch) -> None:
         self.connection = connection
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self.db: OwnPsycopgDb | None = None  # if it is the driver's own, once it was used
         self._watch = watch
-        self._is_cut = False
+        self.is_cut = False
+        self._used_at = 0.0
+        self._selector = _Selector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
 
     @contextmanager
     def answered(self, within: float) -> Generator[None]:
         """Limit the block to so many seconds, after which it raises `TimeoutError`."""
-        self._watch.begin(self, within)
+        self.begin(within)
         try:
             yield
         except Exception as error:
-            if self._is_cut:
+            if self.is_cut:
                 raise TimeoutError(f"no answer within {within:g} s") from error
             raise
         finally:
-            self._watch.end(self)
+            self.end()
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether an idle session has received nothing: a message could only be its end."""
+    def begin(self, within: float) -> None:
+        """Limit what follows to so many seconds, after which the connection is cut."""
+        self._watch.begin(self, within)
+
+    def end(self) -> None:
+        """The answer has come."""
+        self._watch.end(self)
+        self._used_at = time.monotonic()
+
+    def is_quiet(self, burst: float = 0.0) -> bool:
+        """Whether an idle session has received nothing: a message could only be its end.
+
+        Not asked if it was used within `burst` seconds: in a burst of calls that would cost each of them a switch
+        between threads.
+        """
         if self.connection.closed:
             return False
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            return not selector.select(0)
+        return time.monotonic() < self._used_at + burst or not self._selector.select(0)
 
     def cut(self) -> None:
         """Shut the connection down in both directions."""
-        self._is_cut = True
+        self.is_cut = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
+        self._selector.close()
         self._socket.close()
 
 
 def connected(connect: Callable[[], psycopg.Connection[Any]], within: float) -> psycopg.Connection[Any]:
     """Connect within so many seconds, or raise `TimeoutError`. A connection that comes too late is closed."""
-    made: Future[psycopg.Connection[Any]] = Future()
-
-    def make() -> None:
-        try:
-            connection = connect()
-        except BaseException as error:
-            if made.set_running_or_notify_cancel():
-                made.set_exception(error)
-            return
-        if made.set_running_or_notify_cancel():
-            made.set_result(connection)
-        else:
-            connection.close()
-
-    threading.Thread(target=make, name="taskharbor connect", daemon=True).start()
+    attempt = _Attempt(connect)
+    start_thread(attempt.make)
     try:
-        return made.result(within)
-    except TimeoutError as error:
-        if made.cancel():
-            raise TimeoutError(f"no answer within {within:g} s") from error
-        return made.result()
+        # A lock and nothing else: a future's condition may break if Ctrl-C comes while it is entered.
+        if not attempt.done.acquire(timeout=within):
+            raise TimeoutError(f"no answer within {within:g} s")
+    except BaseException:
+        attempt.is_given_up = True
+        if attempt.connection is not None:
+            attempt.connection.close()
+        raise
+    if attempt.error is not None:
+        raise attempt.error
+    assert attempt.connection is not None
+    return attempt.connection
+
+
+class _Attempt:
+    """An attempt to connect, in a thread of its own."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+        self.connection: psycopg.Connection[Any] | None = None
+        self.error: BaseException | None = None
+        self.is_given_up = False
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._connect = connect
+
+    def make(self) -> None:
+        try:
+            self.connection = self._connect()
+            if self.is_given_up:
+                self.connection.close()
+        except BaseException as error:
+            self.error = error
+        self.done.release()

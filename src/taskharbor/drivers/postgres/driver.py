@@ -22,6 +22,7 @@ from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
 from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
 from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
+from taskharbor.drivers.postgres.blocking import BlockingEnqueue
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.failure import failure
@@ -50,6 +51,7 @@ class PostgresDriver:
         self._pool, self._lent = Pool(login), Pool(login, transactions.PER_LOOP, lends=True)
         self._callers, self._workers = Steps(self._pool), Steps(self._pool, works=True)
         self._lent_blocking = transactions.BlockingPool(login)
+        self._blocking = BlockingEnqueue(login, f"{login.schema}_work")
         self._bookmarks, self._settle_hint = Bookmarks(), settle.SettleHint()
         self._work_channel = f"{login.schema}_work"
         self._listener = None if login.pooled else Listener(login, self._work_channel, lambda: self._work.wake())
@@ -65,6 +67,7 @@ class PostgresDriver:
         """In a forked child: leave to the parent what its threads and loops hold (P1)."""
         self._pool.renew()
         self._lent.renew()
+        self._blocking.renew()
         self._begin()
 
     @classmethod
@@ -93,6 +96,18 @@ class PostgresDriver:
         with self._notifier.about(self._work_channel) as tell:
             results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
         self._work.wake()
+        return results
+
+    # EnqueueBlocking
+
+    def enqueues_blocking(self, groups: Sequence[Group]) -> bool:
+        return self._blocking.takes(groups)
+
+    def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:
+        news = any(is_news(group.jobs) for group in groups)
+        results = self._blocking.enqueue(groups, now, timeout, news=news)
+        if news:
+            self._work.wake()
         return results
 
     async def reserve(
@@ -145,6 +160,7 @@ class PostgresDriver:
         await self._pool.close()
         await self._lent.close()
         self._lent_blocking.close()
+        self._blocking.close()
         self._wake_all()
 
     def _wake_all(self) -> None:

@@ -20,6 +20,7 @@ from taskharbor.core.job import NewJob
 from taskharbor.core.keys import group_digest
 from taskharbor.drivers.postgres.db import Db, OwnDb, value
 from taskharbor.drivers.postgres.failure import CROSSED
+from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
 from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, new_row
 from taskharbor.drivers.shared.columns import STATES
 from taskharbor.drivers.shared.groups import all_created, all_known, digest_of
@@ -109,7 +110,7 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | 
 async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, channel: str | None) -> set[str]:
     """Store jobs and return their ids; none after a conflict. Jobs of an earlier round are stored for good, so the
     caller repeats the round, not the whole call."""
-    is_alone = isinstance(db, OwnDb) and not db.connection.is_in_transaction()  # then the statement commits by itself
+    is_alone = isinstance(db, OwnDb | OwnPsycopgDb) and db.is_alone
     try:
         async with nullcontext() if is_alone else db.transaction():
             digests = [digest_of(job) for job in jobs]

@@ -32,6 +32,11 @@ def words(mode: str, root: str | None, own: str | None, key: str | None) -> dict
     }
 
 
+def settings(given: Mapping[str, str]) -> str:
+    """Settings of the session as the `options` of a connection."""
+    return " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in given.items())
+
+
 def found(words: Mapping[str, str]) -> dict[str, Any]:
     """The options with the file of the system's authorities filled in."""
     return {name: _authorities() if text == SYSTEM else text for name, text in words.items()}
@@ -45,6 +50,6 @@ def _authorities() -> str:
         if file.is_file():
             return str(file)
     raise ConfigError(
-        "a transaction in a `def` handler needs the authorities that this system trusts in one file, and there is "
-        "none: name it with sslrootcert=/path/to/ca.pem in the URL"
+        "psycopg, for blocking calls, needs the authorities that this system trusts in one file, and there is none: "
+        "name it with sslrootcert=/path/to/ca.pem in the URL"
     )

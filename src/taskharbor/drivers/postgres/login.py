@@ -88,8 +88,8 @@ class Login(Struct, frozen=True, kw_only=True):
             server_settings={} if self.pooled else LENT if lent else SESSION,
         )
 
-    def connect_blocking(self) -> psycopg.Connection[Any]:
-        """Connect for blocking calls, by psycopg 3 in autocommit mode."""
+    def connect_blocking(self, *, lent: bool = True) -> psycopg.Connection[Any]:
+        """Connect for blocking calls, by psycopg 3 in autocommit mode; `lent` as for `connect`."""
         import psycopg
 
         return psycopg.connect(
@@ -102,6 +102,7 @@ class Login(Struct, frozen=True, kw_only=True):
             prepare_threshold=None if self.pooled else 5,
             autocommit=True,
             gssencmode="disable",
+            options="" if self.pooled or lent else libpq.settings(SESSION),
             **ALIVE,
             **libpq.found(self.libpq_options),
         )

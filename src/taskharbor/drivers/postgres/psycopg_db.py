@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import psycopg
 
 
+# To begin, to commit, to roll back. The default of the database may be another isolation.
+WHOLE = b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT", b"ROLLBACK"
+INNER = b"SAVEPOINT taskharbor", b"RELEASE taskharbor", b"ROLLBACK TO taskharbor; RELEASE taskharbor"
 INSTALL = 'pip install "taskharbor[psycopg]"'
 
 
@@ -50,7 +53,7 @@ class AsyncPsycopgDb:
 
 
 class BlockingPsycopgDb:
-    """A blocking connection: these coroutines never wait."""
+    """A blocking connection of the caller: these coroutines never wait."""
 
     def __init__(self, connection: psycopg.Connection[Any], sql: Mapping[str, str]) -> None:
         self._connection = connection
@@ -69,6 +72,67 @@ class BlockingPsycopgDb:
     async def transaction(self) -> AsyncGenerator[None]:
         with self._connection.transaction():
             yield
+
+
+class OwnPsycopgDb(BlockingPsycopgDb):
+    """A blocking connection of the driver, whose errors are those of asyncpg, so that verbs and callers know them."""
+
+    def __init__(self, connection: psycopg.Connection[Any], sql: Mapping[str, str]) -> None:
+        super().__init__(connection, sql)
+        from psycopg import Error, RawCursor
+        from psycopg.rows import tuple_row
+
+        self._error = Error
+        self._cursor = RawCursor(connection, row_factory=tuple_row)  # one for all statements
+        self._texts = {name: text.encode() for name, text in sql.items()}
+
+    async def rows(self, name: str, *values: object) -> Sequence[Row]:
+        cursor = self._cursor
+        try:
+            cursor.execute(self._texts[name], values)
+            result = cursor.pgresult  # not the `description`, which is built for every call
+            return cursor.fetchall() if result is not None and result.nfields else []
+        except self._error as error:
+            raise _as_asyncpg(error) from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        """By our own statements: psycopg's block would log that it cannot roll back a connection that is to be closed,
+        as it is after an interrupt."""
+        begin, commit, undo = WHOLE if self.is_alone else INNER
+        self._execute(begin)
+        try:
+            yield
+        except Exception:
+            if not self._connection.closed:
+                self._execute(undo)
+            raise
+        self._execute(commit)
+
+    def _execute(self, text: bytes) -> None:
+        try:
+            self._cursor.execute(text)
+        except self._error as error:
+            raise _as_asyncpg(error) from error
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether a statement commits by itself: there is no enclosing transaction."""
+        return is_idle(self._connection)
+
+
+def is_idle(connection: psycopg.Connection[Any]) -> bool:
+    """Whether no transaction is open, and that is certain."""
+    from psycopg.pq import TransactionStatus
+
+    return connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def _as_asyncpg(error: psycopg.Error) -> Exception:
+    """What the server says, as the error of asyncpg of the same SQLSTATE; without one, the connection broke."""
+    if error.sqlstate is None:
+        return ConnectionError(str(error))
+    return asyncpg.PostgresError.new({"C": error.sqlstate, "M": str(error)})
 
 
 @contextmanager

@@ -6,27 +6,22 @@ They have connections of their own: a handler may hold one for long, and the wor
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
 from taskharbor.core.lease import Verdict
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.postgres.db import Db, OwnDb
-from taskharbor.drivers.postgres.deadline import Watch, Watched, connected
+from taskharbor.drivers.postgres.deadline import Watched
 from taskharbor.drivers.postgres.failure import away, failure
-from taskharbor.drivers.postgres.login import CONNECT_WITHIN, Login
+from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import ANSWER_WITHIN, Pool
-from taskharbor.drivers.postgres.psycopg_db import INSTALL, BlockingPsycopgDb, has_psycopg
+from taskharbor.drivers.postgres.psycopg_db import INSTALL, BlockingPsycopgDb, has_psycopg, is_idle
+from taskharbor.drivers.postgres.psycopg_pool import PsycopgPool
 from taskharbor.drivers.postgres.within import Location, enqueue_in, settle_in
-from taskharbor.errors import DriverClosed, DriverError, DriverUnavailable, HarborError, MissingExtra
-
-if TYPE_CHECKING:
-    import psycopg
+from taskharbor.errors import DriverError, DriverUnavailable, HarborError, MissingExtra
 
 PER_LOOP = 16
 MOST_IDLE = 4
@@ -150,7 +145,7 @@ class Blocking:
 
     async def db(self) -> Db:
         """The connection, if the transaction is still open."""
-        if not is_in_transaction(self.handle):
+        if is_idle(self.handle):
             raise DriverError(ENDED)
         return BlockingPsycopgDb(self.handle, self.location.sql)
 
@@ -186,16 +181,11 @@ class Blocking:
 
 
 class BlockingPool:
-    """Connections of psycopg, for any number of threads."""
+    """Lends connections of psycopg to handlers."""
 
     def __init__(self, login: Login) -> None:
         self._login = login
-        self._idle: list[Watched] = []
-        self._watch = Watch()
-        self._lock = threading.Lock()
-        self._closed = False
-        self._inherited: list[object] = []
-        self._pid = os.getpid()
+        self._pool = PsycopgPool(login.connect_blocking, MOST_IDLE)
 
     @contextmanager
     def transaction(self, location: Location, committed: Callable[[], object]) -> Generator[Blocking]:
@@ -211,35 +201,24 @@ class BlockingPool:
     @contextmanager
     def _line(self) -> Generator[Watched]:
         """A connection for a block; reused if it is certainly clean."""
-        line = self._take()
-        try:
-            yield line
-        finally:
-            if line.connection.closed or is_in_transaction(line.connection) or not self._give_back(line):
-                line.close()
-
-    def _take(self) -> Watched:
-        if self._pid != os.getpid():  # a fork: these are the parent's
-            self._inherited.append(self._idle)
-            self._idle, self._lock, self._watch, self._pid = [], threading.Lock(), Watch(), os.getpid()
-        with self._lock:
-            if self._closed:
-                raise DriverClosed("this postgres driver was closed")
-            while self._idle:
-                line = self._idle.pop()
-                if line.is_quiet:
-                    return line
-                line.close()
+        self._pool.check()
         if not has_psycopg():
             raise MissingExtra(
                 f"a transaction in a `def` handler needs psycopg 3.2 or newer: {INSTALL}, or make the handler an "
                 "`async def`"
             )
         with translated(self._login):
-            return Watched(connected(self._login.connect_blocking, CONNECT_WITHIN), self._watch)
+            line = self._pool.take()
+        try:
+            yield line
+        finally:
+            if not line.connection.closed and is_idle(line.connection) and self._is_reset(line):
+                self._pool.keep(line)
+            else:
+                self._pool.drop(line)
 
-    def _give_back(self, line: Watched) -> bool:
-        """Keep a connection for reuse, if it can be reset and there is room for it."""
+    def _is_reset(self, line: Watched) -> bool:
+        """Undo what the handler may have left behind; False if that fails."""
         from psycopg import Cursor
         from psycopg.rows import tuple_row
 
@@ -248,26 +227,12 @@ class BlockingPool:
                 with line.answered(TIDY_WITHIN):
                     line.connection.execute(RESET)
             line.connection.row_factory, line.connection.cursor_factory = tuple_row, Cursor
-            with self._lock:
-                if not self._closed and len(self._idle) < MOST_IDLE:
-                    self._idle.append(line)
-                    return True
+            return True
         return False
 
     def close(self) -> None:
         """Close all idle connections; the others are closed after use."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for line in idle:
-            line.close()
-
-
-def is_in_transaction(connection: psycopg.Connection[Any]) -> bool:
-    """Whether a transaction is open, or that is unknown."""
-    from psycopg.pq import TransactionStatus
-
-    return connection.info.transaction_status != TransactionStatus.IDLE
+        self._pool.close()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ Answer = tuple[Any, BaseException | None]
 
 
 class Request(Struct, eq=False, kw_only=True):
-    """Work for the thread that owns the connection, and the future that waits for its answer.
+    """Work for the connection. A `single` one is one statement, which commits by itself.
 
     `peek` answers a writing request without the write lock, or returns None if only the lock can tell. After the commit
     the waiters of `wakes` are woken.
@@ -32,13 +32,23 @@ class Request(Struct, eq=False, kw_only=True):
 
     work: Work
     writes: bool = False
+    single: bool = False
     peek: Work | None = None
     wakes: Sequence[Wakeup] = ()
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the caller no longer waits: it was cancelled before its turn came."""
+        raise NotImplementedError
+
+
+class Awaited(Request, eq=False, kw_only=True):
+    """A request whose answer is awaited in an event loop."""
+
     future: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def abandoned(self) -> bool:
-        """Whether the caller was cancelled before its turn came."""
         return self.future.cancelled()
 
 
@@ -47,13 +57,20 @@ def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[Answer]
     try:
         return [(result, None) for result in _together(db, requests)]
     except BaseException as error:
-        _roll_back(db)
+        # No call comes before this one, so that no interrupt does. SQLite ends the transaction by itself after some
+        # errors, such as a full disk.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if not isinstance(error, Exception):
+            raise
         if len(requests) == 1 or concerns_all(error):
             return [(None, failure(error, path)) for _ in requests]
         return [run(db, path, [request])[0] for request in requests]
 
 
 def _together(db: Connection, requests: Sequence[Request]) -> list[Any]:
+    if len(requests) == 1 and (one := requests[0]).single and not one.abandoned:
+        return [one.work(db)]
     if all(not it.writes or it.peek is not None for it in requests):
         answers = _read(db, requests)
         if answers is not None:
@@ -76,9 +93,3 @@ def _read(db: Connection, requests: Sequence[Request]) -> list[Any] | None:
         answers.append(answer)
     db.execute("COMMIT")
     return answers
-
-
-def _roll_back(db: Connection) -> None:
-    # SQLite ends the transaction by itself after some errors, such as a full disk.
-    if db.in_transaction:
-        db.execute("ROLLBACK")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -30,14 +31,14 @@ O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)  # POSIX only
 _opening = threading.Lock()
 
 
-def open_store(path: Path, synchronous: str) -> tuple[apsw.Connection, Identity]:
+def open_store(path: Path, synchronous: str, busy: BusyHandler | None = None) -> tuple[apsw.Connection, Identity]:
     """Open a store with the newest schema, and return its file too. A file that is not ours is not written to."""
     try:
         db, file = _open(path)
     except apsw.Error as error:
         raise failure(error, path) from error
     try:
-        db.set_busy_handler(BusyHandler())
+        db.set_busy_handler(busy or BusyHandler())
         if db.readonly("main"):
             raise ConfigError(f"{path} is read-only for this user: make the file and its folder writable")
         check_identity(db, path)
@@ -100,14 +101,18 @@ def patiently(act: Callable[[], object]) -> object:
 
 
 class BusyHandler:
-    """Short jittered pauses while another process writes: no process starves, and the wait is bounded (X2)."""
+    """Short jittered pauses while another process writes: no process starves, and the wait is bounded (X2).
+
+    It ends at `deadline` (monotonic) at the latest, which a caller sets before its statements.
+    """
 
     def __init__(self) -> None:
+        self.deadline = math.inf
         self._give_up = 0.0
 
     def __call__(self, naps_before: int) -> bool:
         if naps_before == 0:
-            self._give_up = time.monotonic() + PATIENCE
+            self._give_up = min(time.monotonic() + PATIENCE, self.deadline)
         elif time.monotonic() > self._give_up:
             return False
         _nap(naps_before)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import TypeVar, cast
 
 from apsw import Connection
@@ -16,7 +17,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.group import Group, GroupResult
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Extended, Report, Verdict, check_duration
-from taskharbor.core.reserved import is_news
+from taskharbor.core.reserved import TASKS, is_news
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps import forget, replay, reschedule, stop
 from taskharbor.core.tally import Tally
@@ -24,14 +25,17 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
 from taskharbor.drivers.shared.claims import claim
 from taskharbor.drivers.sqlite import enqueue, inspection, manage, records, reserve, settle
-from taskharbor.drivers.sqlite.batch import Request, Work
+from taskharbor.drivers.sqlite.batch import Awaited, Work
 from taskharbor.drivers.sqlite.drafts import run
+from taskharbor.drivers.sqlite.rows import micros
 from taskharbor.drivers.sqlite.thread import BatchThread
+from taskharbor.drivers.sqlite.turns import Blocked
 from taskharbor.drivers.sqlite.within import joined
 from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import CapabilityMissing, JobExists, LeaseError
 
 R = TypeVar("R")
+Enqueueing = Callable[[Connection], list[GroupResult]]
 
 
 class SqliteDriver:
@@ -55,20 +59,38 @@ class SqliteDriver:
         return cls(thread)
 
     async def _read(self, work: Callable[[Connection], R]) -> R:
-        return await self._ask(work, Request(work=work))
+        return await self._ask(work, Awaited(work=work))
 
     async def _write(
         self, work: Callable[[Connection], R], *, peek: Work | None = None, wakes: Sequence[Wakeup] = ()
     ) -> R:
-        return await self._ask(work, Request(work=work, writes=True, peek=peek, wakes=wakes))
+        return await self._ask(work, Awaited(work=work, writes=True, peek=peek, wakes=wakes))
 
-    async def _ask(self, work: Callable[[Connection], R], request: Request) -> R:
+    async def _ask(self, work: Callable[[Connection], R], request: Awaited) -> R:
         self._thread.submit(request)
         return cast(R, await request.future)
 
     async def enqueue(self, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
+        work, single, wakes = self._enqueueing(groups, now)
+        return await self._ask(work, Awaited(work=work, writes=True, single=single, wakes=wakes))
+
+    # EnqueueBlocking
+
+    def enqueues_blocking(self, groups: Sequence[Group]) -> bool:
+        return True
+
+    def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:
+        work, single, wakes = self._enqueueing(groups, now)
+        request = Blocked(work=work, writes=True, single=single, wakes=wakes, deadline=monotonic() + timeout)
+        return cast("list[GroupResult]", self._thread.run_blocking(request))
+
+    def _enqueueing(self, groups: Sequence[Group], now: datetime) -> tuple[Enqueueing, bool, Sequence[Wakeup]]:
+        """The work of an enqueue, whether it is one statement, and what it wakes."""
+        if (job := enqueue.plain(groups)) is not None:
+            at = micros(now)
+            return lambda db: enqueue.enqueue_one(db, job, at), True, self._work if job.queue != TASKS else ()
         wakes = self._work if any(is_news(group.jobs) for group in groups) else ()
-        return await self._write(lambda db: enqueue.enqueue(db, groups, now), wakes=wakes)
+        return lambda db: enqueue.enqueue(db, groups, now), False, wakes
 
     async def reserve(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from apsw import Connection
+from apsw import SQLITE_CONSTRAINT_UNIQUE, Connection, ConstraintError
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
@@ -20,7 +20,7 @@ from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
-INSERT, LAST, UNDO = load("enqueue"), load("enqueue_last"), load("enqueue_undo")
+INSERT_ONE, INSERT, LAST, UNDO = load("enqueue_one"), load("enqueue"), load("enqueue_last"), load("enqueue_undo")
 ADD_EDGE = load("enqueue_edges")
 STATE = load("states")
 LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
@@ -38,8 +38,30 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
     return [enqueue_group(db, group, at) for group in groups]
 
 
+def plain(groups: Sequence[Group]) -> NewJob | None:
+    """The only job of the groups, if one statement stores it."""
+    if len(groups) == 1 and len(jobs := groups[0].jobs) == 1 and groups[0].key is None and _is_plain(jobs):
+        return jobs[0]
+    return None
+
+
+def enqueue_one(db: Connection, job: NewJob, now: int) -> list[GroupResult]:
+    """Store a plain job, in a transaction or by itself. A conflict is an error of SQLite: a signal handler may store
+    jobs on the same connection just before or after, so that the number of changes says nothing."""
+    try:
+        db.execute(INSERT_ONE, new_row(job, now))
+    except ConstraintError as error:
+        if getattr(error, "extendedresult", None) != SQLITE_CONSTRAINT_UNIQUE:  # the table refuses something else
+            raise
+        return [JobExists(f"job {job.id} exists")]
+    return [(Enqueued(job.id, True),)]
+
+
 def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     """Store one group, or return why it is refused."""
+    if group.key is None and len(group.jobs) == 1 and not group.jobs[0].depends_on:
+        (job,) = group.jobs
+        return enqueue_one(db, job, now)[0] if job.idempotency_key is None else _enqueue_keyed(db, job, now)
     if group.key is not None and (known := living_key(db, group.key, now)) is not None:
         return all_known(group.jobs, *known)
     if is_closed(group.jobs):
@@ -55,6 +77,17 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
         expires_at = micros_or_none(group.key_expires_at)
         db.execute(PUT_KEY, (group.key, group.workflow_id, group_digest(group.jobs), expires_at))
     return stored
+
+
+def _enqueue_keyed(db: Connection, job: NewJob, now: int) -> GroupResult:
+    """Store a job by its key, with fewer statements than a group takes."""
+    key, content = job.idempotency_key, digest_of(job)
+    if (known := known_by_key(db, job, now)) is not None:
+        return (Enqueued(known[0], False, known[1] == content),)
+    (result,) = enqueue_one(db, job, now)
+    if isinstance(result, tuple):
+        db.execute(PUT_KEY, (key, job.id, content, micros_or_none(job.key_expires_at)))
+    return result
 
 
 def _is_plain(jobs: Sequence[NewJob]) -> bool:

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import apsw
 
-# Seconds between looks at all three files, so that not every request pays for one.
+# Seconds between looks at all three files, so that not every request pays for one. (A look at the log also makes the
+# next commit slower: file systems then keep its times more exactly.)
 LOOK_EVERY = 0.5
+# A folder that changed this many nanoseconds before a look may change again without another time: some kernel ticks.
+SETTLED = 50_000_000
 
 Identity = tuple[int, int]
+Stamp = tuple[int, int, int]
 
 
 def identity(path: Path | str) -> Identity:
@@ -41,25 +45,51 @@ class Files:
         beside = [(each, identity_or_none(each)) for each in (db.filename_wal, f"{db.filename}-shm")]
         self._jobs = (name, opened)
         self._known = [self._jobs, *((each, found) for each, found in beside if found is not None)]
+        self._folder = _common_folder(name, db.filename_wal)
+        self._still: Stamp | None = None
         self._looked = time.monotonic()
 
     def wrong_now_and_then(self) -> str | None:
         """What happened to the files, checked at most every LOOK_EVERY seconds."""
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY:
-            return None
-        self._looked = now
-        return self.wrong()
+        return None if time.monotonic() - self._looked < LOOK_EVERY else self._look(self._stamp())
 
     def wrong(self) -> str | None:
-        """What happened to the files, checked now: a commit that is only in a deleted log is lost."""
+        """What happened to the files, checked now: a commit that is only in a deleted log is lost.
+
+        A file that is deleted, renamed or replaced changes its folder. If that has not changed, neither have they.
+        """
+        stamp = self._stamp()
+        if stamp is not None and stamp == self._still and time.monotonic() - self._looked < LOOK_EVERY:
+            return None
+        return self._look(stamp)
+
+    def _look(self, stamp: Stamp | None) -> str | None:
+        self._still = stamp if stamp is not None and stamp[2] < time.time_ns() - SETTLED else None
+        self._looked = time.monotonic()
         return next((wrong for path, opened in self._known if (wrong := _wrong(path, opened)) is not None), None)
+
+    def _stamp(self) -> Stamp | None:
+        """The folder and when it changed last; None if that says nothing about the files."""
+        if self._folder is None:
+            return None
+        try:
+            found = os.stat(self._folder)  # noqa: PTH116  as above
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
 
     def is_away(self) -> bool:
         """Whether no file has that name now, so that the open one may have been moved."""
         with suppress(OSError):
             return identity_or_none(self._jobs[0]) is None
         return False
+
+
+def _common_folder(jobs: str, log: str) -> str | None:
+    """The folder of all files; None if they have none in common, as with a symbolic link to the file."""
+    folder, beside = Path(jobs).parent, Path(log).parent
+    is_common = not Path(jobs).is_symlink() and identity_or_none(folder) == identity_or_none(beside)
+    return str(folder) if is_common else None
 
 
 def _wrong(path: str, opened: Identity) -> str | None:

@@ -1,8 +1,9 @@
 """The thread that owns the connection and takes whole batches.
 
 A switch between threads costs more than the work of a job, so requests are not handed over one by one: the thread takes
-all that arrived while it was busy, and wakes each event loop once with their answers. While a caller waits for news it
-watches for the commits of other processes; otherwise it sleeps.
+all that arrived while it was busy, and wakes each event loop once with their answers. Callers that block take turns
+with it on the same connection (`turns.py`). While a caller waits for news the thread watches for the commits of other
+processes; otherwise it sleeps.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from typing import Any
 import apsw
 
 from taskharbor.drivers.sqlite import batch, fork
-from taskharbor.drivers.sqlite.batch import Answer, Request
-from taskharbor.drivers.sqlite.connection import open_store
+from taskharbor.drivers.sqlite.batch import Answer, Awaited, Request
+from taskharbor.drivers.sqlite.connection import BusyHandler, open_store
 from taskharbor.drivers.sqlite.files import Files, Identity
+from taskharbor.drivers.sqlite.turns import Blocked, Turns
 from taskharbor.drivers.sqlite.watch import CommitWatcher
 from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, StoreGone
+
+INSIDE = (
+    "this thread is inside a transaction of the store already, which a signal handler or a finalizer interrupted: "
+    "nothing was stored. Set a flag there, and enqueue where the flag is checked"
+)
 
 Reply = tuple["asyncio.Future[Any]", Answer]
 
@@ -48,9 +55,12 @@ class BatchThread:
         self.work = Wakeup()
         self.ends = Wakeup()
         self._synchronous = synchronous
-        self._queue: SimpleQueue[Request | ThreadMessage] = SimpleQueue()
+        self._queue: SimpleQueue[Awaited | ThreadMessage] = SimpleQueue()
         self._entry = threading.Lock()
-        self._in_sqlite = threading.Lock()
+        self._turns = Turns(self._answers)
+        self._in_sqlite = self._turns.lock
+        self._busy_handler = BusyHandler()
+        self._watcher: CommitWatcher | None = None
         self._closed = False
         self._ended = False
         self._files: Files | None = None
@@ -89,7 +99,19 @@ class BatchThread:
         if self._files is not None and (wrong := self._files.wrong()) is not None:
             raise StoreGone(wrong)
 
-    def submit(self, request: Request) -> None:
+    def run_blocking(self, request: Blocked) -> Any:
+        """Run a request in the calling thread, or have it run by another that is at it."""
+        self.check()
+        if self._turns.is_inside and self.db is not None and self.db.in_transaction:
+            raise DriverUnavailable(INSIDE)
+        result, error = self._turns.take(request)
+        if error is not None:
+            raise error
+        for wakeup in request.wakes:
+            wakeup.wake()
+        return result
+
+    def submit(self, request: Awaited) -> None:
         """Hand over a request; its future gets the answer."""
         self.check()
         with self._entry:
@@ -141,15 +163,15 @@ class BatchThread:
     def _run(self) -> None:
         try:
             with self._in_sqlite:
-                db, self.file = open_store(self.path, self._synchronous)
+                db, self.file = open_store(self.path, self._synchronous, self._busy_handler)
                 self.db = db
                 looks = db.cursor()
                 self._seen = _data_version(looks)
                 self._files = files = Files(self.path, self.file, db)
-            watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(ThreadMessage.NEWS))
+            watcher = self._watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(ThreadMessage.NEWS))
             _post([(self._opened, (None, None))])
             try:
-                while self._turn(db, looks, files, watcher):
+                while self._turn(looks, files, watcher):
                     pass
             finally:
                 watcher.close()
@@ -159,29 +181,33 @@ class BatchThread:
         else:
             self._end()
 
-    def _turn(self, db: apsw.Connection, looks: apsw.Cursor, files: Files, watcher: CommitWatcher) -> bool:
+    def _turn(self, looks: apsw.Cursor, files: Files, watcher: CommitWatcher) -> bool:
         requests, stop = self._take(watcher)
         if self._gone is None and (requests or self._listeners):
             self._mind(files.wrong_now_and_then())
         if requests:
-            answers = self._answered(db, requests, files, watcher)
+            answers = self._turns.serve(requests)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
             _ring(*dict.fromkeys(wakeup for it in requests for wakeup in it.wakes))
         if self._listeners and self._gone is None:
             self._look(looks, watcher)
         return not stop
 
-    def _answered(
-        self, db: apsw.Connection, requests: list[Request], files: Files, watcher: CommitWatcher
-    ) -> Sequence[Answer]:
-        """The answers to a batch. No write is confirmed that other processes cannot see."""
+    def _answers(self, requests: Sequence[Request], deadline: float) -> Sequence[Answer]:
+        """The answers to a batch, in the thread that has its turn. No write is confirmed that other processes cannot
+        see."""
         answers: Sequence[Answer] = ()
-        if self._gone is None:
-            with self._in_sqlite:
-                answers = batch.run(db, self.path, requests)
-            if any(it.writes for it in requests):
-                watcher.wrote()
-                self._mind(files.wrong())
+        db, files = self.db, self._files
+        if db is not None and files is not None:
+            self._busy_handler.deadline = deadline
+            answers = batch.run(db, self.path, requests)
+            if any([it.writes for it in requests]):  # noqa: C419  a generator would take longer
+                if self._watcher is not None:
+                    self._watcher.wrote()
+                if (wrong := files.wrong()) is not None:
+                    self._mind(wrong)
+        elif self._gone is None:
+            return [(None, DriverClosed("this sqlite driver was closed")) for _ in requests]
         gone = self._gone
         return answers if gone is None else [(None, StoreGone(gone)) for _ in requests]
 
@@ -193,14 +219,14 @@ class BatchThread:
             self._gone = wrong
             _ring(self.work, self.ends)
 
-    def _take(self, watcher: CommitWatcher) -> tuple[list[Request], bool]:
+    def _take(self, watcher: CommitWatcher) -> tuple[list[Awaited], bool]:
         """All waiting requests, and whether to stop after them."""
-        requests: list[Request] = []
+        requests: list[Awaited] = []
         stop = False
         try:
             item = self._queue.get(timeout=watcher.poll_interval() if self._listeners else None)
             while True:
-                if isinstance(item, Request):
+                if isinstance(item, Awaited):
                     requests.append(item)
                 elif item is ThreadMessage.NEWS:
                     watcher.told()
@@ -216,11 +242,14 @@ class BatchThread:
         """Wake waiters when another process has committed. Without waiters, the last seen version stays."""
         if not (self.work.awaited or self.ends.awaited) or not watcher.should_look():
             return
+        if not self._in_sqlite.acquire(blocking=False):
+            return  # a caller is at it: look a little later
         try:
-            with self._in_sqlite:
-                version = _data_version(looks)
+            version = _data_version(looks)
         except apsw.Error:
             return
+        finally:
+            self._in_sqlite.release()
         if version != self._seen:
             self._seen = version
             watcher.found()
@@ -251,7 +280,7 @@ class BatchThread:
         """Refuse the requests that are left, which there are only if this thread broke down."""
         while not self._queue.empty():
             item = self._queue.get()
-            if isinstance(item, Request):
+            if isinstance(item, Awaited):
                 _post([(item.future, (None, DriverUnavailable(f"the thread of {self.path} broke down")))])
 
 

@@ -10,7 +10,7 @@ at every call.
             return lambda: Harness(url=f"mine:///{tmp_path}/{next(numbers)}")
 
 A driver with `Within` also binds `WithinKit`, and `OwnTransactionKit` if it begins transactions for handlers. Its
-harness then has an `application`.
+harness then has an `application`. A driver with `EnqueueBlocking` binds `BlockingKit` in a class of its own.
 """
 
 from pkgutil import iter_modules
@@ -28,6 +28,7 @@ except ImportError as error:
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
 from taskharbor.testing.kit.beside import ClosingCases, HintCases, WorkerCases  # noqa: E402
+from taskharbor.testing.kit.blocking import BlockingCases  # noqa: E402
 from taskharbor.testing.kit.deaths import DeadLetterCases  # noqa: E402
 from taskharbor.testing.kit.flows import FlowCases  # noqa: E402
 from taskharbor.testing.kit.groups import GroupCases  # noqa: E402
@@ -52,6 +53,7 @@ from taskharbor.testing.kit.within import OwnTransactionKit, WithinKit  # noqa: 
 
 __all__ = [
     "Application",
+    "BlockingKit",
     "DriverKit",
     "EphemeralKit",
     "Hand",
@@ -101,6 +103,17 @@ class EphemeralKit(
         from taskharbor.testing.kit.machine import bounded, run_lockstep
 
         run_lockstep(new_store, bounded(self.histories))
+
+
+class BlockingKit(RecordCases, GroupCases, KeyCases, BlockingCases):
+    """The cases about enqueues, by the blocking verb of a driver with `EnqueueBlocking`."""
+
+    blocks: ClassVar[bool] = True
+
+    @pytest.fixture
+    def harness(self, new_store: NewStore) -> Harness:
+        """The store of one case."""
+        return new_store()
 
 
 class DriverKit(EphemeralKit, ProcessCases):

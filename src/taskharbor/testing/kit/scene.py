@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import pytest
 
@@ -26,6 +26,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit.jobs import ALL, KEEP, MUCH, SETTLES, T0, expiry_of, group, job
 
+BLOCKED_FOR = 30.0
 C = TypeVar("C")
 T = TypeVar("T")
 
@@ -138,9 +139,11 @@ class Scene:
     counters = _Offer(seam.Counters)
     waits = _Offer(seam.WaitForWork)
     within = _Offer(seam.Within)
+    blocking = _Offer(seam.EnqueueBlocking)
 
-    def __init__(self, harness: Harness, driver: seam.Driver) -> None:
+    def __init__(self, harness: Harness, driver: seam.Driver, *, blocks: bool = False) -> None:
         self.harness = harness
+        self.blocks = blocks
         self.driver = driver
         self.look = seam.capability(driver, seam.Inspect)  # the kit reads jobs through it
         self.now = T0
@@ -160,7 +163,7 @@ class Scene:
         """A second handle on the same store; an ephemeral driver returns itself."""
         if self.driver.ephemeral:
             return self
-        second = Scene(self.harness, await self.harness.opened())
+        second = Scene(self.harness, await self.harness.opened(), blocks=self.blocks)
         second.now = self.now
         self._opened.append(second.driver)
         return second
@@ -172,6 +175,8 @@ class Scene:
 
     async def enqueue(self, *groups: seam.Group) -> list[Any]:
         """Enqueue groups; each result is a tuple of `Enqueued`, or the name of a refusal."""
+        if self.blocks and await asyncio.to_thread(self.blocking.enqueues_blocking, groups):
+            return named(await asyncio.to_thread(self.blocking.enqueue_blocking, groups, self.now, BLOCKED_FOR))
         return named(await self.driver.enqueue(groups, self.now))
 
     async def add(self, *jobs: NewJob, **options: Any) -> tuple[seam.Enqueued, ...]:
@@ -315,7 +320,12 @@ class Scene:
 
 
 class Cases:
-    """Base of every group of cases: makes ordinary tests of `async def test_…(self, s: Scene)`."""
+    """Base of every group of cases: makes ordinary tests of `async def test_…(self, s: Scene)`.
+
+    With `blocks`, scenes enqueue by the blocking verb.
+    """
+
+    blocks: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -328,7 +338,7 @@ def _blocking(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def blocking(self: Cases, harness: Harness, **given: Any) -> None:
         async def play() -> None:
-            scene = Scene(harness, await harness.opened())
+            scene = Scene(harness, await harness.opened(), blocks=self.blocks)
             try:
                 await test(self, scene, **given)
             finally:

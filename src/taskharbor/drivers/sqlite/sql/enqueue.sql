@@ -4,8 +4,8 @@
 -- ?1 id
 SELECT state FROM job WHERE id = ?1
 
--- name: enqueue
--- Store a job, unless its id is taken. ?1-?17 the columns ?18 unmet ?19 kept
+-- part: new_job
+-- ?1-?17 the columns ?18 unmet ?19 kept
 INSERT INTO job (
     id, type, queue, payload, priority, max_attempts, max_crashes, state, lined, created_at, due_at, place, run_at,
     expires_at, timeout, idempotency_key, key_expires_at, headers, tags, workflow_id, unmet, kept
@@ -13,6 +13,14 @@ INSERT INTO job (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, iif(?18 > 0, 'waiting', 'ready'), ?18 = 0, ?8, ?9, ?9, ?10,
     ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19
 )
+
+-- name: enqueue_one
+-- Store a job; an id that is taken is an error.
+-- include: new_job
+
+-- name: enqueue
+-- Store a job, unless its id is taken.
+-- include: new_job
 ON CONFLICT (id) DO NOTHING
 
 -- name: enqueue_last

@@ -1,0 +1,98 @@
+"""Idle connections of psycopg, for any number of threads.
+
+Kept without a lock, by single steps of a deque: a signal handler or a finalizer may take one at any moment.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from taskharbor.drivers.postgres.deadline import Watch, Watched, connected
+from taskharbor.drivers.postgres.login import CONNECT_WITHIN
+from taskharbor.errors import DriverClosed
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+class PsycopgPool:
+    """Keeps up to `most_idle` connections that `connect` has made; `burst` as for `Watched.is_quiet`."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], most_idle: int, burst: float = 0.0) -> None:
+        self._burst = burst
+        self._connect = connect
+        self._most_idle = most_idle
+        self._inherited: list[object] = []
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._idle: deque[Watched] = deque()
+        self._open: WeakSet[Watched] = WeakSet()
+        self._watch = Watch()
+        self._pid = os.getpid()
+
+    def check(self) -> None:
+        """Raise unless the pool can be used; after a fork, leave the connections to the parent."""
+        if self._pid != os.getpid():
+            self._inherited += [self._idle, self._open, self._watch]
+            self._begin()
+        if self._closed:
+            raise DriverClosed("this postgres driver was closed")
+
+    @property
+    def idle(self) -> int:
+        """The number of idle connections."""
+        return len(self._idle)
+
+    @property
+    def open(self) -> int:
+        """The number of open connections, in use or idle."""
+        return len(self._open)
+
+    def take(self, within: float = math.inf) -> Watched:
+        """An idle connection that is still usable, or a new one."""
+        self.check()
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                break
+            if line.is_quiet(self._burst):
+                return line
+            self.drop(line)
+        line = Watched(connected(self._connect, min(within, CONNECT_WITHIN)), self._watch)
+        self._open.add(line)
+        return line
+
+    def keep(self, line: Watched) -> None:
+        """Keep a clean connection for reuse, if there is room for it."""
+        if self._closed or len(self._idle) >= self._most_idle:
+            self.drop(line)
+        else:
+            self._idle.append(line)
+            if self._closed:  # just now
+                self._drop_idle()
+
+    def drop(self, line: Watched) -> None:
+        """Close a connection."""
+        self._open.discard(line)
+        line.close()
+
+    def close(self) -> None:
+        """Close all idle connections; the others are closed after use."""
+        self._closed = True
+        if self._pid == os.getpid():
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while True:
+            try:
+                self.drop(self._idle.pop())
+            except IndexError:
+                return

@@ -60,12 +60,12 @@ def _fits(counts: set[Count], missing: int, found: Count, story: JobStory) -> bo
 def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry | None) -> Iterator[Violation]:
     """An outcome adds at most one failure, recorded and within the limit, and resets or keeps the crashes.
 
-    The death of a job's own process adds a crash instead of a failure (F6). Another process may put the job back with
-    one crash more: a supervisor, for a worker that died (L9).
+    The death of a job's own process adds a crash instead of an attempt, and is recorded (F6). Another process may put
+    the job back with one crash more: a supervisor, for a worker that died (L9).
     """
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
-    crashed = more == 0 and settle.to in ("put_back", "fail") and settle.crashes == claim.crashes + 1
+    crashed = more == 0 and bool(settle.failures) and settle.crashes == claim.crashes + 1
     if _is_given_up(lease, step):
         return
     if more not in (0, 1) or (settle.crashes not in (0, claim.crashes) and not crashed):

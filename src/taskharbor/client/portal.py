@@ -70,7 +70,13 @@ class Reply(Generic[T]):
 
     def begin(self) -> None:
         """Start the call, on the running loop."""
-        asyncio.get_running_loop().create_task(self._function()).add_done_callback(self._end)
+        try:
+            task = asyncio.get_running_loop().create_task(self._function())
+        except BaseException as error:  # such as wrong arguments
+            self._error = error
+            self._done.release()
+        else:
+            task.add_done_callback(self._end)
 
     def _end(self, task: asyncio.Task[T]) -> None:
         if task.cancelled():

@@ -9,8 +9,10 @@ from unittest import mock
 
 import pytest
 
+from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.client.client import Client
+from taskharbor.drivers.postgres.driver import PostgresDriver
 from taskharbor.errors import DriverUnavailable
 from taskharbor.testing import Deadlock
 from taskharbor.testing.faults import Wrapper
@@ -25,7 +27,7 @@ BLOCKING_SEEDS = {0, 1, 3, 5, 10, 11}  # 3 and 5 run on SQLite and PostgreSQL, t
 
 @pytest.mark.parametrize("driver", ["memory", "sqlite"])
 def test_every_blocking_enqueue_is_whole_or_not_there(driver: str) -> None:
-    """P1, D1, D14: calls return, raise, or never return because their process is dead; the checker sees each."""
+    """P1, D1: calls return, raise, or never return because their process is dead; the checker sees each."""
     ends = {"returned": 0, "raised": 0, "none": 0}
     for seed in range(4):
         result, them = judged(seed, driver)
@@ -42,10 +44,24 @@ def test_every_blocking_enqueue_is_whole_or_not_there(driver: str) -> None:
     assert all(ends.values()), ends
 
 
+def test_postgres_keeps_them_whole_too(postgres: PostgresServer) -> None:
+    """P1, D1: by psycopg, while virtual time stands still."""
+    url, calls = postgres.url(postgres.new_database()), list[Any]()
+    enqueue = PostgresDriver.enqueue_blocking
+
+    def noted(self: PostgresDriver, *given: Any) -> Any:
+        calls.append(given)
+        return enqueue(self, *given)
+
+    with mock.patch.object(PostgresDriver, "enqueue_blocking", noted):
+        assert judged(0, url)[0].trace() == judged(0, url)[0].trace()
+    assert len(calls) > CALLS  # in both runs; some requests were lost
+
+
 @pytest.mark.parametrize(("faults", "jobs"), [(Faults(lost_requests=1.0), 0), (Faults(lost_replies=1.0), 1)])
 @pytest.mark.parametrize("silence", [0.0, 1.0])
 def test_a_lost_request_stores_nothing_and_a_lost_reply_everything(faults: Faults, jobs: int, silence: float) -> None:
-    """X2, X3: the caller gets an error either way, after `store_timeout` if there is no reply at all."""
+    """X2: the caller gets an error either way, after `store_timeout` if there is no reply at all."""
     found: list[int] = []
     faults = Faults(lost_requests=faults.lost_requests, lost_replies=faults.lost_replies, silence=silence)
 

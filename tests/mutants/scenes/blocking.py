@@ -193,7 +193,7 @@ def a_fault_wrapper_strikes_blocking_enqueues() -> None:
 
 @blocking_scene
 def simulated_blocking_callers_are_judged() -> None:
-    """P1, D1, G1: by the checker, and by what callers know."""
+    """P1, D1, G2: by the checker, and by what callers know."""
     for seed in range(3):
         judged(seed)
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from taskharbor.client import client
 from taskharbor.client.session import Session
+from taskharbor.driver import Enqueued
 from taskharbor.drivers.postgres.blocking import BlockingNotifier
 from taskharbor.drivers.sqlite import enqueue, turns
 from taskharbor.drivers.sqlite.files import Files
 from taskharbor.drivers.sqlite.turns import Turns
+from taskharbor.errors import DriverUnavailable
 from taskharbor.testing.faults import Wrapper
+from taskharbor.testing.recorder import Recorder
+from taskharbor.testing.simulation.network import ClientWire
 
 from .mutant import MutantRegistry
 
@@ -79,6 +85,52 @@ def wrappers_are_bypassed(right: Any, self: Wrapper, inner: Any, *given: Any) ->
 @mutant((BlockingNotifier, "defer"), by="the_last_commit_of_a_burst_is_notified_of")
 def only_the_first_commit_of_a_burst_notifies(right: Any, self: BlockingNotifier) -> None:
     """The other jobs wait for the next poll."""
+
+
+@mutant((Recorder, "_enqueue_blocking"), by="simulated_blocking_callers_are_judged")
+def blocking_enqueues_are_not_recorded(right: Any, self: Recorder, inner: Any, *given: Any) -> Any:
+    """The checker finds jobs that no process asked for."""
+    return inner.enqueue_blocking(*given)
+
+
+@mutant((ClientWire, "_enqueue_blocking"), by="simulated_blocking_callers_are_judged")
+def lost_blocking_requests_are_confirmed(right: Any, self: ClientWire, inner: Any, groups: Any, *given: Any) -> Any:
+    """A driver takes silence for success."""
+    try:
+        return right(self, inner, groups, *given)
+    except DriverUnavailable:
+        return [tuple(Enqueued(job.id, True) for job in group.jobs) for group in groups]
+
+
+@mutant((ClientWire, "_enqueue_blocking"), by="simulated_blocking_callers_are_judged")
+def lost_blocking_requests_store_half_a_group(
+    right: Any, self: ClientWire, inner: Any, groups: Any, *given: Any
+) -> Any:
+    """The first job of a group is there, the others are not."""
+    try:
+        return right(self, inner, groups, *given)
+    except DriverUnavailable:
+        inner.enqueue_blocking([replace(group, jobs=group.jobs[:1]) for group in groups], *given)
+        raise
+
+
+@mutant((client.Client, "submit_blocking"), by="simulated_blocking_callers_are_judged")
+def blocking_callers_get_handles_after_errors(right: Any, self: client.Client, twin: str, what: Any) -> Any:
+    """A caller holds the id of a job that was never stored."""
+    try:
+        return right(self, twin, what)
+    except DriverUnavailable:
+        group = what.group(self.session)
+        return what.handle(group, [Enqueued(job.id, True) for job in group.jobs])
+
+
+@mutant((client.Client, "submit_blocking"), by="simulated_blocking_callers_are_judged")
+def blocking_enqueues_are_tried_again(right: Any, self: client.Client, twin: str, what: Any) -> Any:
+    """A lost reply makes two jobs of one call."""
+    try:
+        return right(self, twin, what)
+    except DriverUnavailable:
+        return right(self, twin, what)
 
 
 @SQLITE.mutant((enqueue, "INSERT_ONE"), by="test_R2_an_id_that_exists_is_JobExists_and_changes_nothing")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter as Tickets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from datetime import datetime
 from functools import partial, wraps
 from random import Random
@@ -141,9 +141,12 @@ class Wrapper:
                 return await perform()
 
         try:
-            return run_here("enqueue", limited)
+            return self._run(limited)
         except TimeoutError as error:
             raise no_answer(timeout) from error
+
+    def _run(self, perform: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        return run_here("enqueue", perform)
 
     enqueue = _forwarded(Driver.enqueue)
     reserve = _forwarded(Driver.reserve)

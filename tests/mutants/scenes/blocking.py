@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 
 from drivers.sqlite.turning import LONG, Noop, Stage, request
+from sim.blocking_callers import judged
 from taskharbor import Harbor
 from taskharbor.client import clock as clocks
 from taskharbor.driver import Driver, Group, GroupResult
@@ -188,6 +189,13 @@ def a_fault_wrapper_strikes_blocking_enqueues() -> None:
     in_a_thread(attempt)
     assert raised == [DriverUnavailable]
     harbor.close()
+
+
+@blocking_scene
+def simulated_blocking_callers_are_judged() -> None:
+    """P1, D1, G2: by the checker, and by what callers know."""
+    for seed in range(3):
+        judged(seed)
 
 
 @blocking_scene

@@ -18,6 +18,7 @@ from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
 from taskharbor.testing.recorder import Recorder, take_stock
+from taskharbor.testing.simulation.blocking import InTurns, InTurnsPortal
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.network import ClientWire, EngineTime, Lines, LossyHints
 from taskharbor.testing.simulation.processes import Process, current_process
@@ -90,6 +91,10 @@ class Cluster:
         process.start(live())
         return process
 
+    def stream(self, name: str) -> Random:
+        """Randomness of its own for a part of the scenario: drawing from it leaves what `chance` decides as it is."""
+        return Random(f"{self._seed} {name}")
+
     def connection(self) -> Driver:
         """The driver as the running process sees it."""
         recorder = _recorder.get()
@@ -115,7 +120,7 @@ class Cluster:
 
     async def _live(self, process: Process, harbor: Harbor, main: Callable[[], Awaitable[Any]]) -> None:
         sink = _ProcessSink(process, self.events)
-        recorder = Recorder(ClientWire(self._engine, self._lines), process.name, sink, self._at)
+        recorder = _ProcessRecorder(ClientWire(self._engine, self._lines), process.name, sink, self._at)
         _recorder.set(recorder)
         if harbor not in _recorded:
             harbor.middleware(_noted)
@@ -123,6 +128,7 @@ class Cluster:
         chance = Random(f"{self._seed} {process.name}")
         async with harbor.stand_in(recorder, clock=self._clock_of(chance), chance=chance, everywhere=False):
             closed_world.set(True)
+            harbor.client.session.portal = InTurnsPortal()
             await main()
 
     def _at(self) -> int:
@@ -171,6 +177,10 @@ class Cluster:
             await asyncio.sleep(LOOK_EVERY)
         await asyncio.gather(*(post.stop() for post in self._posts))
         await take_stock(self._store, self.clock(), self.events, self._at)
+
+
+class _ProcessRecorder(InTurns, Recorder):
+    """Records the calls of a process, its blocking enqueues too."""
 
 
 class _ProcessSink:

@@ -12,8 +12,9 @@ from typing import Any
 from taskharbor.driver import Driver
 from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing.clock import Clock
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import Call
 from taskharbor.testing.recorder import RECORDED
+from taskharbor.testing.simulation.blocking import Direct, InTurns
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.processes import ProcessLoop, outside
 
@@ -60,7 +61,7 @@ def _release(hint: asyncio.Future[None]) -> None:
         hint.set_result(None)
 
 
-class EngineTime(Wrapper):
+class EngineTime(Direct):
     """An engine with a clock of its own (L8): the virtual one, even if the store is a real server."""
 
     def __init__(self, inner: Driver, clock: Clock) -> None:
@@ -168,7 +169,7 @@ def _at_once(call: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("a simulated store answers at once: this one waits")
 
 
-class ClientWire(Wrapper):
+class ClientWire(InTurns):
     """The client side in one process: a call continues in the network when the process dies or stops waiting."""
 
     def __init__(self, store: Driver, lines: Lines) -> None:

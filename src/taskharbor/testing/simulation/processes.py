@@ -12,11 +12,14 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, TypeVar
 
 from taskharbor.testing.loop import VirtualLoop
+from taskharbor.testing.simulation.blocking import in_turns
 
+T = TypeVar("T")
 DAY = 86400.0
 FEW = 50
 _process: ContextVar[Process | None] = ContextVar("taskharbor_simulated_process", default=None)
@@ -191,6 +194,10 @@ class ProcessLoop(VirtualLoop):
         step = _Step(self, callback, args, context, when)
         heappush(self._timers, (when, step))
         return step
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """In a thread that runs in turns with the loop, whatever the executor."""
+        return in_turns(self, partial(func, *args))
 
     def _run_once(self) -> None:
         steps, timers = self.steps, self._timers

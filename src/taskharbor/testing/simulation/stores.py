@@ -17,13 +17,14 @@ from taskharbor.core.urls import with_options
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url, parse
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import Call
+from taskharbor.testing.simulation.blocking import Direct
 
 ANSWER_WITHIN = 60.0
 SERVERS = ("postgresql", "postgres")
 
 
-class Elsewhere(Wrapper):
+class Elsewhere(Direct):
     """A driver on the event loop of another thread; each call blocks until it returns."""
 
     def __init__(self, inner: Driver, loop: asyncio.AbstractEventLoop) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from random import Random
 from typing import Any
 
 from taskharbor import Harbor, Retry, RetryAfter, Snooze, Unrecoverable, current
@@ -18,6 +19,7 @@ from taskharbor.workflows.step import Step
 
 QUEUES = ("default", "mail")
 SPAN = 60.0
+BLOCKING = 0.3  # of the seeds
 
 
 async def everything(cluster: Cluster) -> None:
@@ -36,6 +38,7 @@ async def everything(cluster: Cluster) -> None:
         grace=chance.choice([0.0, 2.0, 10.0]),
     )
     visits = [Visit(cluster, new, kinds, chance.randint(6, 13)) for _ in range(chance.randint(1, 4))]
+    _let_some_block(visits, cluster.stream("blocking clients"))
     processes = [cluster.client(new.harbor, visit.act, f"client{n}") for n, visit in enumerate(visits, 1)]
     if chance.random() < 0.3:
         await asyncio.sleep(chance.uniform(0, SPAN))
@@ -46,6 +49,13 @@ async def everything(cluster: Cluster) -> None:
     await cluster.undisturbed(_resume)
     await cluster.undisturbed(silence)
     await cluster.undisturbed(lambda driver: slots(driver, cluster.clock()))
+
+
+def _let_some_block(visits: Sequence[Visit], chance: Random) -> None:
+    """In some seeds, the first client and some of the others use the blocking face."""
+    if chance.random() < BLOCKING:
+        for number, visit in enumerate(visits):
+            visit.blocks = number == 0 or chance.random() < 0.5
 
 
 async def _resume(driver: Any) -> None:
@@ -147,7 +157,10 @@ class SimulatedApp:
 
 
 class Visit:
-    """One client process: enqueues in every way, cancels, replays, reschedules, pauses, and tries again on errors."""
+    """One client process: enqueues in every way, cancels, replays, reschedules, pauses, and tries again on errors.
+
+    One that `blocks` enqueues by blocking calls, and waits for results so.
+    """
 
     def __init__(self, cluster: Cluster, app: SimulatedApp, kinds: Sequence[str], actions: int) -> None:
         self._cluster = cluster
@@ -156,6 +169,7 @@ class Visit:
         self._actions = actions
         self._jobs: list[Job[Any]] = []
         self._runs: list[str] = []
+        self.blocks = False
         deletes = cluster.faults.clocks == "one"
         self._operator = Operator(app.harbor, cluster.chance, kinds, deletes=deletes) if kinds else None
 
@@ -194,34 +208,45 @@ class Visit:
             options["expires"] = chance.uniform(0, 60)
         if chance.random() < 0.5:
             options["queue"] = "mail"
-        self._jobs += await self._app.harbor.aenqueue_many([self._with(self._step(), **options)])
+        await self._enqueue([self._with(self._step(), **options)])
+
+    async def _enqueue(self, steps: list[Step[Any]]) -> None:
+        harbor = self._app.harbor
+        if self.blocks:
+            self._jobs += await asyncio.to_thread(harbor.enqueue_many, steps)
+        else:
+            self._jobs += await harbor.aenqueue_many(steps)
 
     async def _many(self) -> None:
-        steps = [self._step() for _ in range(self._chance.randint(2, 6))]
-        self._jobs += await self._app.harbor.aenqueue_many(steps)
+        await self._enqueue([self._step() for _ in range(self._chance.randint(2, 6))])
 
     async def _keyed(self) -> None:
         chance = self._chance
         key, ttl = f"key{chance.randint(1, 6)}", chance.choice([5, 40, 3600, None])
-        step = self._with(self._app.quick.step(chance.randint(1, 2)), idempotency_key=key, idempotency_ttl=ttl)
-        self._jobs += await self._app.harbor.aenqueue_many([step])
+        quick, number = self._app.quick.using(idempotency_key=key, idempotency_ttl=ttl), chance.randint(1, 2)
+        if self.blocks:
+            self._jobs.append(await asyncio.to_thread(quick.enqueue, number))
+        else:
+            await self._enqueue([quick.step(number)])
 
     async def _flow(self) -> None:
         """Enqueue a workflow; it may have a key, be started by a handler, or be waited for."""
         chance, flows = self._chance, self._app.flows
         if chance.random() < 0.2:
-            self._jobs += await self._app.harbor.aenqueue_many([flows.starter.step()])
+            await self._enqueue([flows.starter.step()])
             return
         flow, expected = flows.drawn()
+        ready = flow.using()
         if chance.random() < 0.3:
             key, ttl = f"flow{chance.randint(1, 3)}", chance.choice([5, 40, 3600, None])
-            run = await flow.using(idempotency_key=key, idempotency_ttl=ttl).aenqueue()
-        else:
-            run = await flow.aenqueue()
+            ready = flow.using(idempotency_key=key, idempotency_ttl=ttl)
+        run = await (asyncio.to_thread(ready.enqueue) if self.blocks else ready.aenqueue())
         self._runs.append(run.id)
         if run.created and chance.random() < 0.3:
             with suppress(TimeoutError, JobFailed, JobCancelled, JobNotFound):
-                flows.check(await run.aresult(timeout=chance.uniform(1, 8)), expected)
+                patience = chance.uniform(1, 8)
+                came = asyncio.to_thread(run.result, patience) if self.blocks else run.aresult(patience)
+                flows.check(await came, expected)
 
     async def _tamper(self) -> None:
         chance, admin = self._chance, self._app.harbor.admin

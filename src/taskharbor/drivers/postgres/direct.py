@@ -13,23 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from taskharbor.drivers.postgres.db import Row
-
 if TYPE_CHECKING:
     import psycopg
     from psycopg.pq.abc import PGresult
 
 # The longest wait in milliseconds: Python may overlook a signal that comes just before it.
 A_WHILE = 100
-TEXT, BYTES = 0, 1
-# How a value is sent, and in which format; its type is known from the statement's casts.
-_ENCODERS: dict[type, tuple[Callable[[Any], bytes | None], int]] = {
-    str: (str.encode, TEXT),
-    bytes: (bytes, BYTES),
-    int: (lambda number: b"%d" % number, TEXT),
-    datetime: (lambda time: time.isoformat().encode(), TEXT),
-    type(None): (lambda _: None, TEXT),
-}
+Value = str | bytes | int | datetime | None
 
 
 class Direct:
@@ -41,7 +31,7 @@ class Direct:
 
         self._pgconn = connection.pgconn
         self._wait = _waiting(self._pgconn.socket)
-        self._prepared: set[bytes] = set()
+        self._prepared: dict[str, bytes] = {}
         self._error = Error
         self._good = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
         self._sqlstate = DiagnosticField.SQLSTATE
@@ -50,21 +40,19 @@ class Direct:
         """Run statements without values."""
         self._answer(lambda: self._pgconn.send_query(text))
 
-    def rows(self, text: bytes, values: Sequence[object]) -> Sequence[Row]:
-        """Run a statement that is prepared once; its values are texts, bytes, numbers, times or None.
+    def count(self, name: str, text: bytes, values: Sequence[Value]) -> int:
+        """The number of rows of a statement, which is prepared under its name when it is first run.
 
-        The rows are bytes as the server sends them.
+        The server takes the types of the values from its casts.
         """
-        pgconn, name = self._pgconn, b"taskharbor_%x" % hash(text)
-        if name not in self._prepared:
-            self._answer(lambda: pgconn.send_prepare(name, text))
-            self._prepared.add(name)
-        ways = [_ENCODERS[type(value)] for value in values]
-        sent = [encode(value) for (encode, _), value in zip(ways, values, strict=True)]
-        formats = [format for _, format in ways]
-        found = self._answer(lambda: pgconn.send_query_prepared(name, sent, formats))
-        columns = range(found.nfields)
-        return [tuple([found.get_value(row, column) for column in columns]) for row in range(found.ntuples)]
+        pgconn = self._pgconn
+        if (known := self._prepared.get(name)) is None:
+            known = name.encode()
+            self._answer(lambda: pgconn.send_prepare(known, text))
+            self._prepared[name] = known
+        sent = [_encoded(value) for value in values]
+        formats = [isinstance(value, _WHOLE) for value in values]
+        return self._answer(lambda: pgconn.send_query_prepared(known, sent, formats)).ntuples
 
     def _answer(self, send: Callable[[], None]) -> PGresult:
         try:
@@ -95,6 +83,18 @@ class Direct:
         if state is None:
             return ConnectionError(message)
         return asyncpg.PostgresError.new({"C": state.decode(), "M": message})
+
+
+# Sent with their length: as C's text they would end at a NUL, which only the server may refuse.
+_WHOLE = (str, bytes)
+
+
+def _encoded(value: Value) -> bytes | None:
+    if isinstance(value, str):
+        return str.encode(value)
+    if isinstance(value, int):
+        return b"%d" % value
+    return value.isoformat().encode() if isinstance(value, datetime) else value
 
 
 def _waiting(descriptor: int) -> Callable[[bool], object]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
 from taskharbor.drivers.postgres.db import Row
-from taskharbor.drivers.postgres.direct import Direct
+from taskharbor.drivers.postgres.direct import Direct, Value
 
 if TYPE_CHECKING:
     import psycopg
@@ -89,11 +89,12 @@ class OwnPsycopgDb(BlockingPsycopgDb):
         self._cursor = RawCursor(connection, row_factory=tuple_row)  # one for all statements
         self._texts = {name: text.encode() for name, text in sql.items()}
         self._direct = Direct(connection)
-        self._often = OFTEN if connection.prepare_threshold is not None else ()
+        is_direct = connection.prepare_threshold is not None and connection.info.encoding == "utf-8"
+        self._often = OFTEN if is_direct else ()
 
     async def rows(self, name: str, *values: object) -> Sequence[Row]:
         if name in self._often:
-            return self._direct.rows(self._texts[name], values)
+            return [()] * self._direct.count(name, self._texts[name], cast("Sequence[Value]", values))
         cursor = self._cursor
         try:
             cursor.execute(self._texts[name], values)

@@ -107,6 +107,19 @@ class JobBuilder:
         return moment(given) if isinstance(given, datetime) else later(self.now, seconds(given))
 
     def _pattern(self, call: Call, workflow_id: str | None) -> NewJob:
+        """The job of a call but for its payload and, unless it was given, its id.
+
+        A task's own options say nothing of time: without others, its jobs have all of it in common.
+        """
+        task, settings = call.task, self._settings
+        if call.options is not task.options or workflow_id is not None or self._lineage:
+            return self._resolved(call, workflow_id)
+        usual = task.usual
+        if usual is None or usual[0] is not settings:
+            usual = task.usual = settings, self._resolved(call, None)
+        return usual[1]
+
+    def _resolved(self, call: Call, workflow_id: str | None) -> NewJob:
         options, settings = call.options, self._settings
         expires, run_at = options.get("expires"), options.get("run_at") or options.get("delay")
         timeout = options.get("timeout", settings.timeout)

@@ -8,14 +8,17 @@ from functools import cached_property
 from typing import Any
 
 from taskharbor.client.options import JobOptions
+from taskharbor.client.settings import Settings
 from taskharbor.core.codec import Signature
+from taskharbor.core.job import NewJob
 from taskharbor.core.retry import Retry
 
 
 class Registered:
     """The handler behind a name. Its signature is read when first needed, so that it may refer to later types.
 
-    `process`: each run has a process of its own, which may use so many bytes of `memory`.
+    `process`: each run has a process of its own, which may use so many bytes of `memory`. `usual` is what its jobs have
+    in common under the settings beside it, once one was built; replaced as a whole, as threads share it.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Registered:
         self.options = options
         self.process = process
         self.memory = memory
+        self.usual: tuple[Settings, NewJob] | None = None
         self.is_async = inspect.iscoroutinefunction(handler)
 
     @cached_property

@@ -28,13 +28,16 @@ class Ids:
     def __init__(self, milliseconds: int, bits: Callable[[int], int]) -> None:
         self._milliseconds = milliseconds
         self._bits = bits
+        self._drawn = ""
         self._head = ""
         self._tail = 0
 
     def __call__(self) -> str:
-        if self._head and (tail := self._tail + 1 + self._bits(32)) < _END:
-            self._tail = tail
-            return self._head + "%012x" % tail  # noqa: UP031 (faster, and thousands at a time)
-        drawn = uuid7(self._milliseconds, self._bits(74))
-        self._head, self._tail = drawn[:-_TAIL], int(drawn[-_TAIL:], 16)
-        return drawn
+        if self._drawn:
+            if not self._head:  # only now: most callers want one id
+                self._head, self._tail = self._drawn[:-_TAIL], int(self._drawn[-_TAIL:], 16)
+            if (tail := self._tail + 1 + self._bits(32)) < _END:
+                self._tail = tail
+                return self._head + "%012x" % tail  # noqa: UP031 (faster, and thousands at a time)
+        self._drawn, self._head = uuid7(self._milliseconds, self._bits(74)), ""
+        return self._drawn

@@ -64,8 +64,10 @@ def _kind(group: Group) -> GroupKind:
 
 def is_one_step(groups: Sequence[Group]) -> bool:
     """Whether nothing is stored before the last statement: only then can all be repeated after a conflict."""
+    if len(groups) == 1:
+        return True
     kinds = {_kind(group) for group in groups}
-    return len(groups) == 1 or (len(kinds) == 1 and GroupKind.GROUP not in kinds)
+    return len(kinds) == 1 and GroupKind.GROUP not in kinds
 
 
 async def _one(db: Db, job: NewJob, now: datetime, channel: str | None) -> GroupResult:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 
 from taskharbor.drivers.postgres.db import Row
+from taskharbor.drivers.postgres.direct import Direct, Value
 
 if TYPE_CHECKING:
     import psycopg
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # To begin, to commit, to roll back. The default of the database may be another isolation.
 WHOLE = b"BEGIN ISOLATION LEVEL READ COMMITTED", b"COMMIT", b"ROLLBACK"
 INNER = b"SAVEPOINT taskharbor", b"RELEASE taskharbor", b"ROLLBACK TO taskharbor; RELEASE taskharbor"
+# What most calls run: single values in, and rows of which only the number matters.
+OFTEN = ("enqueue_one",)
 INSTALL = 'pip install "taskharbor[psycopg]"'
 
 
@@ -85,8 +88,13 @@ class OwnPsycopgDb(BlockingPsycopgDb):
         self._error = Error
         self._cursor = RawCursor(connection, row_factory=tuple_row)  # one for all statements
         self._texts = {name: text.encode() for name, text in sql.items()}
+        self._direct = Direct(connection)
+        is_direct = connection.prepare_threshold is not None and connection.info.encoding == "utf-8"
+        self._often = OFTEN if is_direct else ()
 
     async def rows(self, name: str, *values: object) -> Sequence[Row]:
+        if name in self._often:
+            return [()] * self._direct.count(name, self._texts[name], cast("Sequence[Value]", values))
         cursor = self._cursor
         try:
             cursor.execute(self._texts[name], values)
@@ -98,22 +106,16 @@ class OwnPsycopgDb(BlockingPsycopgDb):
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:
         """By our own statements: psycopg's block would log that it cannot roll back a connection that is to be closed,
-        as it is after an interrupt."""
+        as it is after an interrupt, and its cursor would forget all prepared statements after a ROLLBACK."""
         begin, commit, undo = WHOLE if self.is_alone else INNER
-        self._execute(begin)
+        self._direct.execute(begin)
         try:
             yield
         except Exception:
             if not self._connection.closed:
-                self._execute(undo)
+                self._direct.execute(undo)
             raise
-        self._execute(commit)
-
-    def _execute(self, text: bytes) -> None:
-        try:
-            self._cursor.execute(text)
-        except self._error as error:
-            raise _as_asyncpg(error) from error
+        self._direct.execute(commit)
 
     @property
     def is_alone(self) -> bool:

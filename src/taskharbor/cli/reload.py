@@ -46,7 +46,7 @@ class Reloader:
             self._child.send_signal(number)
 
     def hang_up(self, number: int, frame: FrameType | None) -> None:
-        """The terminal was closed: stop the child, which is not in the terminal's group, instead of leaving it behind."""
+        """The terminal was closed: stop the child, which is not in its group, instead of leaving it behind."""
         self.pass_on(signal.SIGTERM, frame)
 
     def run(self) -> int:

@@ -228,6 +228,15 @@ def test_a_memory_limit_is_a_failure_that_says_so(bare: slots.App) -> None:
     assert pid != os.getpid()
 
 
+def test_a_run_at_its_memory_limit_is_watched_and_reports_progress(bare: slots.App) -> None:
+    """L4, T2: there is no memory for a buffer or a thread, which is not the handler's failure."""
+    job = bare.brimful.enqueue()
+    assert "taskharbor-watchdog" in job.result(timeout=PATIENCE)
+    progress = job.record().progress
+    assert progress is not None
+    assert progress.fraction == 0.5
+
+
 def test_progress_arrives_coalesced_and_the_last_always(bare: slots.App, tmp_path: Path) -> None:
     """T2: a thousand reports are a few messages; the store has the latest within seconds."""
     job = bare.steps.enqueue(str(tmp_path / "note"), str(tmp_path / "gate"))

@@ -211,6 +211,14 @@ def brimful() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
+def fork() -> tuple[int, int]:
+    """Makes a copy of its process, which leaves the handler by an exception; the exit code of the copy."""
+    copy = os.fork()
+    if copy == 0:
+        raise ValueError("in the copy")
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), os.getpid()
+
+
 def steps(file: str, gate: str) -> None:
     """Reports more progress than anything could read."""
     for number in range(2000):
@@ -288,6 +296,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "fail": {"process": True, "max_attempts": 1},
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},
     "brimful": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "fork": {"process": True, "max_attempts": 1},
     "steps": {"process": True},
     "digest": {"process": True},
     "transact": {"process": True},

@@ -85,7 +85,7 @@ class Fleet:
         child.ready_at = child.beat_at = now
         child.lease, child.memory = ready.lease, ready.memory
         most = self._limits.max_memory
-        if most is not None and ready.memory >= most:
+        if most is not None and ready.memory >= most and not self._stops:
             takes = shown_size(ready.memory)
             text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
             if self._any_ready:
@@ -105,15 +105,18 @@ class Fleet:
         self.children[number].own_code = code
 
     def exited(self, number: int, code: int, now: float) -> bool:
-        """A child has ended and was reaped; return whether it died: neither by itself, nor as it was asked to."""
+        """A child has ended and was reaped; return whether it died: without a report of its end, after it had begun.
+
+        The exit code alone does not say so: a handler may call `os._exit(0)` while its worker stops.
+        """
         child = self.children.pop(number)
         if self._stops:
             if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
                 self._end = End(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
-        asked = child.stop_by is not None or self._stops > 0
-        return child.own_code is None and not (asked and code == 0)
+        fine = child.ready_at is None and code == 0
+        return child.own_code is None and not fine
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.core.exit_codes import shown_exit
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.fleet import FAILED_STARTS, SHORT_LIVES, STABLE, STOP_MARGIN, Fleet
 from taskharbor.supervisor.messages import Beat, Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions

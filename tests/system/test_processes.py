@@ -228,13 +228,9 @@ def test_a_memory_limit_is_a_failure_that_says_so(bare: slots.App) -> None:
     assert pid != os.getpid()
 
 
-def test_a_run_at_its_memory_limit_is_watched_and_reports_progress(bare: slots.App) -> None:
-    """L4, T2: there is no memory for a buffer or a thread, which is not the handler's failure."""
-    job = bare.brimful.enqueue()
-    assert "taskharbor-watchdog" in job.result(timeout=PATIENCE)
-    progress = job.record().progress
-    assert progress is not None
-    assert progress.fraction == 0.5
+def test_a_run_at_its_memory_limit_is_watched_and_may_report_progress(bare: slots.App) -> None:
+    """L4: there is no memory for a buffer or a thread, which is not the handler's failure."""
+    assert "taskharbor-watchdog" in bare.brimful.enqueue().result(timeout=PATIENCE)
 
 
 def test_a_copy_that_a_handler_has_forked_does_not_speak_for_it(app: slots.App) -> None:

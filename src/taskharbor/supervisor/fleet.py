@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from taskharbor.core.backoff import Backoff
 from taskharbor.core.durations import length
+from taskharbor.core.exit_codes import shown_exit
 from taskharbor.core.retry import Chance
 from taskharbor.core.sizes import shown_size
-from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.messages import Beat, Ready, period
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 
@@ -105,9 +106,10 @@ class Fleet:
         self.children[number].own_code = code
 
     def exited(self, number: int, code: int, now: float) -> bool:
-        """A child has ended and was reaped; return whether it died: without a report of its end, after it had begun.
+        """A child has ended and was reaped; return whether it died: without a report of its own end.
 
-        The exit code alone does not say so: a handler may call `os._exit(0)` while its worker stops.
+        The exit code alone does not say so: a handler may call `os._exit(0)` while its worker stops. A worker that is
+        stopped before it is ready reports nothing.
         """
         child = self.children.pop(number)
         if self._stops:
@@ -115,8 +117,8 @@ class Fleet:
                 self._end = End(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
-        fine = child.ready_at is None and code == 0
-        return child.own_code is None and not fine
+        asked = child.stop_by is not None or self._stops > 0
+        return child.own_code is None and not (asked and code == 0 and child.ready_at is None)
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:

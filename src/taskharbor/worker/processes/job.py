@@ -27,11 +27,12 @@ from taskharbor.worker import around, executor, outcomes
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.around import Arounds
 from taskharbor.worker.context import JobContext, enter
+from taskharbor.worker.memory import data, resident
 from taskharbor.worker.processes import home as homes
 from taskharbor.worker.processes.channel import Channel
 from taskharbor.worker.processes.home import Home
 from taskharbor.worker.processes.host import ChildHost, ChildRun
-from taskharbor.worker.processes.limits import capped, data, resident
+from taskharbor.worker.processes.limits import capped
 from taskharbor.worker.processes.messages import Ended, Perform
 from taskharbor.worker.processes.watchdog import Watchdog
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, Stop
@@ -169,8 +170,8 @@ class Jobs:
     def _end_copies(self, run: ChildRun) -> None:
         """End this process if a handler has forked it: the job is that of the process which was copied."""
         if os.getpid() != self._pid:
-            fix = "end it there, by os._exit()"
-            print(f"a process forked by {run.job.type} has left the handler: {fix}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"a process forked by {run.job.type} has left its handler: end it there, by os._exit()\n")
+            sys.stderr.flush()
             os._exit(1)
 
     def leave(self) -> None:

@@ -29,9 +29,7 @@ class Watchdog:
         while True:
             time.sleep(LOOK_EVERY)
             if self.until < math.inf:
-                with suppress(
-                    MemoryError
-                ):  # all is the job's, up to its limit; the clock is looked at anyway
+                with suppress(MemoryError):  # all is the job's, up to its limit; the clock is looked at anyway
                     self._look()
                 if self.until <= time.monotonic():
                     os.killpg(0, signal.SIGKILL)

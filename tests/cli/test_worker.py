@@ -254,6 +254,15 @@ def test_reload_passes_a_second_signal_on(desk: Desk) -> None:
     until(lambda: job(desk, id)["state"] == "ready")
 
 
+def test_reload_ends_with_its_terminal(desk: Desk) -> None:
+    """X6: the worker is not in the terminal's group; it would be left behind, with nothing to stop it."""
+    with desk.process("worker", "shop:harbor", "--reload") as parent:
+        parent.says("worker.started")
+        parent.signal(signal.SIGHUP)
+        parent.says("worker.stopped")
+        assert parent.exit_code() == 0
+
+
 def test_what_reload_looks_at(tmp_path: Path) -> None:
     """C: .py files; not hidden folders, caches or virtual environments."""
     from taskharbor.cli.reload import sources

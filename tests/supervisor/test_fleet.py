@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.core.exit_codes import shown_exit
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.fleet import FAILED_STARTS, SHORT_LIVES, STABLE, STOP_MARGIN, Fleet
 from taskharbor.supervisor.messages import Beat, Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions
@@ -52,11 +53,11 @@ class Ground:
         assert isinstance(start, Start)
         return start.number
 
-    def started(self) -> list[int]:
+    def started(self, memory: int = 50 * MIB) -> list[int]:
         """Start, and let all workers become ready."""
         numbers = [action.number for action in self.decide() if isinstance(action, Start)]
         for number in numbers:
-            self.ready(number)
+            self.ready(number, memory)
         return numbers
 
     def ready(self, number: int, memory: int = 50 * MIB) -> None:
@@ -187,12 +188,12 @@ def test_a_complaint_while_others_work_is_one_failure_of_many() -> None:
 
 
 def test_a_memory_limit_that_can_never_hold_ends_at_the_first_start() -> None:
-    """X5: the message says how much a worker takes."""
-    ground = Ground(1, max_memory=20 * MIB)
-    number = ground.start()
-    ground.ready(number, 48 * MIB)
-    assert ground.decide() == [Stop(number, "stopping")]
-    ground.exit(number)
+    """X5: the message says how much a worker takes, once."""
+    ground = Ground(2, max_memory=20 * MIB)
+    numbers = ground.started(48 * MIB)
+    assert ground.decide() == [Stop(number, "stopping") for number in numbers]
+    for number in numbers:
+        ground.exit(number)
     [end] = ground.decide()
     assert isinstance(end, End)
     assert end.code == 2
@@ -343,6 +344,17 @@ def test_a_stop_is_passed_on_and_ends_when_all_have_ended() -> None:
     assert ground.after(GRACE) == []
     ground.exit(second, -15)
     assert ground.decide() == [End(0)]
+
+
+def test_a_handler_that_exits_while_its_worker_stops_is_a_death() -> None:
+    """L9: the exit code is that of a worker that has stopped, but it has not reported its end."""
+    ground = Ground(3)
+    died, stopped, early = ground.started()
+    ground.fleet.children[early].ready_at = None
+    ground.fleet.stop()
+    ground.decide()
+    ground.fleet.ended(stopped, 0)
+    assert [ground.fleet.exited(number, 0, ground.now) for number in (died, stopped, early)] == [True, False, False]
 
 
 def test_a_second_signal_hurries_and_a_third_kills() -> None:

@@ -11,8 +11,9 @@ from collections.abc import Generator
 
 import pytest
 
-from taskharbor.supervisor.link import VARIABLE, Link, resident_memory
+from taskharbor.supervisor.link import VARIABLE, Link
 from taskharbor.supervisor.messages import URGENT, Beat, Inbox, Message, Ready, encoded, period
+from taskharbor.worker.memory import resident
 
 READY = Ready(worker="w", lease=0.03, memory=1, store="postgresql://u:hunter2@h/x", store_timeout=30.0, keep_done=60.0)
 
@@ -151,4 +152,4 @@ def test_beats_come_at_least_three_times_a_lease() -> None:
     """L9: and once a second with long leases."""
     assert period(30) == 1.0
     assert 3 * period(0.3) <= 0.3
-    assert resident_memory() > 1024 * 1024
+    assert resident() > 1024 * 1024

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from typing import Any
 
 from taskharbor import Harbor, Recycle, Retry, Snooze, Unrecoverable, current
 from taskharbor.worker.context import JobContext
+from taskharbor.worker.processes import watchdog
 
 VARIABLE = "SLOTS_URL"
 BROKEN = "SLOTS_BROKEN"  # the only process in which the lifespan works
@@ -195,6 +197,28 @@ def allocate(mib: int) -> tuple[int, int]:
     return len(bytearray(mib << 20)), os.getpid()
 
 
+def brimful() -> list[str]:
+    """Takes all memory that its limit allows, reports progress and goes on for a moment; the threads that are left."""
+    kept: list[bytearray] = []
+    for size in (1 << 22, 1 << 18, 1 << 14, 1 << 10):
+        with suppress(MemoryError):
+            while True:
+                kept.append(bytearray(size))
+    for number in range(3):
+        current().progress(number / 4)
+    time.sleep(3 * watchdog.LOOK_EVERY)
+    kept.clear()
+    return [thread.name for thread in threading.enumerate()]
+
+
+def fork() -> tuple[int, int]:
+    """Makes a copy of its process, which leaves the handler by an exception; the exit code of the copy."""
+    copy = os.fork()
+    if copy == 0:
+        raise ValueError("in the copy")
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), os.getpid()
+
+
 def steps(file: str, gate: str) -> None:
     """Reports more progress than anything could read."""
     for number in range(2000):
@@ -271,6 +295,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "crash": {"process": True, "max_crashes": 3},
     "fail": {"process": True, "max_attempts": 1},
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "brimful": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "fork": {"process": True, "max_attempts": 1},
     "steps": {"process": True},
     "digest": {"process": True},
     "transact": {"process": True},

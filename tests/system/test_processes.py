@@ -228,6 +228,18 @@ def test_a_memory_limit_is_a_failure_that_says_so(bare: slots.App) -> None:
     assert pid != os.getpid()
 
 
+def test_a_run_at_its_memory_limit_is_watched_and_may_report_progress(bare: slots.App) -> None:
+    """L4: there is no memory for a buffer or a thread, which is not the handler's failure."""
+    assert "taskharbor-watchdog" in bare.brimful.enqueue().result(timeout=PATIENCE)
+
+
+def test_a_copy_that_a_handler_has_forked_does_not_speak_for_it(app: slots.App) -> None:
+    """F11: nor does it take the next job; it ends where it leaves the handler."""
+    code, pid = app.fork.enqueue().result(timeout=PATIENCE)
+    assert code == 1
+    assert pid != os.getpid()
+
+
 def test_progress_arrives_coalesced_and_the_last_always(bare: slots.App, tmp_path: Path) -> None:
     """T2: a thousand reports are a few messages; the store has the latest within seconds."""
     job = bare.steps.enqueue(str(tmp_path / "note"), str(tmp_path / "gate"))

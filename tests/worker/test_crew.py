@@ -6,6 +6,7 @@ The crew itself, timeouts and stops of such runs are scenes of `tests/mutants/sc
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import threading
 import weakref
@@ -321,6 +322,24 @@ async def test_a_thread_that_dies_makes_room_for_another() -> None:
     assert crew._started == 0
     assert await crew.submit(lambda: "next") == ("next", None)
     assert not called.is_set()
+    crew.close()
+
+
+@playing
+async def test_a_thread_that_dies_when_it_is_woken_does_not_stop_the_crew() -> None:
+    """L6: a library throws an exception into a thread that sleeps; it comes when the next call wakes it."""
+    crew, gone = Crew(1), threading.Event()
+
+    def noted(_: object) -> None:
+        gone.set()
+
+    ident, _ = await crew.submit(threading.get_ident)
+    while crew._looking or not crew._asleep:  # noqa: ASYNC110  until the thread sleeps
+        await asyncio.sleep(0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TimeoutError))
+    with mock.patch.object(threading, "excepthook", noted):
+        assert await crew.submit(lambda: "next") == ("next", None)
+        assert await asyncio.to_thread(gone.wait, PATIENCE)
     crew.close()
 
 

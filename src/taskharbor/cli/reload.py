@@ -25,6 +25,8 @@ def supervise(arguments: list[str], log_level: str) -> int:
     watcher = Reloader([sys.executable, "-m", "taskharbor", *arguments], Path.cwd())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, watcher.pass_on)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # not under nohup
+        signal.signal(signal.SIGHUP, watcher.hang_up)
     return watcher.run()
 
 
@@ -42,6 +44,10 @@ class Reloader:
         self._stopping = True
         if self._child is not None:
             self._child.send_signal(number)
+
+    def hang_up(self, number: int, frame: FrameType | None) -> None:
+        """The terminal was closed: stop the child, which is not in its group, instead of leaving it behind."""
+        self.pass_on(signal.SIGTERM, frame)
 
     def run(self) -> int:
         """Run until a signal arrives."""

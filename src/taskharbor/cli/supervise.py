@@ -18,11 +18,12 @@ from taskharbor.client.session import Session
 from taskharbor.core.sizes import size
 from taskharbor.errors import ConfigError
 from taskharbor.harbor import Harbor
-from taskharbor.supervisor.link import Link, resident_memory
+from taskharbor.supervisor.link import Link
 from taskharbor.supervisor.messages import Ready
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor
 from taskharbor.worker.launcher import RunningWorker, on_begin, on_stop
+from taskharbor.worker.memory import resident
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -83,7 +84,7 @@ def report_to(link: Link, harbor: Harbor, lease: float) -> None:
         ready = Ready(
             worker=worker.id,
             lease=lease,
-            memory=resident_memory(),
+            memory=resident(),
             store=None if session.url is None else config.whole_url(session.url),
             store_timeout=session.settings.store_timeout,
             keep_done=session.settings.retention.done.total_seconds(),

@@ -93,7 +93,7 @@ def worker(
         if link is not None:
             supervise.report_to(link, harbor, lease)
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_work(harbor, names, concurrency, lease, grace))
+            runner.run(_work(harbor, names, concurrency, lease, grace, link))
     except KeyboardInterrupt:
         pass
     except HarborError as error:
@@ -105,9 +105,16 @@ def worker(
 
 
 async def _work(
-    harbor: Harbor, names: list[str] | dict[str, int] | None, concurrency: int, lease: float, grace: float
+    harbor: Harbor,
+    names: list[str] | dict[str, int] | None,
+    concurrency: int,
+    lease: float,
+    grace: float,
+    link: Link | None,
 ) -> None:
     await harbor.arun_worker(names, concurrency=concurrency, lease=lease, grace=grace, release_abandoned=True)
+    if link is not None:
+        link.end(FINE)
     with suppress(HarborError, TimeoutError):
         async with asyncio.timeout(CLOSE_PATIENCE):
             await harbor.aclose()

@@ -1,8 +1,6 @@
-"""What a fleet decides to do, as values, and how the end of a process is shown."""
+"""What a fleet decides to do, as values."""
 
 from __future__ import annotations
-
-import signal
 
 from msgspec import Struct
 
@@ -44,13 +42,3 @@ class End(Struct, frozen=True):
 
 
 Action = Start | Stop | Kill | Warn | End
-
-
-def shown_exit(code: int) -> str:
-    """How a process ended, for people."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from taskharbor.core.backoff import Backoff
 from taskharbor.core.durations import length
+from taskharbor.core.exit_codes import shown_exit
 from taskharbor.core.retry import Chance
 from taskharbor.core.sizes import shown_size
-from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.messages import Beat, Ready, period
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 
@@ -85,7 +86,7 @@ class Fleet:
         child.ready_at = child.beat_at = now
         child.lease, child.memory = ready.lease, ready.memory
         most = self._limits.max_memory
-        if most is not None and ready.memory >= most:
+        if most is not None and ready.memory >= most and not self._stops:
             takes = shown_size(ready.memory)
             text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
             if self._any_ready:
@@ -105,7 +106,11 @@ class Fleet:
         self.children[number].own_code = code
 
     def exited(self, number: int, code: int, now: float) -> bool:
-        """A child has ended and was reaped; return whether it died: neither by itself, nor as it was asked to."""
+        """A child has ended and was reaped; return whether it died: without a report of its own end.
+
+        The exit code alone does not say so: a handler may call `os._exit(0)` while its worker stops. A worker that is
+        stopped before it is ready reports nothing.
+        """
         child = self.children.pop(number)
         if self._stops:
             if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
@@ -113,7 +118,7 @@ class Fleet:
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
         asked = child.stop_by is not None or self._stops > 0
-        return child.own_code is None and not (asked and code == 0)
+        return child.own_code is None and not (asked and code == 0 and child.ready_at is None)
 
     def _unexpected(self, child: Child, slot: Slot, code: int, now: float) -> None:
         if child.ready_at is None:

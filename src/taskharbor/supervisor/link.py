@@ -12,17 +12,15 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol
 
 from taskharbor.supervisor.messages import LONGEST_PERIOD, Beat, Ended, Message, Ready, encoded, period
+from taskharbor.worker.memory import resident
 
 VARIABLE = "TASKHARBOR_SUPERVISOR"  # the number of the socket's file
-STATM = Path("/proc/self/statm")
 
 
 class Counts(Protocol):
@@ -94,7 +92,7 @@ class Link:
             selector.register(self._socket, selectors.EVENT_READ)
             while not (selector.select(self._period) and self._has_ended()):
                 if self._worker is not None:
-                    self._send(Beat(finished=self._worker.finished, memory=resident_memory()))
+                    self._send(Beat(finished=self._worker.finished, memory=resident()))
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _has_ended(self) -> bool:
@@ -116,20 +114,3 @@ class Link:
             if not self._unsent or not isinstance(message, Beat):
                 self._unsent += encoded(message)
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
-
-
-def resident_memory() -> int:
-    """Bytes of memory that this process holds; where the system does not tell, the most that it ever held."""
-    try:
-        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return _peak()
-
-
-def _peak() -> int:
-    try:
-        import resource
-    except ImportError:
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

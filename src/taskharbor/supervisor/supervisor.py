@@ -13,8 +13,9 @@ from random import Random
 
 from taskharbor.client.session import Session
 from taskharbor.core.durations import count
+from taskharbor.core.exit_codes import shown_exit
 from taskharbor.errors import HarborError
-from taskharbor.supervisor.actions import End, Kill, Start, Stop, Warn, shown_exit
+from taskharbor.supervisor.actions import End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.supervisor.fleet import Fleet
 from taskharbor.supervisor.messages import Beat, Ready

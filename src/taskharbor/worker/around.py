@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any, cast
 
 from taskharbor.errors import ConfigError
@@ -21,7 +21,19 @@ def factory_of(function: Around) -> Factory:
     given: Any = function
     if not callable(given) or iscoroutinefunction(given) or isasyncgenfunction(given):
         raise ConfigError(f"{FIX}, not {given!r}; for code that awaits there is @harbor.middleware")
+    if not _takes_one(given):
+        raise ConfigError(f"{FIX}; {given!r} cannot be called with one argument, the job")
     return contextmanager(given) if isgeneratorfunction(given) else given
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature: written in C
+        pass
+    return True
 
 
 class Arounds:

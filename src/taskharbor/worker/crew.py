@@ -171,6 +171,7 @@ class Crew:
         finally:  # closed, or by an exception that other code has thrown into this thread
             with self._starting:
                 self._started -= 1
+            self._waking = False  # it may have been woken, and have taken no call
 
     def _serve(self) -> None:
         bed = threading.Lock()

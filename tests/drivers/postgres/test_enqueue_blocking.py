@@ -161,3 +161,19 @@ def test_a_burst_is_notified_of_once_per_moment() -> None:
     while notifier._flushing:
         pass
     assert len(sent) == 1
+
+
+def test_a_job_that_is_stored_is_no_failure_when_there_is_no_thread_to_notify_of_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D13: such as near the memory limit of a process; the caller would store it again."""
+    harbor, noop = app(url)
+    noop.enqueue(1)
+
+    def refused(function: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(blocking, "start_thread", refused)
+    jobs = [noop.enqueue(number) for number in range(3)]
+    assert [job.record().state for job in jobs] == ["ready"] * 3
+    harbor.close()

@@ -162,8 +162,9 @@ class BlockingNotifier:
         with self._lock:
             self._deferred = True
             if not self._flushing:
-                start_thread(self._flush)
-                self._flushing = True  # last: an interrupt before leaves a second thread at most
+                with suppress(RuntimeError):  # no thread: the next call tries again, and idle workers poll
+                    start_thread(self._flush)
+                    self._flushing = True  # last: an interrupt before leaves a second thread at most
 
     def _flush(self) -> None:
         while (left := self._left()) is not None:

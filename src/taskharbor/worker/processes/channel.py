@@ -11,6 +11,7 @@ from collections.abc import Callable
 from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
 
 CHUNK = 1 << 18
+SMALL = 1 << 12  # what arrives during a job is small
 TURN = 0.005  # how long a thread waits for another to read what it needs
 
 
@@ -22,6 +23,7 @@ class Channel:
         self._take = take
         self._frames = Frames()
         self._kept: deque[Down] = deque()
+        self._room = memoryview(bytearray(SMALL))  # a job that is at its memory limit leaves none
         self._sending = threading.Lock()
         self._reading = threading.Lock()
 
@@ -65,10 +67,10 @@ class Channel:
 
     def _take_all(self) -> None:
         try:
-            data = self._link.recv(CHUNK, socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
+            size = self._link.recv_into(self._room, SMALL, socket.MSG_DONTWAIT)
+        except OSError:  # there is nothing, or no worker any more
             return
-        self._frames.feed(data)
+        self._frames.feed(self._room[:size])
         for body in self._frames:
             self._take_or_keep(decode_down(body))
 

@@ -17,6 +17,7 @@ from taskharbor.client.clock import host_clock
 from taskharbor.client.importing import importing
 from taskharbor.core.text import bounded, kind_of, message_of
 from taskharbor.errors import ConfigError, HarborError
+from taskharbor.worker import memory
 from taskharbor.worker.application import HarborParts, harbors
 from taskharbor.worker.processes import limits, logs
 from taskharbor.worker.processes.channel import Channel
@@ -65,7 +66,7 @@ class Child:
         except BaseException as error:
             self._channel.send(Broken(bounded(_described(error))))
             return 1
-        self._channel.send(Ready(limits.resident(), limits.data()))
+        self._channel.send(Ready(memory.resident(), memory.data()))
         while (message := self._channel.receive()) is not None:
             self._take(message)
         jobs.leave()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
+from taskharbor.core.exit_codes import shown_exit
 from taskharbor.core.sizes import shown_size
 
 LOOK_EVERY = 0.05  # seconds, without pidfd
@@ -54,11 +55,6 @@ class ExitWatch:
 def cause_of(code: int, memory: int | None = None) -> str:
     """How a process ended, for the job's error and the log; `memory` is its limit, which may be the reason."""
     limit = "" if memory is None else f"; its memory limit is {shown_size(memory)}"
-    if code >= 0:
-        return f"its process ended with exit code {code}{limit}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    verb = "ended with" if code >= 0 else "was killed by"
     hint = " (out of memory, or by hand)" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {name}{hint}{limit}"
+    return f"its process {verb} {shown_exit(code)}{hint}{limit}"

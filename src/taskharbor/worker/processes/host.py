@@ -65,15 +65,21 @@ class ChildHost:
             return
         with self._lock:
             wait = self._reported + REPORT_EVERY - time.monotonic()
-            if wait > 0:
-                if not self._reporting:
-                    self._reporting = True
-                    timer = threading.Timer(wait, self._report, (run,))
-                    timer.daemon = True
-                    timer.start()
+            if wait > 0 and (self._reporting or self._reports_in(wait, run)):
                 return
             self._reported = time.monotonic()
         self._send_progress(run)
+
+    def _reports_in(self, seconds: float, run: JobRun) -> bool:
+        """Report then; False if there is no room for another thread below the memory limit of the job."""
+        timer = threading.Timer(seconds, self._report, (run,))
+        timer.daemon = True
+        try:
+            timer.start()
+        except (RuntimeError, MemoryError):
+            return False
+        self._reporting = True
+        return True
 
     def _report(self, run: JobRun) -> None:
         with self._lock:

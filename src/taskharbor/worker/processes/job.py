@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import inspect
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,11 +27,12 @@ from taskharbor.worker import around, executor, outcomes
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.around import Arounds
 from taskharbor.worker.context import JobContext, enter
+from taskharbor.worker.memory import data, resident
 from taskharbor.worker.processes import home as homes
 from taskharbor.worker.processes.channel import Channel
 from taskharbor.worker.processes.home import Home
 from taskharbor.worker.processes.host import ChildHost, ChildRun
-from taskharbor.worker.processes.limits import capped, data, resident
+from taskharbor.worker.processes.limits import capped
 from taskharbor.worker.processes.messages import Ended, Perform
 from taskharbor.worker.processes.watchdog import Watchdog
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, Stop
@@ -57,6 +60,7 @@ class Jobs:
         self.host = ChildHost(client, channel)
         self.watchdog = Watchdog(channel.look)
         self._base = copy_context()
+        self._pid = os.getpid()
         self._run: ChildRun | None = None
         self._task: asyncio.Task[None] | None = None
         self._measured = -math.inf
@@ -126,11 +130,17 @@ class Jobs:
             args, kwargs = task.signature.decode(message.payload or run.job.payload)
             enter(run)
 
+            def in_thread() -> Any:
+                try:
+                    return self._arounds.call(run, task.handler, *args, **kwargs)
+                finally:
+                    self._end_copies(run)
+
             async def handler() -> Any:
                 if task.is_async:
                     return await self._arounds.wait(run, task.handler, *args, **kwargs)
                 # In a thread: it may make blocking calls.
-                value = await _in_thread(lambda: self._arounds.call(run, task.handler, *args, **kwargs))
+                value = await _in_thread(in_thread)
                 return await self._rest(run, value) if inspect.iscoroutine(value) else value
 
             call: Callable[[], Awaitable[Any]] = handler
@@ -148,6 +158,7 @@ class Jobs:
         return outcomes.success(run, task, value, self._client.session.payload_limit)
 
     def _end(self, run: ChildRun, timed: _Timed) -> None:
+        self._end_copies(run)
         size = -1
         if timed.ended_at - self._measured > MEASURE_EVERY:
             self._measured, size = timed.ended_at, resident()
@@ -155,6 +166,13 @@ class Jobs:
         self._run = self._task = None
         self.watchdog.until = math.inf
         self._channel.send(timed.message(run.lease.lost, size, spent))
+
+    def _end_copies(self, run: ChildRun) -> None:
+        """End this process if a handler has forked it: the job is that of the process which was copied."""
+        if os.getpid() != self._pid:
+            sys.stderr.write(f"a process forked by {run.job.type} has left its handler: end it there, by os._exit()\n")
+            sys.stderr.flush()
+            os._exit(1)
 
     def leave(self) -> None:
         """Leave the lifespans."""

@@ -1,4 +1,4 @@
-"""What a child process keeps to: its parent's life, its memory limit. Measured and enforced by the system.
+"""What a child process keeps to: its parent's life, its memory limit. Enforced by the system.
 
 The memory of a run is limited by RLIMIT_DATA: all private memory that may be written, allocated or not yet touched.
 Only Linux enforces it; whether this system does is tried out before the first job.
@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from taskharbor.worker.memory import data
 
 LOOK_EVERY = 0.5
 PROBE, ROOM = 64 << 20, 16 << 20
@@ -37,29 +39,6 @@ def watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY)
     os._exit(1)
-
-
-def resident() -> int:
-    """The resident memory of this process in bytes; its peak where the system shows no other."""
-    if (pages := _statm(1)) is not None:
-        return pages
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def data() -> int:
-    """The private memory of this process in bytes, as RLIMIT_DATA counts it; 0 if unknown."""
-    return _statm(5) or 0
-
-
-def _statm(column: int) -> int | None:
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123  (once per job)
-            return int(file.read(128).split()[column]) * mmap.PAGESIZE
-    except OSError:
-        return None
 
 
 def why_unlimited() -> str | None:

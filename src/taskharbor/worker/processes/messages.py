@@ -149,7 +149,7 @@ class Frames:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         self._buffer += data
 
     def __iter__(self) -> Iterator[bytes]:

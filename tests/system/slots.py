@@ -211,6 +211,24 @@ def brimful() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
+def interrupted(number: int) -> int:
+    """Logs, and is interrupted all the time by a signal handler that logs as well."""
+    alarms = 0
+
+    def alarm(*_: object) -> None:
+        nonlocal alarms
+        alarms += 1
+        log.warning("alarm")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+    while alarms < number:
+        log.warning("main")
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    return alarms
+
+
 def fork() -> tuple[int, int]:
     """Makes a copy of its process, which leaves the handler by an exception; the exit code of the copy."""
     copy = os.fork()
@@ -296,6 +314,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "fail": {"process": True, "max_attempts": 1},
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},
     "brimful": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "interrupted": {"process": True},
     "fork": {"process": True, "max_attempts": 1},
     "steps": {"process": True},
     "digest": {"process": True},

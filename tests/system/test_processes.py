@@ -209,6 +209,11 @@ def test_signals_of_a_handler_work(bare: slots.App) -> None:
     assert (job.record().version, job.record().attempts) == (2, 0)
 
 
+def test_a_signal_handler_may_log_while_its_job_logs(bare: slots.App) -> None:
+    """F11: it interrupts the sending of a record, and waits for nothing."""
+    assert bare.interrupted.enqueue(1500).result(timeout=PATIENCE) >= 1500
+
+
 def test_arguments_that_do_not_fit_are_dead_lettered(bare: slots.App) -> None:
     """F9: as in a thread."""
     step = bare.digest.step(1)

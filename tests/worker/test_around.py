@@ -231,9 +231,17 @@ def test_what_is_no_context_manager_is_refused() -> None:
     for wrong in (awaits, generates, nullcontext(), "connections"):
         with pytest.raises(ConfigError, match=r"generator function .* @harbor\.middleware"):
             around(wrong)
-    for wrong in (lambda: nullcontext(), contextmanager(lambda: iter([None])), lambda job, more: nullcontext()):
+
+    @contextmanager
+    def takes_none() -> Iterator[None]:
+        yield
+
+    def takes_two(job: JobContext, more: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    for misfit in (takes_none, takes_two):
         with pytest.raises(ConfigError, match=r"generator function .* cannot be called with one argument, the job"):
-            around(wrong)
+            around(misfit)
     assert play.harbor._application.arounds == []
     around(lambda job: None)
     assert "returned None" in play.run("x")["x"].last_error

@@ -24,17 +24,29 @@ class Channel:
         self._frames = Frames()
         self._kept: deque[Down] = deque()
         self._room = memoryview(bytearray(SMALL))  # a job that is at its memory limit leaves none
-        self._sending = threading.Lock()
+        self._unsent: deque[bytes] = deque()
+        self._sending = threading.RLock()
+        self._is_sending = False
         self._reading = threading.Lock()
 
     def send(self, message: Up) -> None:
         """Send it whole. A child without a worker ends."""
-        data = frame(message)
+        self._unsent.append(frame(message))
         try:
             with self._sending:
-                self._link.sendall(data)
+                self._send_all()
         except OSError:
             os._exit(1)
+
+    def _send_all(self) -> None:
+        """Send what waits; in a signal handler that has interrupted a send, leave it to that."""
+        while self._unsent and not self._is_sending:
+            self._is_sending = True
+            try:
+                while self._unsent:
+                    self._link.sendall(self._unsent.popleft())
+            finally:
+                self._is_sending = False
 
     def receive(self) -> Down | None:
         """The next message; None when the worker wants no more of this child."""

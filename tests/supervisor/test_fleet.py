@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from taskharbor.core.exit_codes import shown_exit
 from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop, Warn
 from taskharbor.supervisor.fleet import FAILED_STARTS, SHORT_LIVES, STABLE, STOP_MARGIN, Fleet
 from taskharbor.supervisor.messages import Beat, Ready
@@ -392,11 +391,6 @@ def test_a_worker_that_does_not_stop_is_killed_after_its_grace() -> None:
     ground.decide()
     assert ground.after(GRACE + STOP_MARGIN - 1) == []
     assert ground.after(2) == [Kill(number, "it does not stop")]
-
-
-def test_exits_for_people() -> None:
-    """C: a signal by its name."""
-    assert (shown_exit(3), shown_exit(-9), shown_exit(-99)) == ("exit code 3", "SIGKILL", "signal 99")
 
 
 class AnyHistory(RuleBasedStateMachine):

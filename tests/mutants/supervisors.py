@@ -108,7 +108,7 @@ def all_replaced_at_once(replaced: Any, fleet: Fleet, now: float) -> list[Action
     actions: list[Action] = replaced(fleet, now)
     if actions and isinstance(actions[0], Start):
         others = [child for child in fleet.children.values() if fleet._outdated(child, now)][1:]
-        actions += [fleet._new(child.slot, child.number, "now") for child in others]
+        actions += [fleet._new(child.slot, now, child.number, "now") for child in others]
     return actions
 
 

@@ -6,6 +6,7 @@ slot has one child; while a child is replaced, its successor is started first an
 
 from __future__ import annotations
 
+import math
 import signal
 
 from msgspec import Struct
@@ -25,6 +26,7 @@ FAILED_STARTS = 5  # in a row, before a slot counts as looping
 SHORT_LIVES = 25
 RESTART = Backoff(base=0.25, cap=5.0)
 STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifespans, closing the store
+SLOW_START = 60.0  # until it is reported that a child is not ready: it may wait for its store, so it goes on
 SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: a busy host is not a reason
 OWN_STALL = 2.0  # a supervisor that was stopped itself has missed beats, and children are not to blame
 WRONG_USE, NO_STORE = 2, 3  # exit codes of a worker that waiting does not mend
@@ -38,6 +40,7 @@ class Child(Struct, kw_only=True):
     slot: int
     generation: int
     limit_share: float
+    slow_at: float
     ready_at: float | None = None
     lease: float = 0.0
     beat_at: float = 0.0
@@ -184,6 +187,9 @@ class Fleet:
                 actions.append(Kill(child.number, why))
         if self._stops:
             return actions + self._stopping(now)
+        actions += [
+            self._slow(child) for child in self.children.values() if child.ready_at is None and now >= child.slow_at
+        ]
         return actions + self._started_now(now) + self._replaced(now)
 
     def _forgive_own_stall(self, now: float) -> None:
@@ -201,6 +207,13 @@ class Fleet:
         if child.ready_at is not None and now - child.beat_at > silence:
             return f"it has not run for longer than its lease of {length(child.lease)}: stopped, or the GIL is held"
         return None
+
+    def _slow(self, child: Child) -> Warn:
+        child.slow_at = math.inf
+        why = "an import, a lifespan or the store holds it up"
+        replaces = any(it.slot == child.slot and it.number < child.number for it in self.children.values())
+        waits = "; the one that it replaces goes on" if replaces else ""
+        return Warn(f"a worker is not ready {length(SLOW_START)} after its start: {why}{waits}")
 
     def _stopping(self, now: float) -> list[Action]:
         if not self.children:
@@ -220,7 +233,7 @@ class Fleet:
         """Fill the empty slots whose time has come."""
         taken = {child.slot for child in self.children.values() if child.stop_by is None}
         empty = (place for place in range(len(self._slots)) if place not in taken)
-        return [self._new(place) for place in empty if now >= self._slots[place].start_at]
+        return [self._new(place, now) for place in empty if now >= self._slots[place].start_at]
 
     def _replaced(self, now: float) -> list[Action]:
         """Stop the child whose successor is ready; else start a successor for one that needs it."""
@@ -236,7 +249,7 @@ class Fleet:
         for child in self.children.values():
             why = self._outdated(child, now)
             if why is not None and now >= self._slots[child.slot].start_at and not child.killed:
-                return [self._new(child.slot, child.number, why)]
+                return [self._new(child.slot, now, child.number, why)]
         return []
 
     def _outdated(self, child: Child, now: float) -> str | None:
@@ -258,11 +271,13 @@ class Fleet:
     def _limits(self) -> Limits:
         return self._options.limits
 
-    def _new(self, slot: int, instead: int | None = None, why: str | None = None) -> Start:
+    def _new(self, slot: int, now: float, instead: int | None = None, why: str | None = None) -> Start:
         self._started += 1
         number = self._started
         share = 1 - 0.2 * self._rng.random()
-        self.children[number] = Child(number=number, slot=slot, generation=self._generation, limit_share=share)
+        self.children[number] = Child(
+            number=number, slot=slot, generation=self._generation, limit_share=share, slow_at=now + SLOW_START
+        )
         return Start(number, instead, why)
 
 

@@ -177,6 +177,7 @@ async def a_worker_that_stopped_as_asked_has_not_crashed() -> None:
         supervisor._fleet.stop()
         [stop] = supervisor._fleet.decide(time())
         assert isinstance(stop, Stop)
+        supervisor._fleet.ended(stop.number, 0)
         child.code = 0
         supervisor._reap()
         await asyncio.sleep(1)

@@ -61,7 +61,7 @@ torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, a
 	$(STEP) 'Real processes, real faults: what needs root says so'
 	@$(BIN)/python -m torture
 
-bench: $(VENV)/.bench ## Measure speed against the limit and others (half an hour; QUICK=1, ONLY=drain, ENGINE=postgres less; AGAINST=main~9 with an earlier revision)
+bench: $(VENV)/.bench ## Measure speed against the limit and others (three quarters of an hour; QUICK=1, ONLY=drain, ENGINE=postgres or redis less; AGAINST=main~9 with an earlier revision)
 	@$(VENV)/bench/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(ENGINE),--engine '$(ENGINE)') $(if $(AGAINST),--against '$(AGAINST)')
 
@@ -74,8 +74,9 @@ lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requireme
 	&& lock pyproject.toml requirements/run.in requirements/dev.in -o requirements/dev.txt \
 	&& lock pyproject.toml requirements/run.in -c requirements/dev.txt -o requirements/run.txt \
 	&& lock pyproject.toml requirements/run.in requirements/bench.in -c requirements/dev.txt -o requirements/bench.txt \
+	&& lock requirements/bench-older.in -o requirements/bench-older.txt \
 	&& lock requirements/bench-honker.in --only-binary :all: -o requirements/bench-honker.txt
-	@echo 'Wrote requirements/dev.txt, run.txt, bench.txt and bench-honker.txt.'
+	@echo 'Wrote requirements/dev.txt, run.txt, bench.txt, bench-older.txt and bench-honker.txt.'
 
 clean: ## Remove the environment, caches and build products
 	@rm -rf $(VENV) build dist src/*.egg-info .coverage .coverage.* \
@@ -105,11 +106,12 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 
 # The rivals get an environment of their own. One that has no wheel for this machine is named in the results.
 $(VENV)/.bench: PIP := $(VENV)/bench/bin/python -m pip --disable-pip-version-check --no-cache-dir
-$(VENV)/.bench: $(BIN)/python requirements/bench.txt requirements/bench-honker.txt pyproject.toml
+$(VENV)/.bench: $(BIN)/python requirements/bench.txt requirements/bench-older.txt requirements/bench-honker.txt pyproject.toml
 	$(STEP) 'Installing what the benchmarks compare with, in an environment of its own (once)'
 	@$(BIN)/python -m venv --clear $(VENV)/bench
 	@$(call INSTALL,requirements/bench.txt)
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) install --quiet --no-deps --require-hashes --target $(VENV)/bench/older -r requirements/bench-older.txt
 	@$(PIP) install --quiet --only-binary :all: --require-hashes -r requirements/bench-honker.txt 2>/dev/null \
 		|| echo '    honker has no wheel for this machine: measuring without it'
 	@touch $@

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import against, environment, plot, report, rivals, server
+from benchmarks import against, environment, plot, report, rivals, server, server_redis
 from benchmarks.measures import measures
-from benchmarks.model import POSTGRES, SQLITE, Measure
-from benchmarks.run import Runner, weight
+from benchmarks.model import POSTGRES, REDIS, SQLITE, Measure
+from benchmarks.run import Runner, Server, weight
 from benchmarks.summary import rows
 
 HERE = Path(__file__).resolve().parent
+SERVERS: dict[str, Any] = {POSTGRES: server, REDIS: server_redis}
 
 
 def main() -> int:
@@ -30,7 +31,7 @@ def main() -> int:
     words = argparse.ArgumentParser(prog="make bench", description=__doc__)
     words.add_argument("--quick", action="store_true", help="two minutes; numbers too rough to keep")
     words.add_argument("--only", default="", help="measures whose key contains this; several with commas")
-    words.add_argument("--engine", choices=(SQLITE, POSTGRES), help="all measures of one engine; the other's stay")
+    words.add_argument("--engine", choices=(SQLITE, *SERVERS), help="all measures of one engine; the others' stay")
     words.add_argument("--against", metavar="REVISION", help="compare only with an earlier revision of this project")
     words.add_argument("--list", action="store_true", help="show the keys")
     words.add_argument("--report", action="store_true", help="write RESULTS.md and results.svg again from results.json")
@@ -46,14 +47,15 @@ def main() -> int:
     if options.against is not None:
         return _compare(chosen, options.against)
     results = _run(chosen)
-    _show(chosen, results)
     if options.quick or options.only:
+        _show(chosen, results)
         print("A part or a quick run: benchmarks/RESULTS.md stays as it is.")
         return 0
     file = HERE / "results.json"
-    results = {**json.loads(file.read_text(encoding="utf-8")), **results} if file.exists() else results
-    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return _report(results)
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    file.write_text(json.dumps({**known, **results}, indent=1) + "\n", encoding="utf-8")
+    _show(chosen, results)
+    return _report({**known, **results})
 
 
 def _compare(chosen: Sequence[Measure], revision: str) -> int:
@@ -91,12 +93,14 @@ def _run(chosen: Sequence[Measure]) -> dict[str, Any]:
     try:
         with ExitStack() as stack:
             missing = _missing(chosen)
-            own: server.Server | None = None
-            if POSTGRES in missing and missing[POSTGRES].get(POSTGRES) is None:
-                own = stack.enter_context(server.running())
+            servers: dict[str, Server] = {
+                engine: stack.enter_context(SERVERS[engine].running())
+                for engine, absent in missing.items()
+                if engine in SERVERS and engine not in absent
+            }
             results: dict[str, Any] = {
                 engine: {
-                    "environment": environment.describe(folder, engine, own),
+                    "environment": environment.describe(folder, engine, servers.get(engine)),
                     "missing": dict(missing[engine]),
                     "measures": {},
                 }
@@ -112,7 +116,7 @@ def _run(chosen: Sequence[Measure]) -> dict[str, Any]:
                     done = progress.tasks[task]
                     print(f"{100 * done.completed / (done.total or 1):5.1f} %  {what}", flush=True)
 
-            runner = Runner(folder, absent, step, own)
+            runner = Runner(folder, absent, step, servers)
             for measure in chosen:
                 results[measure.engine]["measures"][measure.key] = runner.run(measure)
         return results
@@ -124,8 +128,8 @@ def _missing(chosen: Sequence[Measure]) -> dict[str, Mapping[str, str]]:
     """For each engine that is needed, what cannot be used here, and why."""
     found: dict[str, Mapping[str, str]] = {}
     for engine in dict.fromkeys(measure.engine for measure in chosen):
-        why = server.missing() if engine == POSTGRES else None
-        found[engine] = rivals.missing(engine) if why is None else {POSTGRES: why}
+        why = SERVERS[engine].missing() if engine in SERVERS else None
+        found[engine] = rivals.missing(engine) if why is None else {engine: why}
     return found
 
 

@@ -62,7 +62,9 @@ class Port:
 
 
 def url_of(engine: str, folder: Path) -> str:
-    """The store of an engine: `memory`, SQLite with the synchronous setting `full` or `normal`, a PostgreSQL URL."""
+    """The store of an engine: `memory`, SQLite with the synchronous setting `full` or `normal`, a URL of a server."""
     if engine.startswith("postgresql://"):
         return f"{engine}?namespace=bench&migrate=true"
+    if engine.startswith("redis://"):
+        return f"{engine}?namespace=bench"
     return "memory://" if engine == "memory" else f"sqlite:///{folder / 'jobs.db'}?synchronous={engine}"

@@ -70,6 +70,24 @@ def bare_postgres(url: str, seconds: float, threads: int = 1) -> Sample:
     return _timed(insert, seconds, threads)
 
 
+def bare_redis(url: str, seconds: float, threads: int = 1) -> Sample:
+    """One script, on a connection of redis-py for each thread."""
+    import redis
+
+    from benchmarks import raw_redis
+
+    sha = str(raw_redis.client(url).script_load(raw_redis.ENQUEUE))
+    own = threading.local()
+
+    def enqueue(number: int) -> None:
+        if not hasattr(own, "db"):
+            own.db = redis.Redis.from_url(url, single_connection_client=True)
+        given = (raw_redis.now(), raw_redis.new_id(), payload(number))
+        own.db.evalsha(sha, 3, raw_redis.LINE, raw_redis.PAYLOAD, raw_redis.CHANNEL, *given)
+
+    return _timed(enqueue, seconds, threads)
+
+
 def _timed(act: Act, seconds: float, threads: int) -> Sample:
     for number in range(WARM_UP):
         act(number)

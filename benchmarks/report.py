@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.model import POSTGRES, SQLITE, Measure
+from benchmarks.model import POSTGRES, REDIS, SQLITE, Measure
 from benchmarks.summary import Row, rows
 
-NAMES = {SQLITE: "SQLite and memory", POSTGRES: "PostgreSQL"}
+NAMES = {SQLITE: "SQLite and memory", POSTGRES: "PostgreSQL", REDIS: "Redis"}
 PROBES = (
     ("steal", "CPU taken by the host (steal), %", 1),
     ("busy", "CPU busy, all cores, %", 0),
@@ -89,7 +89,7 @@ def _table(found: Sequence[Row]) -> Iterator[str]:
 
 def _missing(missing: dict[str, str]) -> Iterator[str]:
     for name, why in missing.items():
-        if name == POSTGRES:
+        if name in NAMES:
             yield f"Nothing was measured: {why}."
             yield ""
             return

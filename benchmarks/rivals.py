@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import logging
 import platform
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clock import LONGEST, Sample, rate, repeat
-from benchmarks.model import POSTGRES, SQLITE
+from benchmarks.model import POSTGRES, REDIS, SQLITE
 
 PACKAGES = {
     SQLITE: ("huey", "litequeue", "honker"),
     POSTGRES: ("pgqueuer", "procrastinate", "saq", "dbos", "chancy", "awa"),
+    REDIS: ("celery", "rq", "dramatiq", "huey", "arq", "saq", "taskiq_redis", "streaq"),
 }
+# A folder of the environment for those that do not allow the redis-py of the others: it goes before the rest for them.
+OLDER = Path(sys.prefix, "older")
 DISTRIBUTIONS = {"awa": "awa-pg"}
 HONKER_GLIBC = [2, 38]
 BATCH = 100
@@ -35,6 +39,8 @@ def missing(engine: str) -> dict[str, str]:
     """The rivals on an engine that cannot be used here, and why."""
     found: dict[str, str] = {}
     for name in PACKAGES[engine]:
+        if (OLDER / name).is_dir():
+            continue
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -79,6 +85,13 @@ class Huey:
 def huey_enqueue(folder: Path, synchronous: str, seconds: float) -> Sample:
     """One task after another."""
     return repeat(seconds, Huey(folder, synchronous == "full", _nothing).task)
+
+
+def huey_enqueue_normal(folder: Path, seconds: float) -> Sample:
+    """One task after another, with NORMAL, which huey has no setting for: its own are FULL and OFF."""
+    it = Huey(folder, False, _nothing)
+    it.huey.storage.conn.execute("PRAGMA synchronous = NORMAL")
+    return repeat(seconds, it.task)
 
 
 def _nothing(value: Any) -> None:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks import noise
-from benchmarks.model import POSTGRES, Measure, Side
-from benchmarks.server import Server
+from benchmarks.model import Measure, Side
+from benchmarks.rivals import OLDER
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 180.0
@@ -27,14 +27,30 @@ class SideFailed(Exception):
     """A side did not get to its end; the message is its last word."""
 
 
-class Runner:
-    """Runs measures in a folder and on a server of their own. `step` is called with what was done, and its weight."""
+class Server(Protocol):
+    """What keeps jobs for the sides of an engine."""
 
-    def __init__(self, folder: Path, missing: Mapping[str, str], step: Step, server: Server | None = None) -> None:
+    def keep(self, name: str) -> str:
+        """The URL of a new database to be copied later."""
+        ...
+
+    def database(self, copied: str | None = None) -> AbstractContextManager[str]:
+        """The URL of a database for one turn, empty or the copy of one that was kept."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """The version and the settings that matter."""
+        ...
+
+
+class Runner:
+    """Runs measures in a folder and on servers of their own. `step` is called with what was done, and its weight."""
+
+    def __init__(self, folder: Path, missing: Mapping[str, str], step: Step, servers: Mapping[str, Server]) -> None:
         self._folder = folder
         self._missing = missing
         self._step = step
-        self._server = server
+        self._servers = servers
         self._set_up: dict[str, str | None] = {}
 
     def run(self, measure: Measure) -> dict[str, Any]:
@@ -51,7 +67,7 @@ class Runner:
 
     def _absent(self, measure: Measure) -> dict[str, str]:
         """The sides that cannot take part, and why. Sets up what the others need."""
-        why = self._missing.get(POSTGRES) if measure.engine == POSTGRES else None
+        why = self._missing.get(measure.engine)
         if why is None and measure.setup is not None:
             why = self._once(measure.setup)
         if why is not None:
@@ -82,7 +98,8 @@ class Runner:
         if side.label not in self._set_up:
             self._set_up[side.label] = None
             try:
-                kept = None if self._server is None or side.database is None else self._server.keep(side.database)
+                server = self._server(side)
+                kept = None if server is None or side.database is None else server.keep(side.database)
                 self._process(side, self._folder, kept)
             except SideFailed as error:
                 self._set_up[side.label] = f"{side.label} failed: {error}"
@@ -99,17 +116,19 @@ class Runner:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _database(self, side: Side) -> AbstractContextManager[str | None]:
-        if POSTGRES not in side.arguments.values():
-            return nullcontext()
-        assert self._server is not None
-        return self._server.database(side.database)
+        server = self._server(side)
+        return nullcontext() if server is None else server.database(side.database)
+
+    def _server(self, side: Side) -> Server | None:
+        return next((self._servers[value] for value in side.arguments.values() if value in self._servers), None)
 
     def _process(self, side: Side, folder: Path, url: str | None = None) -> dict[str, float]:
-        arguments = {name: url if value == POSTGRES else value for name, value in side.arguments.items()}
+        arguments = {name: url if value in self._servers else value for name, value in side.arguments.items()}
         command = [sys.executable, "-m", "benchmarks.side", side.function, json.dumps(arguments), str(folder)]
         environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         root = ROOT if side.root is None else Path(side.root)
-        environment["PYTHONPATH"] = str(root / "src")  # goes before the tree that is installed
+        first = [root / "src", *([OLDER] if side.older else [])]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, first))  # goes before what is installed
         process = subprocess.Popen(
             command,
             cwd=root,

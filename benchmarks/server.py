@@ -52,11 +52,6 @@ def missing() -> str | None:
     return None
 
 
-def describe() -> str:
-    """The settings that matter."""
-    return ", ".join(f"{name} {SETTINGS[name]}" for name in TOLD)
-
-
 class Server:
     """A running server and its databases."""
 
@@ -71,6 +66,11 @@ class Server:
     def version(self) -> str:
         """Of the server."""
         return str(asyncio.run(self._ask("SHOW server_version")))
+
+    def describe(self) -> dict[str, str]:
+        """The version and the settings that matter."""
+        settings = ", ".join(f"{name} {SETTINGS[name]}" for name in TOLD)
+        return {"PostgreSQL": f"{self.version()}, {settings}, on this machine by TCP"}
 
     def keep(self, name: str) -> str:
         """The URL of a new database to be copied later."""
@@ -133,7 +133,7 @@ def running() -> Generator[Server]:
         try:
             yield server
         finally:
-            _stop(process)
+            stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -142,7 +142,7 @@ def _start(
     folder: Path, binaries: Path, data: Path, log: Path, as_user: dict[str, Any]
 ) -> tuple[Server, subprocess.Popen[bytes]]:
     for _ in range(3):  # another process may take the port that was free a moment ago
-        port = _free_port()
+        port = free_port()
         settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -152,22 +152,23 @@ def _start(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for us; we stop it in order
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
                 **as_user,
             )
         server = Server(port)
         if server.wait(process):
             return server, process
-        _stop(process)
+        stop(process)
     raise ServerFailed((log.read_text(errors="replace").strip().splitlines() or ["it ended without a word"])[-1])
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let the kernel stop the server when this process is killed, because nothing else would."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """By ever stronger signals."""
     for asked in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):  # fast, immediate, by force
         if process.poll() is not None:
             return
@@ -176,7 +177,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(STOPS_WITHIN)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -11,6 +11,7 @@ from benchmarks.model import COUNT, Measure
 
 # Values that are bounded beside a measure's own, and what they are.
 BESIDE = {"growth": "second half against the first (flat)", "server": "all processes of the server"}
+WHOLE = (COUNT, "bytes")
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,9 @@ def _note(result: dict[str, Any], value: str) -> str:
 
 
 def _compared(measure: Measure, name: str, shown: str, ours: list[float], theirs: list[float]) -> Row:
-    pairs = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+    pairs = [mine / other for mine, other in zip(ours, theirs, strict=False) if other]  # some take no CPU when idle
     floor = measure.floors.get(name)
-    ratio = median(pairs)
+    ratio = median(pairs) if pairs else None
     return Row(
         measure.key,
         measure.title,
@@ -112,7 +113,7 @@ def _compared(measure: Measure, name: str, shown: str, ours: list[float], theirs
         ratio,
         f"{min(pairs):.2f} – {max(pairs):.2f}" if len(pairs) > 1 else "",
         _floor(measure, floor),
-        None if floor is None else floor / ratio if measure.smaller_is_better else ratio / floor,
+        None if floor is None or not ratio else floor / ratio if measure.smaller_is_better else ratio / floor,
     )
 
 
@@ -137,5 +138,5 @@ def _floor(measure: Measure, floor: float | None) -> str:
 
 def amount(value: float, unit: str) -> str:
     """A value with its unit, with as many digits as mean something."""
-    digits = 0 if value >= 100 or unit == COUNT else 1 if value >= 10 else 2
+    digits = 0 if value >= 100 or unit in WHOLE else 1 if value >= 10 else 2
     return f"{value:,.{digits}f} {unit}"

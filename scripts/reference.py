@@ -14,7 +14,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 from msgspec import NODEFAULT, Struct
 
@@ -88,8 +88,8 @@ def exported(module: ModuleType) -> list[str]:
 def entry(name: str, value: Any, *, made: bool) -> Iterator[str]:
     """The lines about one public name; a class that users make by hand has its constructor, too."""
     if not isinstance(value, type):
-        shown = signature(value) if callable(value) else ""
-        yield f"### `{name}{shown}`\n\n{first_line(value)}" if callable(value) else f"### `{name}`"
+        is_function = callable(value) and get_origin(value) is None  # aliases of types can be called, too
+        yield f"### `{name}{signature(value)}`\n\n{first_line(value)}" if is_function else f"### `{name}`"
         return
     if issubclass(value, BaseException):
         bases = ", ".join(base.__name__ for base in value.__bases__)
@@ -196,6 +196,8 @@ def written(name: str, annotation: object, default: object) -> str:
 
 def plain(annotation: object) -> str:
     """An annotation without the names of modules."""
+    if (parts := getattr(annotation, "__args__", None)) is not None and type(None) in parts:
+        return " | ".join(plain("None" if each is type(None) else each) for each in parts)
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", text)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import limits
 from pages import DOCS, ROOT, blocks, read_to_the_end
 from servers.postgres import PostgresServer
 
@@ -40,7 +41,7 @@ def test_moving_to_postgres_takes_what_the_guide_says(tmp_path: Path, postgres: 
     section = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8").partition("## From SQLite to PostgreSQL")[2]
     (block,) = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
     install, export, migrate, work = (line.removeprefix("$ ") for line in block.splitlines())
-    assert install == "pip install './taskharbor[postgres]'  # from a clone"
+    assert install == "pip install '.[postgres]'  # in a clone"
     name = export.removeprefix("export ").partition("=")[0]
     place: dict[str, Any] = {
         "cwd": tmp_path,
@@ -53,11 +54,11 @@ def test_moving_to_postgres_takes_what_the_guide_says(tmp_path: Path, postgres: 
     ours = [sys.executable, "-m"]
     assert "schema taskharbor: " in subprocess.run([*ours, *migrate.split()], **place).stdout
     enqueue = "from hello import greet; print(greet.enqueue('Ada').result(timeout=60))"
-    with subprocess.Popen([*ours, *work.split()], cwd=tmp_path, env=place["env"]) as worker:
-        try:
-            assert subprocess.run([sys.executable, "-c", enqueue], **place).stdout == "Ahoy, Ada!\n"
-        finally:
-            worker.terminate()
+    worker = subprocess.Popen([*ours, *work.split()], cwd=tmp_path, env=place["env"])
+    with limits.limited(worker, "a worker that runs one job and stops"):
+        assert subprocess.run([sys.executable, "-c", enqueue], **place).stdout == "Ahoy, Ada!\n"
+        worker.terminate()
+        assert worker.wait(timeout=60) == 0
     assert not (tmp_path / "taskharbor.db").exists()
 
 
@@ -71,5 +72,5 @@ def test_the_page_on_transactions_runs_on_a_real_server(tmp_path: Path, postgres
 
 def test_no_page_has_code_that_is_not_run() -> None:
     """Pages with Python are run here, or by the tests of their framework or server."""
-    elsewhere = {"django", "fastapi", "transactions"}
+    elsewhere = {"django", "fastapi", "redis", "transactions"}
     assert {path.stem for path in DOCS.glob("*.md") if blocks(path.stem, "python")} == {*PAGES, *elsewhere}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import taskharbor
+from limits import LIMIT
 
 SOURCE = Path(taskharbor.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -27,12 +28,12 @@ def test_importing_it_brings_no_engine_and_no_terminal() -> None:
     """P: `import taskharbor` imports neither an engine nor the command line's packages."""
     program = (
         "import sys, taskharbor; from taskharbor import Harbor; Harbor('memory://'); "
-        "heavy = {'apsw', 'sqlite3', 'asyncpg', 'redis', 'nats', 'rich', 'click', 'cronsim', 'starlette', 'uvicorn', "
-        "'jinja2', 'pydantic', 'hypothesis', 'pytest', 'pickle'}; "
+        "heavy = {'apsw', 'sqlite3', 'asyncpg', 'hiredis', 'redis', 'nats', 'rich', 'click', 'cronsim', 'starlette', "
+        "'uvicorn', 'jinja2', 'pydantic', 'hypothesis', 'pytest', 'pickle'}; "
         "print(*sorted(heavy & set(sys.modules)), *[m for m in sys.modules if m.startswith(('taskharbor.testing', "
         "'taskharbor.cli.', 'taskharbor.drivers.'))])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
@@ -104,7 +105,9 @@ def test_the_source_distribution_has_the_docs_and_the_changelog(tmp_path: Path) 
     for file in (*root.glob("*.md"), root / "pyproject.toml", root / "LICENSE", root / "MANIFEST.in"):
         shutil.copy(file, copy)
     program = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
     assert done.returncode == 0, done.stderr
     (archive,) = (copy / "dist").iterdir()
     with tarfile.open(archive) as opened:
@@ -146,7 +149,12 @@ with asyncio.Runner(loop_factory=Loop) as runner:
     runner.run(main())
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
     )
     assert (done.stdout, done.stderr) == ("3\n", "")
 
@@ -160,6 +168,17 @@ def test_the_version_is_written_once() -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_a_class_name_occurs_once() -> None:
+    """A search for a class finds one thing. The exception is public in two modules: `taskharbor.Task` is a handler that
+    can be enqueued, `taskharbor.manager.Task` a task that agents claim."""
+    found: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {"Task": ["manager/task.py", "task.py"]}
 
 
 def test_nothing_imports_the_standard_librarys_sqlite_or_pickle() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from limits import LIMIT
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "taskharbor"
 # Whose names the page lists, or that are run, not imported.
@@ -24,7 +26,11 @@ MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*
 def test_the_page_is_what_the_code_says() -> None:
     """P1: names, signatures and docstrings are those of the code."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "scripts" / "reference.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from limits import LIMIT
 from time_report import OPERATIONS, TimeReport
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,7 @@ def test_files_come_in_order_of_their_wall_time() -> None:
 def test_a_parallel_run_is_reported_as_a_whole() -> None:
     options = ["-q", "-p", "no:cacheprovider", "-n", "2", "--time-report"]
     command = [sys.executable, "-m", "pytest", *options, "tests/core/test_job.py", "tests/core/test_names.py"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT)
     report = done.stdout.partition("where the time went")[2].splitlines()
     assert len(report) <= MOST_LINES
     assert {"core/test_job.py", "core/test_names.py"} <= {word for line in report for word in line.split()}

@@ -15,7 +15,8 @@ from taskharbor.core.urls import redacted
 from taskharbor.errors import ConfigError
 
 DEFAULT_URL = "sqlite:///taskharbor.db"
-KNOWN = ("app", "include", "url", "processes", "max_jobs", "max_age", "max_memory")  # the settings of [tool.taskharbor]
+# The settings of [tool.taskharbor].
+KNOWN = ("app", "include", "url", "processes", "max_jobs", "max_age", "max_memory", "start_timeout")
 URL_VARIABLE = "TASKHARBOR_URL"
 
 

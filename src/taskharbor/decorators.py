@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from taskharbor.client.client import Client
 from taskharbor.client.naming import check_function, check_importable, name_of
-from taskharbor.client.options import TASK_OPTIONS, JobOptions, checked, unknown_option
+from taskharbor.client.options import TASK_ONLY, TASK_OPTIONS, JobOptions, checked, unknown_option
 from taskharbor.client.registered_task import Registered
 from taskharbor.core.misfit import closest
 from taskharbor.core.names import check_name
@@ -29,7 +29,7 @@ AnyTask = Task[..., Any] | AsyncTask[..., Any]
 
 
 class Manner(Struct, frozen=True):
-    """How the jobs of a task are run and retried: options that are the task's alone, and not stored with jobs."""
+    """How the jobs of a task are run and retried: the options of `TASK_ONLY`."""
 
     retry: Retry | None = None
     process: bool = False
@@ -50,7 +50,7 @@ class Manner(Struct, frozen=True):
     @property
     def given(self) -> str | None:
         """The name of an option that is not at its default."""
-        return next((name for name in ("retry", "process", "memory") if getattr(self, name)), None)
+        return next((name for name in TASK_ONLY if getattr(self, name)), None)
 
 
 class Registration:
@@ -69,7 +69,7 @@ class Registration:
     ) -> Any:
         """The task of a function, or the decorator that makes one."""
         for unknown in sorted(options.keys() - TASK_OPTIONS):
-            message = unknown_option(unknown, ("name", "retry", "process", "memory", *sorted(TASK_OPTIONS)))
+            message = unknown_option(unknown, ("name", *TASK_ONLY, *sorted(TASK_OPTIONS)))
             raise ConfigError(f"@harbor.task: {message} (others belong to one job: task.using(…))")
         registrar = Registrar(self, name, manner, checked(options))
         return registrar if function is None else registrar(function)

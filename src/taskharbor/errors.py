@@ -3,6 +3,7 @@
 HarborError
 ├── ConfigError                a URL, option or application that cannot be used
 │   ├── MissingExtra           an engine whose package is not installed
+│   ├── UnsafeStore            a store whose settings delete jobs
 │   ├── DuplicateTask          two tasks with the same name
 │   └── UnknownTask            no task with that name is registered
 ├── InvalidJob                 bad input to an enqueue; nothing was stored
@@ -66,6 +67,10 @@ class HarborError(Exception):
 
 class ConfigError(HarborError):
     """A URL, option or application that cannot be used."""
+
+
+class UnsafeStore(ConfigError):
+    """A store whose settings delete jobs."""
 
 
 class MissingExtra(ConfigError):

@@ -72,23 +72,23 @@ class _Enqueueable(Generic[P, R]):
             hint = "for a task that takes the result before it in a chain or chord, pass the task itself, not a step"
             raise WrongArguments(f"{error} ({hint})") from None
 
-    def _step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[R]:
-        return self._called(self._registered.signature.encode, args, kwargs)
-
     def following(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
         """A call of this task whose first argument will be the result of another step, of the type `given`."""
-        return self._called(partial(self._registered.signature.encode_rest, given), args, kwargs)
+        return self._step(args, kwargs, partial(self._registered.signature.encode_rest, given))
 
-    def _called(self, encode: Callable[..., bytes], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
+    def _step(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], encode: Callable[..., bytes] | None = None
+    ) -> Step[Any]:
+        registered, client = self._registered, self._client  # a class with `__getattr__` has slow attributes
+        signature = registered.signature
         try:
-            payload = encode(args, kwargs, self._client.session.settings.payload_limit)
+            payload = (encode or signature.encode)(args, kwargs, client.session.settings.payload_limit)
         except WrongArguments as error:
-            signature = self._registered.signature
             if (hint := misplaced(self.name, kwargs, signature.parameters)) is None:
                 raise
             before = f"{error};" if signature.takes_any_name else f"task {self.name}:"
             raise WrongArguments(f"{before} {hint}") from None
-        return Step(self._client, self._registered, payload, self._options)
+        return Step(client, registered, payload, self._options)
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job that will make this call. Returns after the commit."""
@@ -96,7 +96,8 @@ class _Enqueueable(Generic[P, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """The blocking twin of `aenqueue`. A `tx=` is used in the calling thread."""
-        return self._client.submit_blocking("aenqueue", SingleCall(self._client, self._step(args, kwargs)))
+        step = self._step(args, kwargs)
+        return step.client.submit_blocking("aenqueue", SingleCall(step.client, step))
 
 
 class Task(_Enqueueable[P, R]):

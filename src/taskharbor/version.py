@@ -1,4 +1,4 @@
-"""The version of the package, told once: the metadata of an installation take it from here.
+"""The version of the package, written once: the metadata of the package is read from here.
 
 Internal: `taskharbor.__version__` is the public name.
 """

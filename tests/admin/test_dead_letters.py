@@ -625,8 +625,8 @@ async def test_a_hurried_stop_waits_for_no_hook() -> None:
     await world.die.aenqueue("boom")
     async with world.worker() as worker:
         await asyncio.sleep(1)
-        worker.tell_to_stop()
-        worker.tell_to_stop()
+        worker.begin_stop()
+        worker.begin_stop()
     assert time() == pytest.approx(1)
 
 

@@ -9,6 +9,7 @@ import os
 import pty
 import queue
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -16,16 +17,18 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
+import limits
 from taskharbor import Harbor
 from taskharbor.cli import cli
 
 PATIENCE = 60.0
+LONGEST = 120.0  # a whole demo
 
 SHOP = """
 import logging
@@ -176,16 +179,17 @@ class Process:
 
     def exit_code(self) -> int:
         """Wait for the end."""
-        return self.process.wait(PATIENCE)
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            with suppress(queue.Empty):
+                while (line := self._heard.get_nowait()) is not None:
+                    self.lines.append(line)
+            raise AssertionError(f"it does not end: {self.lines}") from None
 
     def end(self) -> None:
-        """Kill it if it still runs, and let go of everything."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
-        self._listener.join(PATIENCE)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        """Kill it if it still runs, with what it has started, and let go of everything."""
+        limits.end(self.process, self._listener, PATIENCE)
 
 
 def in_terminal(folder: Path, width: int, *words: str, given: str = "", **environment: str) -> tuple[int, str]:
@@ -202,16 +206,53 @@ def in_terminal(folder: Path, width: int, *words: str, given: str = "", **enviro
         stderr=subprocess.STDOUT,
     )
     os.close(follower)
-    os.write(leader, given.encode())
-    chunks: list[bytes] = []
+    screen = Screen(leader)
     try:
-        while chunk := os.read(leader, 65536):
-            chunks.append(chunk)
-    except OSError:  # Linux says so when the other end is closed
-        pass
+        os.write(leader, given.encode())
+        screen.until_closed(f"the end of {words}")
+        return process.wait(PATIENCE), screen.seen.decode()
     finally:
-        os.close(leader)
-    return process.wait(PATIENCE), b"".join(chunks).decode()
+        screen.close()
+        limits.end(process)
+
+
+class Screen:
+    """What processes write to a terminal, read at its other end."""
+
+    def __init__(self, leader: int) -> None:
+        self._leader = leader
+        self.seen = b""
+
+    @property
+    def text(self) -> str:
+        """What was read so far; its end may be half a character."""
+        return self.seen.decode(errors="replace")
+
+    def until(self, text: str) -> None:
+        """Read until this has been written."""
+        give_up = time.monotonic() + PATIENCE
+        while text not in self.text:
+            assert self._read(give_up, repr(text)), f"the terminal was closed without {text!r}: {self.text}"
+
+    def until_closed(self, what: str) -> None:
+        """Read until no process has the terminal open."""
+        give_up = time.monotonic() + LONGEST
+        while self._read(give_up, what):
+            pass
+
+    def _read(self, give_up: float, what: str) -> bool:
+        left = max(0.0, give_up - time.monotonic())
+        assert select.select([self._leader], [], [], left)[0], f"waited in vain for {what}: {self.text}"
+        try:
+            chunk = os.read(self._leader, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            return False
+        self.seen += chunk
+        return bool(chunk)
+
+    def close(self) -> None:
+        """Close the terminal."""
+        os.close(self._leader)
 
 
 def unpainted(text: str) -> str:

@@ -80,6 +80,7 @@ def test_a_bulk_act_wants_to_know_which_jobs(busy: Desk, act: str) -> None:
     """C, X5: not without ids or words, and not with both."""
     assert "say which jobs" in busy.bad(2, "jobs", act, "--yes", "--url", busy.url)
     assert "give either" in busy.bad(2, "jobs", act, "shop.welcome", "queue:mail", "--yes", "--url", busy.url)
+    assert "filter words are state:, queue:" in busy.bad(2, "jobs", act, "quue:mail", "tag:x", "--url", busy.url)
     assert "; the jobs of a task are task:shop.welcome" in busy.bad(
         1, "jobs", act, "shop.welcome", "--yes", "--url", busy.url
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import limits
 from taskharbor.cli.bench import verdict
 from taskharbor.cli.bench_run import Figures
 from taskharbor.cli.bench_store import Ground
@@ -39,7 +40,8 @@ def process(desk: Desk, *words: str, **environment: str) -> subprocess.Popen[str
 def run(desk: Desk, *words: str, **environment: str) -> tuple[int, str, str]:
     """Its exit code, stdout and stderr."""
     running = process(desk, *words, **environment)
-    told, complained = running.communicate(timeout=PATIENCE)
+    with limits.limited(running, "the end of a bench"):
+        told, complained = running.communicate(timeout=PATIENCE)
     return running.returncode, told, complained
 
 
@@ -60,7 +62,7 @@ def test_it_measures_beside_the_store_and_leaves_no_trace(desk: Desk) -> None:
     desk.enqueue("shop.welcome", "user_id=1")
     before = {name: (desk.folder / name).read_bytes() for name in left_behind(desk)}
     answer = measured(desk, desk.url)
-    speeds = {"enqueue_per_second", "drain_per_second", "latency_ms", "fsync_ms", "commit_ms"}
+    speeds = {"enqueue_per_second", "drain_per_second", "latency_ms", "fsync_ms", "commit_ms", "round_trip_ms"}
     assert set(answer) == {"engine", "synchronous", "seconds", "verdict", *speeds}
     assert (answer["engine"], answer["synchronous"]) == ("sqlite", "full")
     assert all(answer["enqueue_per_second"][name] > 0 for name in ("single", "concurrent", "bulk"))
@@ -104,12 +106,14 @@ def test_people_get_a_table_and_words(desk: Desk) -> None:
 
 
 def test_a_terminal_gets_a_bar(desk: Desk) -> None:
-    """C: progress with the time left."""
-    code, text = in_terminal(desk.folder, 100, "bench", "memory://", "--seconds", "1")
+    """C: progress with the time left; then whole words within its columns."""
+    code, text = in_terminal(desk.folder, 80, "bench", "memory://", "--seconds", "1")
     assert code == 0, text
     assert "measuring" in unpainted(text)
     assert "━" in text
-    assert "What that means" in text
+    verdict = unpainted(text).partition("What that means")[2].splitlines()
+    assert len(verdict) > 5
+    assert max(map(len, verdict)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_terminal_gets_a_bar(desk: Desk) -> None:
         ("sqlite:///nowhere/jobs.db", 2, "create it first"),
         ("sqlite:///jobs.db?synchronous=off", 2, "write full"),
         ("sqlite:///jobs.db?sails=3", 2, "no option"),
-        ("redis://host", 2, "sqlite:///jobs.db"),
+        ("nats://host", 2, "sqlite:///jobs.db"),
         ("sqlite:///shop.py/jobs.db", 3, "name a file elsewhere"),
     ],
 )
@@ -144,7 +148,7 @@ def test_a_stop_cleans_up(desk: Desk, stage: str, number: signal.Signals) -> Non
     seconds = "60" if stage.startswith("enqueue") else "4"
     running = process(desk, desk.url, "--seconds", seconds)
     assert running.stdout is not None
-    try:
+    with limits.limited(running, "a bench that stops"):
         for line in running.stdout:
             if f"measuring {stage}" in line:
                 break
@@ -154,8 +158,6 @@ def test_a_stop_cleans_up(desk: Desk, stage: str, number: signal.Signals) -> Non
             until(lambda: bool(users_of(folder)))
         running.send_signal(number)
         _, complained = running.communicate(timeout=PATIENCE)
-    finally:
-        running.kill()
     assert running.returncode == 1
     assert complained == "taskharbor: bench stopped; its throw-away store is removed\n"
     assert left_behind(desk) == set()
@@ -178,13 +180,14 @@ def test_the_second_process_ends_with_the_first(desk: Desk) -> None:
     """C: even after kill -9 no worker goes on; only the folder stays."""
     running = process(desk, desk.url, "--seconds", "8")
     assert running.stdout is not None
-    for line in running.stdout:
-        if "measuring latency" in line:
-            break
-    (folder,) = left_behind(desk)
-    until(lambda: bool(users_of(folder)))
-    running.kill()
-    running.communicate(timeout=PATIENCE)
+    with limits.limited(running, "a bench that measures latency"):
+        for line in running.stdout:
+            if "measuring latency" in line:
+                break
+        (folder,) = left_behind(desk)
+        until(lambda: bool(users_of(folder)))
+        running.kill()
+        running.communicate(timeout=PATIENCE)
     until(lambda: not users_of(folder))
 
 
@@ -200,6 +203,7 @@ FIGURES = Figures(
 )
 FULL = Ground("sqlite:///x.db", "sqlite", "full")
 SERVER = Ground("postgresql://x/y", "postgresql", "on")
+REDIS = Ground("redis://x", "redis")
 POOLED = Ground("postgresql://x/y?pgbouncer=true", "postgresql", "on")
 
 
@@ -227,6 +231,14 @@ POOLED = Ground("postgresql://x/y?pgbouncer=true", "postgresql", "on")
         (SERVER, {"fsync": None, "commit": 0.8}, "synchronous_commit=on: what was acknowledged survives"),
         (Ground("postgresql://x/y", "postgresql", "off"), {"commit": 0.1}, "a crash of the server loses"),
         (Ground("postgresql://x/y", "postgresql", "fsync=off"), {"commit": 0.1}, "fsync is off"),
+        (
+            REDIS,
+            {"fsync": None, "round_trip": 0.8},
+            "80% of it the way to the server: the way to the server is",
+        ),
+        (REDIS, {"fsync": None, "round_trip": 0.1}, "10% of it the way to the server: our script is the rest"),
+        (REDIS, {"fsync": None, "round_trip": 0.1}, "appendfsync always: what was acknowledged survives"),
+        (Ground("redis://x", "redis", may_lose=["a: loses b"]), {"round_trip": 0.1}, "a: loses b."),
     ],
 )
 def test_the_verdict(ground: Ground, changes: dict[str, Any], said: str) -> None:

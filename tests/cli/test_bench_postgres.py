@@ -7,6 +7,7 @@ from secrets import token_hex
 
 import pytest
 
+import limits
 from servers.fixtures import NewPostgres
 from servers.postgres import PostgresServer
 from taskharbor.cli.bench_server import PREFIX
@@ -100,15 +101,13 @@ def test_a_stop_cleans_up(
     """C: Ctrl-C or a kill in the midst of it: exit 1, and no schema left."""
     running = process(desk, postgres.url(database), "--seconds", "60" if stage.startswith("enqueue") else "4")
     assert running.stdout is not None
-    try:
+    with limits.limited(running, "a bench that stops"):
         for line in running.stdout:
             if f"measuring {stage}" in line:
                 break
         assert len(schemas(postgres, database)) == 1
         running.send_signal(number)
         _, complained = running.communicate(timeout=PATIENCE)
-    finally:
-        running.kill()
     assert (running.returncode, complained) == (1, STOPPED)
     assert schemas(postgres, database) == []
 
@@ -118,13 +117,11 @@ def test_a_stop_while_the_schema_is_made(desk: Desk, postgres: PostgresServer, d
     with ProxyThread("127.0.0.1", postgres.port) as proxy:
         proxy.stall("to_client")
         running = process(desk, proxy.url(postgres.url(database)), *TINY)
-        try:
+        with limits.limited(running, "a bench that stops"):
             proxy.until(lambda: proxy.received["to_server"] > 0)
             running.send_signal(signal.SIGINT)
             proxy.resume()
             _, complained = running.communicate(timeout=PATIENCE)
-        finally:
-            running.kill()
     assert (running.returncode, complained) == (1, STOPPED)
     assert schemas(postgres, database) == []
 
@@ -134,15 +131,13 @@ def test_a_server_that_goes_away(desk: Desk, new_postgres: NewPostgres) -> None:
     server = new_postgres()
     running = process(desk, server.url(), "--seconds", "60")
     assert running.stdout is not None
-    try:
+    with limits.limited(running, "a bench that stops"):
         for line in running.stdout:
             if "measuring enqueue, one after another" in line:
                 break
         (left,) = schemas(server, "postgres")
         server.stop()
         _, complained = running.communicate(timeout=PATIENCE)
-    finally:
-        running.kill()
     assert running.returncode == 3
     assert complained.startswith("taskharbor: bench could not remove its schema (")
     assert f"DROP SCHEMA {left} CASCADE" in complained

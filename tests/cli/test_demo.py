@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import limits
 from taskharbor.admin.recurring import RecurringTask
 from taskharbor.cli.demo import play
 from taskharbor.cli.demo.promises import Promise, verdicts
@@ -20,9 +21,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.recurrence import Recurrence
 from taskharbor.core.states import State
 
-from .desk import Desk, in_terminal, unpainted, until
-
-LONGEST = 120
+from .desk import LONGEST, Desk, in_terminal, unpainted, until
 
 
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -41,7 +40,8 @@ def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
     """X1, F1, F2, F10, Q1, N1, N3, D11, I1, X6: the summary is checked against the store; no trace is left."""
-    with demo(tmp_path) as process:
+    process = demo(tmp_path)
+    with limits.limited(process, "the end of the demo"):
         out, err = process.communicate(timeout=LONGEST)
     assert (process.returncode, err) == (0, ""), out
     kept = [line for line in out.splitlines() if line.startswith("✔")]
@@ -79,8 +79,9 @@ def test_the_demo_in_a_terminal(tmp_path: Path) -> None:
 
 def test_a_stopped_demo_cleans_up(desk: Desk) -> None:
     """C: SIGTERM in the middle ends the workers and removes the files."""
-    with demo(desk.folder) as process:
-        assert process.stdout is not None
+    process = demo(desk.folder)
+    assert process.stdout is not None
+    with limits.limited(process, "a demo that stops"):
         (store,) = wait_for_folder(desk.folder)
         for line in process.stdout:
             if "is at work, pid" in line:

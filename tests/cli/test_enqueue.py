@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from .desk import Desk
+from servers.valkey import ValkeyServer
+
+from .desk import Desk, in_terminal
 
 
 def stored(desk: Desk, id: str) -> Any:
@@ -154,3 +156,12 @@ def test_a_taken_id_is_refused(desk: Desk) -> None:
 def test_a_folder_that_is_not_there(desk: Desk) -> None:
     """X5: a store cannot be made in a folder that is missing."""
     assert "no folder" in desk.bad(2, "enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")
+
+
+def test_what_the_store_may_lose_is_not_said_by_each_command(desk: Desk, valkey: ValkeyServer) -> None:
+    """C: `health --deep` says it."""
+    name = valkey.new_namespace()
+    url = valkey.url(namespace=name)
+    code, text = in_terminal(desk.folder, 80, "enqueue", "-A", "shop:harbor", "shop.welcome", "user_id=1", "--url", url)
+    assert (code, len(text.splitlines())) == (0, 1), text
+    valkey.drop_namespace(name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from limits import LIMIT
 from taskharbor.cli import cli
 
 from .desk import Desk
@@ -132,7 +133,7 @@ def test_a_worker_whose_store_cannot_be_made_says_so(desk: Desk) -> None:
 def loaded_after(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after a statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -151,7 +152,9 @@ def test_json_needs_no_rich(desk: Desk) -> None:
 
 def test_python_dash_m_is_the_same_program() -> None:
     """C: `python -m taskharbor`."""
-    done = subprocess.run([sys.executable, "-m", "taskharbor", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "taskharbor", "--help"], capture_output=True, text=True, check=True, timeout=LIMIT
+    )
     assert done.stdout.startswith("Usage: taskharbor [OPTIONS] COMMAND")
 
 
@@ -159,5 +162,7 @@ def test_a_reader_that_goes_away_is_not_an_error(desk: Desk) -> None:
     """C: `taskharbor jobs ls | head -1` shows no traceback."""
     desk.enqueue("shop.welcome", "user_id=1")
     command = f"{sys.executable} -m taskharbor jobs ls --json --url sqlite:///jobs.db | true"
-    done = subprocess.run(["/bin/sh", "-c", command], cwd=desk.folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=desk.folder, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
     assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -12,7 +13,12 @@ import termios
 
 import pytest
 
-from .desk import Desk
+import limits
+from taskharbor.cli.supervise import supervise
+from taskharbor.supervisor.options import SupervisorOptions
+from taskharbor.supervisor.supervisor import Supervisor
+
+from .desk import Desk, Screen
 
 
 def settings(desk: Desk, text: str) -> None:
@@ -32,6 +38,12 @@ def settings(desk: Desk, text: str) -> None:
         (["--processes", "2", "--max-age", "soon"], "'soon' is not a length of time"),
         (["--processes", "2", "--max-memory", "1MiB"], "max_memory must be 16 MiB or more, not 1 MiB: no worker takes"),
         (["--processes", "2", "--max-memory", "lots"], "max_memory must be text such as"),
+        (
+            ["--processes", "2", "--start-timeout", "0"],
+            "start_timeout must be 1 s or more, not 0 s: no worker would get",
+        ),
+        (["--processes", "2", "--start-timeout", "nan"], "start_timeout must be 1 s or more"),
+        (["--start-timeout", "1m"], "start_timeout needs a supervisor that kills workers: add --processes 1"),
         (["--max-jobs", "9"], "max_jobs, max_age and max_memory need a supervisor that replaces workers: add --pro"),
     ],
 )
@@ -57,6 +69,23 @@ def test_settings_of_a_project_that_cannot_be(desk: Desk, text: str, said: str) 
     assert said in desk.bad(2, "worker", "shop:harbor")
 
 
+def test_a_supervisor_has_a_loop_of_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X6: others, such as uvloop, may be installed as the default and refuse to handle SIGCHLD."""
+    seen: list[type] = []
+
+    async def run(self: Supervisor) -> int:
+        seen.append(type(asyncio.get_running_loop()))
+        return 7
+
+    def other() -> asyncio.AbstractEventLoop:
+        raise AssertionError("the default loop was asked for")
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    monkeypatch.setattr("asyncio.events.new_event_loop", other)
+    assert supervise([], SupervisorOptions(processes=1)) == 7
+    assert seen == [asyncio.SelectorEventLoop]
+
+
 def test_the_settings_of_a_project(desk: Desk) -> None:
     """C: [tool.taskharbor] names the number of processes and the limits; their options win."""
     settings(desk, 'app = "shop:harbor"\nprocesses = 9\nmax_jobs = 5\nmax_age = "12h"\nmax_memory = "1 GiB"')
@@ -77,11 +106,12 @@ def test_the_settings_of_a_project(desk: Desk) -> None:
     [
         ("import nowhere", [], 2, "No module named 'nowhere'"),
         ("import os; os._exit(7)", [], 1, "workers keep ending, the last one with exit code 7"),
+        ("import signal; signal.pause()", ["--start-timeout", "2"], 1, "no worker gets ready within 2 s of its start"),
         ("from taskharbor import Harbor; harbor = Harbor()", ["--lease", "0"], 2, "lease must be from"),
         ("from taskharbor import Harbor; harbor = Harbor()", ["--url", "memory://"], 2, "inside one process"),
         ("from taskharbor import Harbor; harbor = Harbor()", ["--max-memory", "16MiB"], 2, "16 MiB can never hold"),
     ],
-    ids=["broken module", "crash loop", "bad option", "memory", "limit"],
+    ids=["broken module", "crash loop", "hanging import", "bad option", "memory", "limit"],
 )
 def test_workers_that_do_not_start(desk: Desk, content: str, words: list[str], code: int, said: str) -> None:
     """X5, C: what waiting does not mend ends at once, a crash loop after a few tries; the exit code says which."""
@@ -89,6 +119,20 @@ def test_workers_that_do_not_start(desk: Desk, content: str, words: list[str], c
     with desk.process("worker", "broken:harbor", "--processes", "1", *words) as supervisor:
         supervisor.says(said)
         assert supervisor.exit_code() == code
+
+
+def test_a_worker_that_hangs_before_it_is_ready_is_replaced(desk: Desk) -> None:
+    """X5: the first import waits for ever for something that is there the next time."""
+    shop = (desk.folder / "shop.py").read_text(encoding="utf-8")
+    hang = "import os, signal\nif not os.path.exists('there'):\n    open('there', 'w').close()\n    signal.pause()\n"
+    (desk.folder / "shop.py").write_text(
+        hang + shop.replace("from __future__ import annotations\n", ""), encoding="utf-8"
+    )
+    with desk.process("worker", "shop:harbor", "--processes", "1", "--start-timeout", "5s") as supervisor:
+        supervisor.says("it was not ready within 5 s of its start: an import or a lifespan hangs")
+        supervisor.says("supervisor.ready: pid")
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.exit_code() == 0
 
 
 def test_new_code_that_is_broken_leaves_the_old_workers_alone(desk: Desk) -> None:
@@ -109,7 +153,7 @@ def test_new_code_that_is_broken_leaves_the_old_workers_alone(desk: Desk) -> Non
 def test_a_closed_terminal_stops_it(desk: Desk) -> None:
     """X6: SIGHUP asks for new code, but not if it comes from the end of the terminal."""
     leader, follower = pty.openpty()
-    with subprocess.Popen(
+    supervisor = subprocess.Popen(
         [sys.executable, "-m", "taskharbor", "worker", "shop:harbor", "--processes", "1"],
         cwd=desk.folder,
         stdin=follower,
@@ -117,15 +161,16 @@ def test_a_closed_terminal_stops_it(desk: Desk) -> None:
         stderr=follower,
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    ) as supervisor:
-        os.close(follower)
-        heard = b""
-        while b"supervisor.ready" not in heard:
-            heard += os.read(leader, 65536)
-        os.kill(supervisor.pid, signal.SIGHUP)
-        while b"its successor is ready" not in heard:
-            heard += os.read(leader, 65536)
-        os.close(leader)
+    )
+    os.close(follower)
+    with limits.limited(supervisor, "the end of the supervisor"):
+        screen = Screen(leader)
+        try:
+            screen.until("supervisor.ready")
+            os.kill(supervisor.pid, signal.SIGHUP)
+            screen.until("its successor is ready")
+        finally:
+            screen.close()
         assert supervisor.wait(60) == 0
 
 

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 from rich.cells import cell_len
 
 from taskharbor import Retry, Step, Unrecoverable, chain
+from taskharbor.cli import cli
 from taskharbor.cli.logs import ForFiles, ForPeople
 from taskharbor.cli.tables import Column, fitted, shortened
+from taskharbor.driver import Registry, WorkerRecord, capability
 from taskharbor.worker.outcome_log import JobFilter
 
 from .desk import Desk, in_terminal, unpainted
 
-TABLES = [["jobs", "ls"], ["dlq", "ls"], ["dlq", "groups"], ["stats"], ["queues", "ls"]]
+# Every command that prints a table, and a word of the table in a busy store.
+TABLES = {
+    "jobs ls": "shop.explode",
+    "dlq ls": "shop.explode",
+    "dlq groups": "shop.explode",
+    "stats": "shop.explode",
+    "queues ls": "mail",
+    "workers": "abc123",
+    "recurring ls": "nightly",
+    "workflows ls": "running",
+}
 ID = "00000000-0000-7000-8000-0000deadbeef"
 LONG = "acme.notifications.email.send_welcome_message"
 
@@ -35,25 +49,68 @@ def busy(desk: Desk) -> Desk:
     desk.enqueue("shop.welcome", "user_id=1")
     desk.enqueue("shop.explode", 'text="[red]boom[/red]"', "--id", ID)
     desk.drain()
+    asyncio.run(add_others(desk, "web-1:4242:abc123", "nightly", "fine"))
     return desk
 
 
-@pytest.mark.parametrize("words", TABLES, ids=" ".join)
-def test_colours_only_where_wanted(busy: Desk, words: list[str]) -> None:
+async def add_others(desk: Desk, worker: str, recurring: str, task: str) -> None:
+    """Add what is listed beside jobs: a worker that stops, a recurring task, and a workflow under way."""
+    async with desk.harbor.open() as harbor:
+
+        @harbor.task(name=task)
+        async def work() -> None: ...
+
+        await chain(work.using(queue="slow").step(), work.using(queue="slow").step()).aenqueue()
+        await harbor.admin.recurring.acreate(recurring, task, cron="30 3 1,15 * *", tz="Europe/Berlin")
+        await harbor.admin.recurring.arun(recurring)
+        host, pid, _ = worker.split(":")
+        now = harbor.admin.now()
+        record = WorkerRecord(
+            id=worker,
+            host=host,
+            pid=int(pid),
+            queues=("transactional-email-high", "注文", "default"),
+            slots=128,
+            busy=128,
+            started_at=now,
+            seen_at=now,
+            overruns=3,
+            stopping=True,
+        )
+        await capability(await harbor.adriver(), Registry).beat(record)
+
+
+def test_every_list_is_tested() -> None:
+    """C: a command with `--wide` prints a table, which must fit."""
+    context = click.Context(cli)
+
+    def found(group: click.Group, *path: str) -> Iterator[str]:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                yield from found(command, *path, name)
+            elif command is not None and any(parameter.name == "wide" for parameter in command.params):
+                yield " ".join([*path, name])
+
+    assert set(found(cli)) == TABLES.keys() | {"workflows show"}
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_colours_only_where_wanted(busy: Desk, command: str) -> None:
     """C: NO_COLOR is respected."""
-    assert "\x1b[3" in shown(busy, 120, *words)
-    plain = shown(busy, 120, *words, NO_COLOR="1")
+    assert "\x1b[3" in shown(busy, 120, *command.split())
+    plain = shown(busy, 120, *command.split(), NO_COLOR="1")
     assert "\x1b[3" not in plain
-    assert ("mail" if words == ["queues", "ls"] else "shop.explode") in plain
+    assert TABLES[command] in plain
 
 
 @pytest.mark.parametrize("width", [44, 80, 120])
-@pytest.mark.parametrize("words", TABLES, ids=" ".join)
-def test_tables_fit_the_terminal(busy: Desk, width: int, words: list[str]) -> None:
+@pytest.mark.parametrize("command", TABLES)
+def test_tables_fit_the_terminal(busy: Desk, width: int, command: str) -> None:
     """C: no line is wider than the terminal; ids are shown by their endings."""
-    text = unpainted(shown(busy, width, *words))
-    assert max(len(line) for line in text.splitlines()) <= width
-    if words in (["jobs", "ls"], ["dlq", "ls"]):
+    text = unpainted(shown(busy, width, *command.split()))
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    if command in ("jobs ls", "dlq ls"):
         assert f"\n{ID[-8:]} " in text
         assert ID not in text
 
@@ -90,7 +147,17 @@ def crowded(desk: Desk) -> Desk:
             await harbor.admin.queues.apause("slow")
 
     asyncio.run(fill())
+    worker = "transactional-email-worker-6f7c9d8b5-x2k4z:4242:abc123"
+    asyncio.run(add_others(desk, worker, "acme.reports.nightly.send_summary_to_everybody", "acme.reports.summary"))
     return desk
+
+
+@pytest.mark.parametrize("width", [44, 80])
+@pytest.mark.parametrize("command", TABLES)
+def test_tables_of_long_names_fit_the_terminal(crowded: Desk, width: int, command: str) -> None:
+    """C: also the columns that are never left out."""
+    text = unpainted(shown(crowded, width, *command.split()))
+    assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
 def test_eighty_columns_keep_what_matters(crowded: Desk) -> None:
@@ -107,6 +174,10 @@ def test_eighty_columns_keep_what_matters(crowded: Desk) -> None:
         assert {"PAUSED", "READY", "DLQ", "DUE"} <= set(head.split())
         assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert max(cell_len(line) for line in jobs.splitlines()) <= 80
+    (head, _, row) = unpainted(shown(crowded, 80, "workers")).splitlines()
+    assert head.split() == ["WORKER", "QUEUES", "BUSY", "SEEN"]
+    assert row.startswith("…")
+    assert "-x2k4z:4242:abc123  " in row
 
 
 @pytest.mark.parametrize("words", [["jobs", "ls"], ["stats"], ["queues", "ls"], ["workflows", "ls"]], ids=" ".join)
@@ -152,6 +223,7 @@ def test_columns_give_way_in_their_order() -> None:
     assert fitted(columns, [8, 20, 6, 2], 5) == {0: 8, 1: 4}
     heavy = [Column("A", str, least=4), Column("B", str, least=4, weight=2)]
     assert fitted(heavy, [40, 40], 32) == {0: 10, 1: 20}
+    assert fitted([Column("WORKER", str, least=40), Column("BUSY", str)], [50, 5], 20) == {0: 13, 1: 5}
 
 
 def test_help_and_hints_are_whole_words_at_eighty_columns(desk: Desk) -> None:
@@ -163,6 +235,8 @@ def test_help_and_hints_are_whole_words_at_eighty_columns(desk: Desk) -> None:
     lines = unpainted(text).splitlines()
     assert max(map(len, lines)) <= 80
     assert " ".join(lines[1:]).endswith(": run `taskharbor worker MODULE:HARBOR`")
+    narrow = unpainted(in_terminal(desk.folder, 40, "health", "--url", desk.url)[1]).splitlines()
+    assert [line.strip() for line in narrow[:2]] == ["unhealthy: 0 workers, 1 due job, 0 dead", "jobs"]
 
 
 def shown_help(desk: Desk) -> str:

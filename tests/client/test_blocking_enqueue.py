@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -140,3 +142,33 @@ def test_options_and_lineage_are_those_of_the_awaited_way(tmp_path: Path) -> Non
     child = harbor.admin.jobs.get(job.result(5))
     assert (child.queue, child.priority, child.headers["parent_id"]) == ("q", 3, job.id)
     harbor.close()
+
+
+LAST = """
+from taskharbor import Harbor
+from taskharbor.errors import DriverClosed
+
+harbor = Harbor("memory://")
+
+@harbor.task
+def work(): ...
+
+class Last:
+    def __del__(self, work=work, closed=DriverClosed, print=print):
+        try:
+            work.enqueue()
+        except closed as error:
+            print(error)
+
+work.enqueue()
+last = Last()
+"""
+
+
+def test_a_finalizer_at_the_end_of_the_interpreter_does_not_wait_for_a_thread(tmp_path: Path) -> None:
+    """P1: threads have ended by then, so a call that needs one is refused."""
+    file = tmp_path / "program.py"
+    file.write_text(LAST)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the interpreter is shutting down" in done.stdout

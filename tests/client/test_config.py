@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from limits import LIMIT
 from taskharbor import Harbor
 from taskharbor.config import DEFAULT_URL, URL_VARIABLE, project, project_list, shown_url, store_url
 from taskharbor.errors import ConfigError
@@ -158,7 +159,9 @@ if __name__ == "__main__":
 
 
 def python(folder: Path, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 

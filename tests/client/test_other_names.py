@@ -27,6 +27,7 @@ def greet(name: str) -> str:
         ("apply_async", r"write greet\.using\(delay=…, queue=…\)\.enqueue\(…\)$"),
         ("s", r"write greet\.step\(…\)$"),
         ("send", r"write greet\.enqueue\(…\)$"),
+        ("enqueue_many", r"write greet\.step\(…\) for each, and harbor\.enqueue_many\(steps\)$"),
         ("nothing", r"^'Task' object has no attribute 'nothing'$"),
     ],
 )

@@ -21,6 +21,7 @@ from taskharbor.core.decide import (
     decide,
     is_suspect,
     later,
+    succeed,
 )
 from taskharbor.core.job import KEPT_FAILURES, LAST_MOMENT, JobRecord
 from taskharbor.core.outcome import (
@@ -38,7 +39,7 @@ from taskharbor.core.outcome import (
 from taskharbor.core.retry import Retry
 from taskharbor.core.states import State
 from taskharbor.core.text import ERROR_LIMIT
-from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Cancel, Fail, Increment, PutBack, Transition
 from taskharbor.errors import Unrecoverable
 
 from .make import NOW, SECOND, claimed, moments, new_job, record, records, texts
@@ -97,6 +98,16 @@ def test_success_is_acknowledged(job: JobRecord, result: bytes | None) -> None:
     assert isinstance(to, Ack)
     assert to.result == result
     assert (to.crashes, to.unknown_put_backs) == (0, 0)
+
+
+@given(held, held)
+def test_a_success_shares_the_increment_of_one_that_adds_the_same(job: JobRecord, other: JobRecord) -> None:
+    """D9: and only of such a one."""
+    like = succeed(other, "t", Succeeded(None), NOW, NOW).increment
+    to = succeed(job, "t", Succeeded(None), NOW, NOW, like)
+    assert to == succeed(job, "t", Succeeded(None), NOW, NOW)
+    assert to.increment == Increment(job.queue, job.type, "done", job.due_at)
+    assert (to.increment is like) == (to.increment == like)
 
 
 @given(held)

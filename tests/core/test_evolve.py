@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from taskharbor.core import evolve
 from taskharbor.core.evolve import DeadLetter, Replay
-from taskharbor.core.job import LAST_MOMENT, Asked, JobRecord, Progress
+from taskharbor.core.job import LAST_MOMENT, JobRecord, JobRequest, Progress
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.errors import IllegalMove
@@ -131,7 +131,7 @@ def test_nothing_that_was_asked_for_is_lost() -> None:
         kept=True,
     )
     job = evolve.enqueued(asked, NOW, 0)
-    for name in Asked.__struct_fields__:
+    for name in JobRequest.__struct_fields__:
         assert getattr(job, name) == getattr(asked, name)
 
 

@@ -101,6 +101,7 @@ def test_words_spell_a_filter() -> None:
     )
     assert parse((), NOW) == Filter()
     assert parse(("task:a:b",), NOW) == Filter(task="a:b")
+    assert parse(("queue:a b", "error:no state:x"), NOW) == Filter(queue="a b", error="no state:x")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,8 @@ def test_words_spell_a_filter() -> None:
         (("state:",), "unknown state ''"),
         (("queue:a", "queue:b"), "'queue:b' repeats queue"),
         (("task:a", "b"), "'b' repeats task"),
+        (("task:a.b state:done",), "'task:a.b state:done' is several words in one: leave out the quotes around them"),
+        (("a.b queue:c",), "'a.b queue:c' is several words in one"),
         (("since:yesterday",), "'yesterday' is not a length of time: write a number and s, m, h, d or w"),
         (("since:900000000d",), "'900000000d' ago is before the calendar begins"),
         (("since:" + "9" * 400 + "d",), "d' is too long"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from random import Random
 from uuid import RFC_4122, UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskharbor.core import ids as core_ids
 from taskharbor.core.ids import Ids, uuid7
 
 milliseconds = st.integers(0, 2**48 - 1)
@@ -42,6 +44,12 @@ def test_ids_are_ordered_like_their_times(one: tuple[int, int], other: tuple[int
 def test_more_dice_than_needed_do_not_spill(time: int, dice: int) -> None:
     """R2: surplus bits touch neither time nor version."""
     assert uuid7(time, dice) == uuid7(time, dice % 2**74)
+
+
+def test_ids_begin_with_whole_milliseconds() -> None:
+    """R2: of the time, rounded down."""
+    time = datetime(2026, 3, 1, microsecond=1_999, tzinfo=UTC)
+    assert core_ids.milliseconds(time) == 1_772_323_200_001
 
 
 def test_the_example_of_the_standard() -> None:

@@ -16,12 +16,12 @@ from taskharbor.core.group import Enqueued, Group
 from taskharbor.core.job import Dependency
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.states import CANCELLED, DLQ, DONE, READY, WAITING
-from taskharbor.core.steps.dependants import tell, tell_of
+from taskharbor.core.steps.dependants import apply_ends, apply_stored_ends
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
 from taskharbor.core.steps.forget import PRUNE_AGAIN, delete, prune
 from taskharbor.core.steps.lease import claim
-from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Owned, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Owned, Step, StoredEdge
 from taskharbor.core.steps.replay import replay
 from taskharbor.core.steps.settle import settle
 from taskharbor.core.steps.stop import cancel
@@ -120,11 +120,11 @@ def test_X8_a_workflow_that_runs_again_before_it_is_held_is_kept() -> None:
     step = prune(draft, ["a"], NOW, 9)
     assert next(step) == Look(["a"], [], ["a"])
     draft.learn(["a"], [record(DONE, id="a", workflow_id="w", keep_until=NOW)])
-    assert next(step) == Kept(["w"])
+    assert next(step) == KeptUntil(["w"])
     draft.kept["w"] = NOW
     assert step.send(None) == Members("w", 9)
     draft.members["w"] = ["a"]
-    assert step.send(None) == Kept(["w"])
+    assert step.send(None) == KeptUntil(["w"])
     draft.kept["w"] = None
     assert step.send(None) == Owned(["w"])
     with pytest.raises(StopIteration) as end:
@@ -158,7 +158,7 @@ def test_K4_an_edge_to_a_missing_dependant_is_skipped() -> None:
     draft.learn(["p", "gone", "c"], [parent, record(WAITING, id="c", unmet=1)])
     edges = [StoredEdge("gone", 0, "p", "cancel", False), StoredEdge("c", 0, "p", "cancel", False)]
     draft.learn_edges([*edges, edges[1]])
-    for need in tell(draft, [parent], NOW):
+    for need in apply_ends(draft, [parent], NOW):
         assert isinstance(need, Look | Keys)
     assert draft.existing("c").state is CANCELLED
     assert list(draft.jobs.before) == ["c"]
@@ -169,7 +169,7 @@ def test_K4_an_end_that_is_stored_already_is_carried_on() -> None:
     draft = Draft()
     draft.learn(["p", "c"], [record(DLQ, id="p"), record(WAITING, id="c", unmet=1)])
     draft.learn_edges([StoredEdge("c", 0, "p", "cancel", False)])
-    for need in tell_of(draft, ["p"], NOW):
+    for need in apply_stored_ends(draft, ["p"], NOW):
         assert isinstance(need, Look | Keys)
     assert draft.existing("c").state is CANCELLED
 

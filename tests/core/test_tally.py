@@ -15,16 +15,18 @@ from .make import NOW, SECOND, moments
 
 names = st.sampled_from(["a", "b"])
 increments = st.none() | st.builds(Increment, names, names, st.sampled_from(["done", "dlq"]), moments)
-acks = st.lists(
-    st.builds(
-        Ack,
-        id=st.just("x"),
-        token=st.just("t"),
-        keep_until=st.just(NOW),
-        started_at=st.none() | moments,
-        increment=increments,
-    )
+ack = st.builds(
+    Ack,
+    id=st.just("x"),
+    token=st.just("t"),
+    keep_until=st.just(NOW),
+    started_at=st.none() | moments,
+    increment=increments,
 )
+# Jobs of a batch share their increment and their start, some of them only one of the two.
+alike = st.builds(lambda to, number: [to] * number, ack, st.integers(1, 3))
+akin = st.builds(lambda to, start: [to, replace(to, started_at=start)], ack, st.none() | moments)
+acks = st.lists(alike | akin).map(lambda runs: [to for run in runs for to in run])
 
 
 @given(acks)

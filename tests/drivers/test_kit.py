@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import taskharbor.testing
+from limits import LIMIT
 from taskharbor.testing.kit import BlockingKit, DriverKit, OwnTransactionKit
 
 CLAUSE = re.compile(r"test_([GRTDLQIKNX]\d+)_[a-zA-Z0-9_]+")
@@ -52,7 +53,7 @@ def test_no_case_hides_another_of_the_same_name() -> None:
 
 def python(code: str) -> str:
     """What a fresh interpreter prints."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     return done.stdout.strip()
 
 

@@ -15,7 +15,7 @@ from taskharbor.drivers import from_url
 from taskharbor.testing.kit.jobs import T0, at, group, job
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/jobs.db"

@@ -62,10 +62,8 @@ def look_ignores_results(look: Any, crew: Crew) -> None:
 
 
 @mutant((Crew, "_serve"), by="a_call_that_comes_while_the_thread_falls_asleep_is_taken")
-def asleep_without_a_last_look(serve: Any, crew: Crew) -> None:
+def asleep_without_a_last_look(serve: Any, crew: Crew, bed: threading.Lock) -> None:
     """A call that comes just before a thread falls asleep waits for the next one."""
-    bed = threading.Lock()
-    bed.acquire()
     while not crew._closed or crew._calls:
         crew._waking = False
         crew._take_all()

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 
+from .berth import Berth
 from .catching import MUTANTS, complaint_about
 from .ground import CATCHERS, Ground
 from .kit import CASES
 from .mutant import Mutant, StaleMutant
 from .postgres import MUTANTS as ON_POSTGRES
+from .redis import REDIS
 from .scenes import REAL, SCENES
 from .simulating import Find, look_for
 
 PATIENCE = 10.0
 TIMERS = {signal.ITIMER_VIRTUAL: signal.SIGVTALRM, signal.ITIMER_REAL: signal.SIGALRM}
-BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *ON_POSTGRES)}
+BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *ON_POSTGRES, *REDIS.mutants)}
 
 
 class Endless(BaseException):
@@ -71,6 +74,9 @@ def tried(name: str, seeds: int, folder: Path) -> Tried:
     try:
         if mutant.kind == "postgres":
             return Tried(name, _noticed_on_postgres(mutant, _ground(folder)), None)
+        if mutant.kind == "redis":
+            ask = _berth(folder).complaint_about
+            return Tried(name, [it for it in CASES if _notices(ask, mutant, it, signal.ITIMER_REAL)], None)
         noticed = [catcher for catcher in catchers(mutant) if _notices(complaint_about, mutant, catcher)]
         unseen = mutant.kind in ("sqlite", "manager", "step", "process")
         return Tried(name, noticed, None if unseen else _look_for(mutant, seeds))
@@ -81,6 +87,11 @@ def tried(name: str, seeds: int, folder: Path) -> Tried:
 @cache
 def _ground(folder: Path) -> Ground:
     return Ground(PostgresServer.of_the_run(folder, 18))
+
+
+@cache
+def _berth(folder: Path) -> Berth:
+    return Berth(ValkeyServer.of_the_run(folder))
 
 
 def _noticed_on_postgres(mutant: Mutant, ground: Ground) -> list[str]:

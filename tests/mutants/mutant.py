@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from taskharbor.drivers.redis.scripts import Script, script
+
 # An attribute of a class or module, or an entry of a table of statements.
 Place = tuple[type | ModuleType | dict[str, str], str]
 HERE = Path(__file__).parent
@@ -31,7 +33,7 @@ def instead(sql: str, right: str, wrong: str = "") -> str:
 class Mutant:
     """A wrong function gets the right one as its first argument, then the arguments of the call.
 
-    Where a text stands (a statement of SQL), it gets the right text and returns the wrong one.
+    Where a text stands (a statement of SQL, a script), it gets the right text and returns the wrong one.
     """
 
     def __init__(self, kind: str, wrong: Callable[..., Any], places: tuple[Place, ...], caught_by: tuple[str, ...]):
@@ -67,6 +69,8 @@ class Mutant:
     def _instead_of(self, right: Any, mistakes: list[Exception]) -> Any:
         if isinstance(right, str):
             return self._wrong_text(right)
+        if isinstance(right, Script):
+            return script(right.name, self._wrong_text(right.text))
         if isinstance(right, property):
             return property(lambda self_: self._wrong(right.fget, self_))
 

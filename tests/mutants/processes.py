@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from taskharbor.core import decide as deciding
 from taskharbor.core.outcome import Crashed, Interrupted, Outcome
 from taskharbor.worker import outcomes
-from taskharbor.worker.processes.messages import Ended, Progressed
+from taskharbor.worker.executor import Executor
+from taskharbor.worker.processes.messages import Progressed, RunEnded
 from taskharbor.worker.processes.pool import ProcessPool
-from taskharbor.worker.processes.slot import Slot
+from taskharbor.worker.processes.slot import ProcessSlot
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.worker import Worker
 
@@ -23,26 +24,41 @@ PROCESSES = MutantRegistry("process")
 mutant = PROCESSES.mutant
 
 
-@mutant((Slot, "_enforce"), by="a_hanging_process_is_killed_at_its_timeout")
-def a_stop_is_only_a_request(enforce: Any, slot: Slot) -> None:
+@mutant((ProcessSlot, "_enforce"), by="a_hanging_process_is_killed_at_its_timeout")
+def a_stop_is_only_a_request(enforce: Any, slot: ProcessSlot) -> None:
     """A process that ignores the request to end is never killed."""
 
 
-@mutant((Slot, "kill"), by="a_hanging_process_is_killed_at_its_timeout")
-def programs_of_a_handler_live_on(kill: Any, slot: Slot) -> None:
+@mutant((Executor, "_in_process"), by="a_cancelled_process_is_killed_without_a_heartbeat")
+async def runs_in_processes_not_marked(in_process: Any, executor: Executor, pool: Any, run: JobRun, task: Any) -> Any:
+    """The keeper takes the run for one that cannot be killed, and asks about it with the heartbeat."""
+
+    class Unmarked:
+        async def run(self, run: JobRun, task: Any, payload: bytes, begin: Any) -> Any:
+            def begun() -> None:
+                begin()
+                run.in_process = False
+
+            return await pool.run(run, task, payload, begun)
+
+    return await in_process(executor, Unmarked(), run, task)
+
+
+@mutant((ProcessSlot, "kill"), by="a_hanging_process_is_killed_at_its_timeout")
+def programs_of_a_handler_live_on(kill: Any, slot: ProcessSlot) -> None:
     """Only the process itself is killed, not what it has started."""
     if slot.alive:
         os.kill(slot.pid, signal.SIGKILL)
 
 
-@mutant((Slot, "_cause_of_end"), by="a_hanging_process_is_killed_at_its_timeout")
-def a_kill_at_the_timeout_is_a_crash(cause: Any, slot: Slot, *given: Any) -> Outcome:
+@mutant((ProcessSlot, "_cause_of_end"), by="a_hanging_process_is_killed_at_its_timeout")
+def a_kill_at_the_timeout_is_a_crash(cause: Any, slot: ProcessSlot, *given: Any) -> Outcome:
     """The worker takes its own kill for a crash of the job."""
     return Crashed("killed")
 
 
-@mutant((Slot, "_cause_of_end"), by="a_process_that_dies_is_a_crash_of_its_job")
-def a_crash_is_a_release(cause: Any, slot: Slot, *given: Any) -> Outcome:
+@mutant((ProcessSlot, "_cause_of_end"), by="a_process_that_dies_is_a_crash_of_its_job")
+def a_crash_is_a_release(cause: Any, slot: ProcessSlot, *given: Any) -> Outcome:
     """A job that kills its process is given back for ever."""
     outcome: Outcome = cause(slot, *given)
     return Interrupted() if isinstance(outcome, Crashed) else outcome
@@ -67,20 +83,20 @@ def late_result_of_a_process_accepted(reported: Any, run: JobRun, task: Any, out
     return outcome
 
 
-@mutant((Slot, "renew"), by="a_long_run_in_a_process_is_one_run")
-def renewals_not_passed_on(renew: Any, slot: Slot) -> None:
+@mutant((ProcessSlot, "renew"), by="a_long_run_in_a_process_is_one_run")
+def renewals_not_passed_on(renew: Any, slot: ProcessSlot) -> None:
     """A child believes that its worker is gone when the first lease is over."""
 
 
-@mutant((Slot, "_take_effect"), by="a_long_run_in_a_process_is_one_run")
-def progress_of_a_process_lost(take: Any, slot: Slot, run: JobRun, message: Any) -> None:
+@mutant((ProcessSlot, "_take_effect"), by="a_long_run_in_a_process_is_one_run")
+def progress_of_a_process_lost(take: Any, slot: ProcessSlot, run: JobRun, message: Any) -> None:
     """Progress ends in the worker."""
     if not isinstance(message, Progressed):
         take(slot, run, message)
 
 
 @mutant((ProcessPool, "free"), by="a_process_is_replaced_after_its_jobs")
-def processes_live_for_ever(free: Any, pool: ProcessPool, slot: Slot, ended: Ended) -> None:
+def processes_live_for_ever(free: Any, pool: ProcessPool, slot: ProcessSlot, ended: RunEnded) -> None:
     """No limit of a process is looked at."""
     slot.jobs = 0
     free(pool, slot, ended)

@@ -90,13 +90,13 @@ def sql_settled_kind_not_compared(verdict: Any, job: Any, to: Any, now: Any) -> 
 @mutant((settle, "DONE_RANGE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[False]")
 def sql_start_not_stored(sql: str) -> str:
     """The start of a short run is not stored."""
-    return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
+    return instead(sql, "started_at = ?5", "started_at = nullif(?5, ?5)")
 
 
-@mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_have_each_its_own_start[True]")
+@mutant((settle, "DONE"), by="test_R1_plain_successes_of_one_claim_keep_their_own_starts")
 def sql_start_not_stored_beside_others(sql: str) -> str:
     """Nor of one that others were stored between."""
-    return instead(sql, "started_at = run_started(seq)", "started_at = started_at")
+    return instead(sql, "started_at = ?5", "started_at = nullif(?5, ?5)")
 
 
 @mutant((settle, "DONE_RANGE"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseExpired-False]")

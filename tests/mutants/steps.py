@@ -53,20 +53,22 @@ def step_cascades_one_level_only(affected: Right, draft: Draft, id: str, now: da
     return [] if before is not None and before.state is WAITING else lost
 
 
-@mutant((stop, "tell"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
-def dependants_ignore_a_cancel(tell: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
+@mutant((stop, "apply_ends"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
+def dependants_ignore_a_cancel(
+    apply_ends: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime
+) -> Step[None]:
     """Dependants of a cancelled job wait for ever."""
-    yield from tell(draft, [job for job in ended if job.state is not CANCELLED], now)
+    yield from apply_ends(draft, [job for job in ended if job.state is not CANCELLED], now)
 
 
-@mutant((stop, "tell"), by="test_Q4_dependants_are_affected_as_by_any_failure")
-def dependants_ignore_a_dead_letter(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+@mutant((stop, "apply_ends"), by="test_Q4_dependants_are_affected_as_by_any_failure")
+def dependants_ignore_a_dead_letter(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a job that was dead-lettered by hand wait for ever."""
-    yield from tell(draft, [job for job in ended if job.state is not DLQ], now)
+    yield from apply_ends(draft, [job for job in ended if job.state is not DLQ], now)
 
 
-@mutant((settle, "tell"), by="test_D9_a_flow_is_stored_with_a_settle")
-def dependants_ignore_an_outcome(tell: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+@mutant((settle, "apply_ends"), by="test_D9_a_flow_is_stored_with_a_settle")
+def dependants_ignore_an_outcome(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
     """Dependants of a settled job wait for ever."""
     return nothing()
 

@@ -11,9 +11,9 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import PutBack
 from taskharbor.driver import Inspect, capability
 from taskharbor.supervisor import dead_leases
-from taskharbor.supervisor.actions import Action, Kill, Start
+from taskharbor.supervisor.actions import Action, KillWorker, StartWorker
 from taskharbor.supervisor.dead_leases import HELD, DeadLeases
-from taskharbor.supervisor.fleet import Child, Fleet, Slot
+from taskharbor.supervisor.fleet import Fleet, SupervisedWorker, WorkerSlot
 from taskharbor.supervisor.supervisor import Supervisor
 
 from .mutant import MutantRegistry
@@ -26,10 +26,10 @@ mutant = SUPERVISORS.mutant
 def given_up_before_the_child_is_dead(perform: Any, supervisor: Supervisor, action: Any) -> None:
     """The leases are given up when the kill is sent."""
     perform(supervisor, action)
-    if isinstance(action, Kill):
+    if isinstance(action, KillWorker):
         ready = supervisor._running[action.number].ready
         assert ready is not None
-        supervisor._give_up(ready)
+        supervisor._put_back(ready)
 
 
 @mutant((Fleet, "exited"), by="a_worker_that_stopped_as_asked_has_not_crashed")
@@ -39,12 +39,12 @@ def graceful_stop_is_a_crash(exited: Any, fleet: Fleet, *rest: Any) -> bool:
     return True
 
 
-@mutant((DeadLeases, "_put_back"), by="a_job_taken_over_by_another_worker_is_left_alone")
-async def unfenced_give_up(put_back: Any, leases: DeadLeases, driver: Any, jobs: list[JobRecord]) -> bool:
+@mutant((DeadLeases, "_settle"), by="a_job_taken_over_by_another_worker_is_left_alone")
+async def put_back_under_another_token(settle: Any, leases: DeadLeases, driver: Any, jobs: list[JobRecord]) -> bool:
     """If a put back is refused, it is done under the token of the worker that has the job now."""
-    await put_back(leases, driver, jobs)
+    await settle(leases, driver, jobs)
     found = await capability(driver, Inspect).get([job.id for job in jobs])
-    return bool(await put_back(leases, driver, [job for job in found if job is not None and job.lease is not None]))
+    return bool(await settle(leases, driver, [job for job in found if job is not None and job.lease is not None]))
 
 
 @mutant((DeadLeases, "_found"), by="jobs_of_a_dead_worker_are_due_with_a_crash")
@@ -74,8 +74,8 @@ def given_up_with_an_attempt(crashed: Any, job: JobRecord, *rest: Any) -> PutBac
     return replace(to, attempts=job.attempts + 1)
 
 
-@mutant((DeadLeases, "give_up"), by="a_claim_that_is_committed_after_the_death_is_found")
-async def late_claims_not_looked_for(give_up: Any, leases: DeadLeases) -> None:
+@mutant((DeadLeases, "put_back"), by="a_claim_that_is_committed_after_the_death_is_found")
+async def late_claims_not_looked_for(put_back: Any, leases: DeadLeases) -> None:
     """A claim that was on its way waits for its lease."""
     await leases._insist()
 
@@ -91,7 +91,7 @@ async def store_asked_once(insist: Any, leases: DeadLeases) -> bool:
 
 
 @mutant((Fleet, "_must_die"), by="a_worker_without_beats_is_killed_after_its_lease")
-def beats_ignored(must_die: Any, fleet: Fleet, child: Child, now: float) -> str | None:
+def beats_ignored(must_die: Any, fleet: Fleet, child: SupervisedWorker, now: float) -> str | None:
     """A worker that is stopped, or whose GIL is held, stays for ever."""
     why: str | None = must_die(fleet, child, child.beat_at)
     return why
@@ -102,11 +102,23 @@ def own_stall_held_against_the_workers(forgive: Any, fleet: Fleet, now: float) -
     """When a host wakes up, every worker is killed."""
 
 
+@mutant((Fleet, "_must_die"), by="a_worker_that_hangs_before_it_is_ready_is_killed")
+def hanging_starts_left_alone(must_die: Any, fleet: Fleet, child: SupervisedWorker, now: float) -> str | None:
+    """A slot whose worker hangs in an import is empty for ever."""
+    why: str | None = must_die(fleet, child, now) if child.ready_at is not None else None
+    return why
+
+
+@mutant((Fleet, "waits"), by="a_worker_that_hangs_before_it_is_ready_is_killed")
+def waiting_for_a_store_is_hanging(waits: Any, fleet: Fleet, number: int, now: float) -> None:
+    """When a database is away for long, every worker that starts is killed."""
+
+
 @mutant((Fleet, "_replaced"), by="workers_are_replaced_one_by_one_successors_first")
 def all_replaced_at_once(replaced: Any, fleet: Fleet, now: float) -> list[Action]:
     """Twice as many processes are at work during a rolling restart."""
     actions: list[Action] = replaced(fleet, now)
-    if actions and isinstance(actions[0], Start):
+    if actions and isinstance(actions[0], StartWorker):
         others = [child for child in fleet.children.values() if fleet._outdated(child, now)][1:]
         actions += [fleet._new(child.slot, now, child.number, "now") for child in others]
     return actions
@@ -121,7 +133,7 @@ def stopped_before_the_successor_is_ready(replaced: Any, fleet: Fleet, now: floa
     return actions
 
 
-@mutant((Slot, "looping"), by="workers_that_do_not_start_are_not_started_for_ever")
-def crash_loop_never_ends(looping: Any, slot: Slot) -> bool:
+@mutant((WorkerSlot, "looping"), by="workers_that_do_not_start_are_not_started_for_ever")
+def crash_loop_never_ends(looping: Any, slot: WorkerSlot) -> bool:
     """A worker that cannot start is started for ever."""
     return False

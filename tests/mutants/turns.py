@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from taskharbor.client import client
+from taskharbor.client import client, session
 from taskharbor.client.session import Session
 from taskharbor.driver import Enqueued
 from taskharbor.drivers.postgres.blocking import BlockingNotifier
@@ -66,8 +66,8 @@ def blocking_callers_never_measure_the_clock(right: Any, self: Session) -> bool:
     return self.is_open
 
 
-@mutant((Session, "blocking"), by="a_blocking_caller_is_served_in_its_own_thread")
-def blocking_callers_use_the_portal(right: Any, self: Session) -> None:
+@mutant((session, "offered"), by="a_blocking_caller_is_served_in_its_own_thread")
+def blocking_callers_use_the_portal(right: Any, driver: Any, protocol: Any) -> None:
     """Every enqueue hops to another thread."""
 
 
@@ -120,7 +120,7 @@ def blocking_callers_get_handles_after_errors(right: Any, self: client.Client, t
     try:
         return right(self, twin, what)
     except DriverUnavailable:
-        group = what.group(self.session)
+        group = what.group(self.session, self.session.now())
         return what.handle(group, [Enqueued(job.id, True) for job in group.jobs])
 
 

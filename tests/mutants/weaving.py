@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from unittest import mock
 
@@ -97,9 +98,9 @@ def result_of_a_flow_unnested(paths: Any, outs: Outs) -> Any:
 
 
 @mutant((Plan, "group"), by="a_flow_under_a_known_key_is_the_first_one")
-def key_of_a_flow_ignored(group: Any, plan: Plan[Any], session: Any) -> Group:
+def key_of_a_flow_ignored(group: Any, plan: Plan[Any], session: Any, now: datetime) -> Group:
     """A flow enqueued twice under one key is stored twice."""
-    made: Group = group(plan, session)
+    made: Group = group(plan, session, now)
     return replace(made, key=None, key_expires_at=None)
 
 

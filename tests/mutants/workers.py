@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -13,6 +15,7 @@ from taskharbor.client import clock as clocks
 from taskharbor.client.client import Client
 from taskharbor.client.clock import EngineClock
 from taskharbor.client.enqueue import SingleCall
+from taskharbor.client.job_builder import JobBuilder
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import CancelledByRequest, Failed, Interrupted, NotRegistered, Outcome, Succeeded
 from taskharbor.core.transition import Ack
@@ -81,6 +84,24 @@ def slow_claim_not_renewed_at_once(hurry: Any, keeper: Keeper) -> None:
     """A lease that lost most of its time on the way waits for the next round."""
 
 
+@mutant((Keeper, "_in_processes"), by="a_cancelled_run_in_a_process_ends_before_the_heartbeat")
+def processes_wait_for_the_heartbeat(in_processes: Any, keeper: Keeper) -> list[JobRun]:
+    """A run that could be killed at once is told of its cancellation with the heartbeat."""
+    return []
+
+
+@mutant((Keeper, "_in_processes"), by="a_cancelled_run_in_a_process_ends_before_the_heartbeat")
+def every_run_asked_about(in_processes: Any, keeper: Keeper) -> list[JobRun]:
+    """Leases of runs that nothing can end by force are renewed twice a second."""
+    return list(keeper._held.values())
+
+
+@mutant((Keeper, "_renewed_at"), by="a_cancelled_run_in_a_process_ends_before_the_heartbeat")
+def short_runs_asked_about(renewed_at: Any, keeper: Keeper, run: JobRun) -> float:
+    """Every job in a process costs a renewal, however short it is."""
+    return -math.inf
+
+
 @mutant((Keeper, "_take"), by="a_stolen_lease_ends_the_run")
 def keeper_ignores_a_refusal(take: Any, keeper: Keeper, run: JobRun, answer: Any, sent: float) -> None:
     """A refused renewal changes nothing: the run goes on until its lease is over by the local clock."""
@@ -88,14 +109,14 @@ def keeper_ignores_a_refusal(take: Any, keeper: Keeper, run: JobRun, answer: Any
         take(keeper, run, answer, sent)
 
 
-@mutant((Keeper, "_give_up"), by="a_stolen_lease_ends_the_run")
-def lost_lease_not_reported(give_up: Any, keeper: Keeper, run: JobRun, why: str) -> None:
+@mutant((Keeper, "_lose"), by="a_stolen_lease_ends_the_run")
+def lost_lease_not_reported(lose: Any, keeper: Keeper, run: JobRun, why: str) -> None:
     """The handler runs on after its lease is lost."""
     keeper.drop(run)
 
 
-@mutant((Keeper, "_give_up_overdue"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
-def overdue_lease_kept(give_up: Any, keeper: Keeper, time: float) -> None:
+@mutant((Keeper, "_lose_overdue"), by="a_worker_cut_off_after_a_heartbeat_stops_in_time")
+def overdue_lease_kept(lose: Any, keeper: Keeper, time: float) -> None:
     """A worker that cannot reach the store believes in its leases for ever."""
     for run in keeper._held.values():
         run.lease.deadline = max(run.lease.deadline, time + 1)
@@ -314,7 +335,7 @@ def one_queue_takes_all_slots(claim: Any, lines: QueueWeights, free: int, runnin
 def kept_slots_stay_empty(claim: Any, lines: QueueWeights, free: int, running: Iterable[str]) -> Any:
     """The slot kept for a queue is never used, not even by that queue."""
     found: ToReserve = claim(lines, free, running)
-    return found._replace(limit=0) if found.kept else found
+    return found._replace(limit=0) if found.only_own else found
 
 
 @mutant((Pipeline, "conclude"), by="a_full_worker_goes_on_when_a_slot_is_free")
@@ -392,7 +413,7 @@ def timeout_settled_while_the_handler_runs(end_run: Any, pipeline: Pipeline, run
 async def abandoned_run_given_back(stop: Any, worker: Worker, **options: Any) -> None:
     """A run that ignores its cancellation is given back while it goes on."""
     await stop(worker, hold_abandoned=True)
-    await worker.release()
+    await worker.give_back_abandoned()
 
 
 @mutant((Decider, "__init__"), by="a_failing_job_is_retried_and_dead_lettered")
@@ -469,7 +490,7 @@ def suspects_keep_slots_empty(ask: Any, quarantine: Quarantine, free: int, empty
 async def key_check_then_put_in_the_client(submit: Any, client: Client, what: SingleCall) -> Any:
     """The client looks for a key, and leaves it out of the enqueue if it is free."""
     async with client.store() as driver:
-        (call,) = what.calls
+        call = what.call
         key = call.options.get("idempotency_key")
         if key is not None and await capability(driver, Inspect).find_key(key, client.session.now()) is None:
             call.options = {**call.options}
@@ -487,3 +508,40 @@ def host_clock_used(call: Any, clock: EngineClock) -> datetime:
 def engine_clock_asked_once(stale: Any, clock: EngineClock) -> bool:
     """A change of the engine's clock is never noticed."""
     return clock._last is None
+
+
+# what the jobs of a task have in common
+
+
+@mutant((JobBuilder, "_pattern"), by="jobs_share_only_what_their_task_says")
+def usual_jobs_of_other_settings(pattern: Any, builder: JobBuilder, call: Any, workflow_id: Any) -> Any:
+    """A harbor that stands in for another builds jobs with the limits of the first."""
+    job = pattern(builder, call, workflow_id)
+    if call.task.usual is not None and job is call.task.usual[1]:
+        return _first_patterns.setdefault(call.task, job)
+    return job
+
+
+_first_patterns: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+@mutant((JobBuilder, "_pattern"), by="jobs_share_only_what_their_task_says")
+def usual_jobs_without_their_options(pattern: Any, builder: JobBuilder, call: Any, workflow_id: Any) -> Any:
+    """`using` has no effect once the task has been enqueued without it."""
+    usual = call.task.usual
+    return pattern(builder, call, workflow_id) if usual is None or workflow_id else usual[1]
+
+
+@mutant((JobBuilder, "_pattern"), by="jobs_share_only_what_their_task_says")
+def usual_jobs_without_their_lineage(pattern: Any, builder: JobBuilder, call: Any, workflow_id: Any) -> Any:
+    """Jobs of a handler do not name their parent."""
+    builder._lineage = {}
+    return pattern(builder, call, workflow_id)
+
+
+@mutant((JobBuilder, "_pattern"), by="jobs_share_only_what_their_task_says")
+def unusual_jobs_kept_as_usual(pattern: Any, builder: JobBuilder, call: Any, workflow_id: Any) -> Any:
+    """What one job was given, all later ones have."""
+    job = pattern(builder, call, workflow_id)
+    call.task.usual = builder._settings, job
+    return job

@@ -1,4 +1,4 @@
-"""Fixtures: the run's own PostgreSQL servers, one per version for all tests, and servers for one test to break."""
+"""Fixtures: the run's own PostgreSQL and Valkey, one of each version for all tests, and servers for one to break."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Protocol
 import pytest
 
 from .postgres import PostgresServer
+from .valkey import ValkeyServer
 
 
 class NewPostgres(Protocol):
@@ -18,6 +19,12 @@ class NewPostgres(Protocol):
     def __call__(
         self, version: int = 18, *, durable: bool = False, settings: Mapping[str, str] | None = None
     ) -> PostgresServer: ...
+
+
+class NewValkey(Protocol):
+    """Starts a server that belongs to one test."""
+
+    def __call__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> ValkeyServer: ...
 
 
 @pytest.fixture(scope="session")
@@ -52,5 +59,24 @@ def new_postgres() -> Generator[NewPostgres]:
             version: int = 18, *, durable: bool = False, settings: Mapping[str, str] | None = None
         ) -> PostgresServer:
             return stack.enter_context(PostgresServer(version, durable=durable, settings=settings))
+
+        yield new
+
+
+@pytest.fixture(scope="session")
+def valkey(run_folder: Path) -> Generator[ValkeyServer]:
+    """Valkey 9, shared: take a `new_namespace`, and leave the server as it is."""
+    server = ValkeyServer.of_the_run(run_folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def new_valkey() -> Generator[NewValkey]:
+    """Servers to stop, kill and restart at will."""
+    with ExitStack() as stack:
+
+        def new(*, durable: bool = False, settings: Mapping[str, str] | None = None) -> ValkeyServer:
+            return stack.enter_context(ValkeyServer(durable=durable, settings=settings))
 
         yield new

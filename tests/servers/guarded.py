@@ -50,7 +50,7 @@ class Guarded:
         with theirs:
             program = [sys.executable, "-I", guardian.__file__, prefix, *filter(None, [unprivileged()])]
             quiet = subprocess.DEVNULL
-            subprocess.run(program, stdin=theirs.fileno(), stdout=quiet, stderr=quiet, check=True)
+            subprocess.run(program, stdin=theirs.fileno(), stdout=quiet, stderr=quiet, check=True, timeout=PATIENCE)
         return cls(ours)
 
     @classmethod

@@ -29,6 +29,7 @@ from typing import Any
 MEETING_POINT = "guardian.sock"
 LOG = "server.log"
 GRACE = 10.0
+RUN_WITHIN = 100.0  # less than users wait for the answer
 POLL = 0.01
 SET_DEATH_SIGNAL, SET_ADOPTS_ORPHANS = 1, 36  # PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER
 
@@ -111,8 +112,12 @@ class Guardian:
 
     def run(self, argv: list[str]) -> int:
         """Run a command to its end; its exit code."""
-        with self._spawn(argv) as process:
-            return process.wait()
+        process = self._spawn(argv)
+        try:
+            return process.wait(RUN_WITHIN)
+        finally:
+            process.kill()
+            process.wait(GRACE)
 
     def start(self, argv: list[str], end_by: int) -> int:
         """Start the server, which `end_by` ends when there is no more use for it; its process id."""

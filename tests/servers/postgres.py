@@ -144,9 +144,11 @@ class PostgresServer:
                 copy = Path(f"{template}.new")
                 shutil.rmtree(copy, ignore_errors=True)
                 # Servers may run as another user, who must be able to read it.
-                subprocess.run(["sh", "-c", 'cp -r "$0" "$1" && chmod -R a+rX "$1"', data, copy], check=True)
+                subprocess.run(
+                    ["sh", "-c", 'cp -r "$0" "$1" && chmod -R a+rX "$1"', data, copy], check=True, timeout=PATIENCE
+                )
                 copy.rename(template)
-        self.port = _free_port()
+        self.port = free_port()
 
     def _run(self, *program: str | Path) -> None:
         if self.guarded.ask("run", argv=[*map(str, program)]):
@@ -220,7 +222,10 @@ class PostgresServer:
         import psycopg
 
         # As bytes, because psycopg's types let only literal text pass as a query.
-        with psycopg.connect(self.socket_url(database), autocommit=True, connect_timeout=10) as connection:
+        slow = f"-c statement_timeout={PATIENCE:g}s"
+        with psycopg.connect(
+            self.socket_url(database), autocommit=True, connect_timeout=10, options=slow
+        ) as connection:
             cursor = connection.execute(sql.encode(), values)
             return cursor.fetchall() if cursor.description else []
 
@@ -243,9 +248,16 @@ def _query(options: Mapping[str, str]) -> str:
     return f"?{urlencode(options, safe='/', quote_via=quote)}" if options else ""
 
 
-def _free_port() -> int:
-    for port in random.sample(PORTS, 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+def free_port(*beside: int) -> int:
+    """A port of this machine that no process uses, and none uses those at these distances from it."""
+    for port in random.sample(PORTS[: len(PORTS) - max(beside, default=0)], 100):
+        if all(_is_free(port + distance) for distance in (0, *beside)):
             return port
     raise RuntimeError(f"no free port between {PORTS.start} and {PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False

@@ -19,6 +19,7 @@ import asyncpg
 import psycopg
 import pytest
 
+import limits
 from taskharbor.testing import Proxy
 
 from . import guarded
@@ -233,8 +234,8 @@ def test_nothing_is_left_when_pytest_is_killed(tmp_path: Path, number: signal.Si
     process = subprocess.Popen(
         **pytest_command(tmp_path, TELLS_AND_WAITS), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    with process:
-        assert process.stdout is not None
+    assert process.stdout is not None
+    with limits.limited(process, "servers that are gone after pytest"):
         said = next(line for line in process.stdout if "told:" in line)
         servers = json.loads(said.split("told:")[1])
         assert len({server["port"] for server in servers}) == 2
@@ -260,12 +261,10 @@ def test_nothing_is_left_when_a_parallel_run_is_killed_as_a_whole(tmp_path: Path
         os.mkfifo(tmp_path / name)
     command = pytest_command(tmp_path, MEET + STAY, "-n2")
     process = subprocess.Popen(**command, stdout=subprocess.DEVNULL, start_new_session=True)
-    with process, (tmp_path / "told").open("r+b", buffering=0) as told:
-        try:
-            assert select.select([told], [], [], PATIENCE)[0], "the tests inside did not come together"
-            server = json.loads((tmp_path / "one").read_text(encoding="utf-8"))
-            with awaited(server["postmaster"], server["guardian"]):
-                os.killpg(process.pid, signal.SIGKILL)
-            assert not Path(server["folder"]).exists()
-        finally:
-            process.kill()
+    gone = limits.limited(process, "a server that is gone after a parallel run")
+    with gone, (tmp_path / "told").open("r+b", buffering=0) as told:
+        assert select.select([told], [], [], PATIENCE)[0], "the tests inside did not come together"
+        server = json.loads((tmp_path / "one").read_text(encoding="utf-8"))
+        with awaited(server["postmaster"], server["guardian"]):
+            os.killpg(process.pid, signal.SIGKILL)
+        assert not Path(server["folder"]).exists()

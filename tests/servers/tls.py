@@ -1,7 +1,8 @@
 """TLS for tests: authorities that sign certificates, and a door in front of a server that was built without TLS.
 
 The door does what PostgreSQL does with `ssl=on`: it answers the client's question for TLS, shakes hands with a real
-certificate, and passes the rest on. The servers in the wheel cannot do that themselves.
+certificate, and passes the rest on; a `direct` one shakes hands at once, as Redis does. The servers in the wheels
+cannot do that themselves.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ class Authority:
 class TlsDoor:
     """Listens on a free port of this machine while `with` is open; `clients` is whose certificates it demands."""
 
-    def __init__(self, server_port: int, certificate: tuple[Path, Path], clients: Path | None = None) -> None:
+    def __init__(
+        self, server_port: int, certificate: tuple[Path, Path], clients: Path | None = None, *, direct: bool = False
+    ) -> None:
         self._server_port = server_port
+        self._direct = direct
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
+        self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python 3.13 sets it, PostgreSQL does not
         self._context.load_cert_chain(*certificate)
         if clients is not None:
             self._context.verify_mode = ssl.CERT_REQUIRED
@@ -68,7 +73,7 @@ class TlsDoor:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(lambda *_: None)  # handshakes that fail are what is tested
-        door = await asyncio.start_server(self._welcome, "127.0.0.1", 0)
+        door = await asyncio.start_server(self._welcome, "127.0.0.1", 0, ssl=self._context if self._direct else None)
         self._opened.set_result(door.sockets[0].getsockname()[1])
         await self._stop.wait()
         door.close()
@@ -76,7 +81,8 @@ class TlsDoor:
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._clients.add(asyncio.current_task())
         try:
-            first = await reader.readexactly(8)
+            first = b"" if self._direct else await reader.readexactly(8)
+            self.encrypted += self._direct
             if first == ASKS_FOR_TLS:
                 writer.write(b"S")
                 await writer.start_tls(self._context)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from limits import LIMIT
 from servers.postgres import PostgresServer
 from taskharbor.testing.simulation import SimulationFailed, explain, simulate
 from taskharbor.testing.simulation.sweep import Regression
@@ -26,6 +27,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=LIMIT,
     )
 
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from limits import LIMIT
 from taskharbor.testing.simulation import Faults, simulate
 from taskharbor.testing.simulation.workload import everything
 
@@ -16,7 +17,12 @@ def traced(seed: int, driver: str, hash_seed: str) -> str:
     """The trace as another process prints it."""
     command = [sys.executable, "-m", "taskharbor.testing.simulation", "--seed", str(seed), "--driver", driver]
     told = subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+        command,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT,
     )
     return told.stdout
 

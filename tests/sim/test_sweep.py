@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor.testing.simulation import explain, simulate
 from taskharbor.testing.simulation.sweep import kept, named
 from taskharbor.testing.simulation.workload import everything
@@ -49,6 +50,17 @@ def test_postgres_keeps_them_too(seed: int, postgres: PostgresServer) -> None:
     assert result.report.fine, explain(result)
     if seed == 4:
         assert simulate(everything, seed, driver=url).trace() == result.trace()
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_redis_keeps_them_too(seed: int, valkey: ValkeyServer) -> None:
+    """G1, G3, X1, X2, X3, X4: the same on a Valkey, in a namespace that is removed afterwards."""
+    url = valkey.url(db=seed)
+    result = simulate(everything, seed, driver=url)
+    assert result.report.fine, explain(result)
+    if seed == 6:
+        assert simulate(everything, seed, driver=url).trace() == result.trace()
+    assert valkey.command("KEYS", "{simulation_*", db=seed) == []
 
 
 def test_what_failed_once_does_not_fail_again() -> None:

@@ -28,10 +28,10 @@ async def claimed(world: World, worker: str = DEAD, **options: Any) -> JobRecord
     return held
 
 
-async def give_up(world: World, lease: float = LEASE, **given: Any) -> DeadLeases:
+async def put_back(world: World, lease: float = LEASE, **given: Any) -> DeadLeases:
     """Look for the leases of the dead worker until none can be left."""
     leases = DeadLeases(world.harbor.client.session, DeadWorker(worker=DEAD, lease=lease, **given))
-    await leases.give_up()
+    await leases.put_back()
     return leases
 
 
@@ -42,7 +42,7 @@ async def test_a_stop_request_is_honoured() -> None:
     cancelled, buried = await claimed(world), await claimed(world)
     await world.harbor.admin.jobs.acancel(cancelled.id)
     await world.harbor.admin.jobs.adead_letter(buried.id, reason="wrong")
-    await give_up(world, keep_done=60.0)
+    await put_back(world, keep_done=60.0)
     found = [await world.record(job.id) for job in (cancelled, buried)]
     assert [(job.state, job.crashes, job.dlq_reason) for job in found] == [("cancelled", 1, None), ("dlq", 1, "wrong")]
     assert found[0].keep_until == found[0].completed_at + timedelta(seconds=60)  # type: ignore[operator]
@@ -55,7 +55,7 @@ async def test_the_last_crash_is_left_to_a_worker() -> None:
     dead: list[str] = []
     world.harbor.on_dead(lambda job: dead.append(str(job.dlq_reason)))
     held = await claimed(world)
-    await give_up(world)
+    await put_back(world)
     assert (await world.record(held.id)).state == "ready"
     await world.drain()
     assert (await world.record(held.id)).dlq_reason == "crash_loop"
@@ -70,7 +70,7 @@ async def test_what_was_settled_stays_settled() -> None:
     assert held.lease is not None
     await world.memory.settle([Ack(id=held.id, token=held.lease.token, keep_until=world.clock())], world.clock())
     done = await world.record(held.id)
-    await give_up(world)
+    await put_back(world)
     assert await world.record(held.id) == done
     assert world.settled() == []
 
@@ -81,7 +81,7 @@ async def test_a_worker_whose_name_is_a_pattern_loses_only_its_own() -> None:
     world = World()
     other = await claimed(world, "host:1:aab")
     leases = DeadLeases(world.harbor.client.session, DeadWorker(worker="host:1:aa*", lease=LEASE))
-    await leases.give_up()
+    await leases.put_back()
     assert await world.record(other.id) == other
 
 
@@ -92,7 +92,7 @@ async def test_the_dead_worker_is_no_longer_listed() -> None:
     now = world.clock()
     record = WorkerRecord(id=DEAD, host="host", pid=1, queues=("q",), slots=1, busy=0, started_at=now, seen_at=now)
     await world.memory.beat(record)
-    await give_up(world)
+    await put_back(world)
     assert await world.memory.workers(now) == []
 
 
@@ -101,7 +101,7 @@ async def test_looks_end_when_no_lease_of_the_worker_can_be_valid() -> None:
     """L9: after a lease, or after the time that any of its requests can take."""
     for lease, store_timeout, end in ((1.0, 30.0, 1.0), (3600.0, 30.0, 30.0)):
         began = time()
-        leases = await give_up(World(), lease, store_timeout=store_timeout)
+        leases = await put_back(World(), lease, store_timeout=store_timeout)
         assert leases.looked.is_set()
         assert end / 2 < time() - began <= end
 
@@ -129,13 +129,15 @@ def test_leases_that_cannot_be_given_up_expire(
         world.store.error = error
         held = await claimed(World.over(world, world.memory))
         began = time()
-        await give_up(world)
+        await put_back(world)
         assert (time() - began > LEASE - 3) is warnings
         assert await world.record(held.id) == held
 
     with caplog.at_level(logging.WARNING, "taskharbor.supervisor"):
         play()
     *tries, last = [record.message for record in caplog.records]
-    assert f"leases: of {DEAD} expire by themselves: {type(error).__name__}" in last
+    assert f"leases: those of {DEAD} expire by themselves: {type(error).__name__}" in last
     assert bool(tries) is warnings
-    assert all(f"store.unavailable: leases of {DEAD} not given up: ConnectionError" in each for each in tries)
+    assert all(
+        f"store.unavailable: jobs of {DEAD} not put back, trying again: ConnectionError" in each for each in tries
+    )

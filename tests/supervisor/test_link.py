@@ -11,11 +11,13 @@ from collections.abc import Generator
 
 import pytest
 
-from taskharbor.supervisor.link import VARIABLE, Link
-from taskharbor.supervisor.messages import URGENT, Beat, Inbox, Message, Ready, encoded, period
+from taskharbor.supervisor.link import VARIABLE, SupervisorLink
+from taskharbor.supervisor.messages import URGENT, Beat, Inbox, Message, WaitsForStore, WorkerReady, encoded, period
 from taskharbor.worker.memory import resident
 
-READY = Ready(worker="w", lease=0.03, memory=1, store="postgresql://u:hunter2@h/x", store_timeout=30.0, keep_done=60.0)
+READY = WorkerReady(
+    worker="w", lease=0.03, memory=1, store="postgresql://u:hunter2@h/x", store_timeout=30.0, keep_done=60.0
+)
 
 
 class Worker:
@@ -27,7 +29,7 @@ class Worker:
 class Ends:
     """A link, the supervisor's end of it, and the signals that the process sends itself."""
 
-    def __init__(self, link: Link, supervisor: socket.socket) -> None:
+    def __init__(self, link: SupervisorLink, supervisor: socket.socket) -> None:
         self.link = link
         self.supervisor = supervisor
         self.signals: list[tuple[int, int]] = []
@@ -45,7 +47,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Generator[Ends]:
     supervisor, theirs = socket.socketpair()
     monkeypatch.setenv(VARIABLE, str(os.dup(theirs.fileno())))
     theirs.close()
-    link = Link.inherited()
+    link = SupervisorLink.inherited()
     assert link is not None
     ends = Ends(link, supervisor)
     monkeypatch.setattr(os, "kill", ends.kill)
@@ -71,6 +73,12 @@ def test_a_worker_reports_itself_and_then_beats(ends: Ends) -> None:
     assert isinstance(second, Beat)
     assert second.finished == 7
     assert second.memory > 1024 * 1024
+
+
+def test_a_worker_says_that_it_waits_for_its_store(ends: Ends) -> None:
+    """X2: before it is ready, so that it is not taken for one that hangs."""
+    ends.link.wait()
+    assert received(ends.supervisor, 1) == [WaitsForStore()]
 
 
 def test_the_end_of_the_supervisor_stops_the_worker(ends: Ends) -> None:
@@ -130,7 +138,7 @@ def test_a_worker_without_a_supervisor_has_no_link(value: str | None, monkeypatc
         monkeypatch.delenv(VARIABLE, raising=False)
     else:
         monkeypatch.setenv(VARIABLE, value)
-    assert Link.inherited() is None
+    assert SupervisorLink.inherited() is None
 
 
 def test_messages_arrive_in_pieces_and_beside_noise() -> None:

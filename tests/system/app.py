@@ -139,6 +139,7 @@ class Handlers:
     def __init__(self, folder: Path, harbor: Harbor) -> None:
         self._folder = folder
         self._harbor = harbor
+        self._kept: list[bytes] = []
 
     def of(self, generation: int) -> list[Callable[..., Any]]:
         """The handlers that the code of this generation has."""
@@ -159,6 +160,7 @@ class Handlers:
             self.orphan,
             self.crash,
             self.bulky,
+            self.swell,
             self.amble,
             self.total,
         ]
@@ -254,7 +256,7 @@ class Handlers:
     def orphan(self, gate: str) -> None:
         """Leaves a process behind that waits for the gate."""
         wait = f"while [ ! -e '{self._folder / gate}' ]; do sleep 0.05; done"
-        subprocess.run(["sh", "-c", f"({wait}) >/dev/null 2>&1 &"], check=True)
+        subprocess.run(["sh", "-c", f"({wait}) >/dev/null 2>&1 &"], check=True, timeout=60)
 
     def crash(self) -> None:
         """A segmentation fault."""
@@ -263,6 +265,10 @@ class Handlers:
     def bulky(self, cargo: str) -> int:
         """Has a large payload."""
         return len(cargo)
+
+    def swell(self, mib: int) -> None:
+        """Makes its worker larger, for good."""
+        self._kept.append(b"x" * (mib << 20))
 
     async def tick(self) -> None:
         """A recurring task, if the process gets times."""

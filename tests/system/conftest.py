@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from drivers.redis import indexes
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 
 from .crew import Crew
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def engine(request: pytest.FixtureRequest) -> str:
     """Every test of the crew runs on each, unless its module says otherwise."""
     name: str = request.param
@@ -22,7 +24,11 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def crew(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Generator[Crew]:
     """No process runs yet; those left at the end are ended."""
-    url = None
+    url, valkey, namespace = None, None, ""
+    if engine == "redis":
+        valkey = _valkey(request)
+        namespace = valkey.new_namespace()
+        url = valkey.url(namespace=namespace)
     if engine == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.new_database(), migrate="true")
@@ -31,3 +37,11 @@ def crew(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Generat
         yield crew
     finally:
         crew.close()
+    if valkey is not None:
+        indexes.check(valkey, namespace)
+        valkey.drop_namespace(namespace)
+
+
+def _valkey(request: pytest.FixtureRequest) -> ValkeyServer:
+    server: ValkeyServer = request.getfixturevalue("valkey")
+    return server

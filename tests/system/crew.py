@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 import apsw
 import msgspec
 
+import limits
 from taskharbor.core.job import JobRecord
 from taskharbor.drivers import from_url
-from taskharbor.testing.check import Counts, Report, check
+from taskharbor.testing.check import CheckReport, Counts, check
 from taskharbor.testing.history import (
     Began,
     Called,
@@ -190,14 +191,7 @@ class Member:
         """End it whatever it does, and let go of everything."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        if self.running:
-            self._process.kill()
-        self._process.wait(PATIENCE)
-        self._listener.join(PATIENCE)
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with suppress(OSError):
-                stream.close()
+        limits.end(self._process, self._listener, PATIENCE)
 
 
 class SupervisorMember(Member):
@@ -248,7 +242,7 @@ class Crew:
         self.members: list[Member] = []
         self._names: Counter[str] = Counter()
         self._harbor: Watched | None = None
-        self.report = Report([], [], Counts())
+        self.report = CheckReport([], [], Counts())
 
     # processes
 
@@ -498,7 +492,8 @@ class Crew:
         return {answer.id for each in answers for answer in each if isinstance(answer, Made)}
 
     def close(self) -> None:
-        """End everything."""
-        for member in self.members:
-            member.close()
-        self.let_go()
+        """End everything, whatever one of them does."""
+        with ExitStack() as stack:
+            stack.callback(self.let_go)
+            for member in self.members:
+                stack.callback(member.close)

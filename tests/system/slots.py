@@ -17,6 +17,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from taskharbor import Harbor, Recycle, Retry, Snooze, Unrecoverable, current
 from taskharbor.worker.context import JobContext
@@ -28,6 +29,7 @@ log = logging.getLogger("shop")
 lives: ContextVar[int] = ContextVar("lives", default=0)
 entered = 0
 wrapped: list[str] = []
+kept: list[bytes] = []
 inside: ContextVar[str | None] = ContextVar("inside", default=None)
 
 
@@ -129,6 +131,12 @@ def hold(file: str, gate: str) -> str:
     return "through"
 
 
+def patient(file: str, gate: str) -> str:
+    """The same in a thread; whether it was asked to end meanwhile."""
+    hold(file, gate)
+    return "asked" if current().cancelled else "not asked"
+
+
 def compute(file: str) -> None:
     """Never returns from C, and holds the GIL."""
     note(file, os.getpid())
@@ -197,6 +205,12 @@ def allocate(mib: int) -> tuple[int, int]:
     return len(bytearray(mib << 20)), os.getpid()
 
 
+def swell(mib: int) -> int:
+    """Keeps memory for as long as its process lives."""
+    kept.append(b"x" * (mib << 20))
+    return os.getpid()
+
+
 def brimful() -> list[str]:
     """Takes all memory that its limit allows, reports progress and goes on for a moment; the threads that are left."""
     kept: list[bytearray] = []
@@ -209,6 +223,14 @@ def brimful() -> list[str]:
     time.sleep(3 * watchdog.LOOK_EVERY)
     kept.clear()
     return [thread.name for thread in threading.enumerate()]
+
+
+def cramped() -> float:
+    """Reports progress where there is no room for a timer, not even for the object."""
+    with patch.object(threading, "Timer", side_effect=MemoryError):
+        for number in range(3):
+            current().progress(number / 4)
+    return number / 4
 
 
 def interrupted(number: int) -> int:
@@ -305,6 +327,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "sender": {"process": True},
     "hang": {"process": True},
     "hold": {"process": True},
+    "patient": {},
     "compute": {"process": True},
     "obedient": {"process": True},
     "tidy": {"process": True},
@@ -313,7 +336,9 @@ TASKS: dict[str, dict[str, Any]] = {
     "crash": {"process": True, "max_crashes": 3},
     "fail": {"process": True, "max_attempts": 1},
     "allocate": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "swell": {"process": True},
     "brimful": {"process": True, "memory": "256 MiB", "max_attempts": 1},
+    "cramped": {"process": True, "max_attempts": 1},
     "interrupted": {"process": True},
     "fork": {"process": True, "max_attempts": 1},
     "steps": {"process": True},
@@ -341,6 +366,7 @@ class App:
 
 bare, surrounded, short_lived = App(False), App(True), App(False, Recycle(jobs=2))
 large = App(False, Recycle(memory="1 MiB"))
+aging, swelling = App(False, Recycle(age=1)), App(False, Recycle(memory="256 MiB"))
 harbor = bare.harbor
 
 

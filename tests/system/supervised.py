@@ -8,6 +8,7 @@ from pathlib import Path
 from taskharbor import drivers
 from taskharbor.cli import main
 from taskharbor.driver import Driver
+from taskharbor.supervisor import options
 from taskharbor.testing.recorder import Recorder
 
 from .app import Diary, Settings
@@ -25,4 +26,5 @@ async def recorded(url: str) -> Driver:
 
 if __name__ == "__main__":
     drivers.from_url = recorded
+    options.SHORTEST_AGE = 0.5  # tests do not wait for hours, nor for ten seconds
     main()

@@ -28,7 +28,7 @@ def test_an_old_worker_puts_a_new_task_back(crew: Crew) -> None:
 
 def test_a_rolling_deploy_loses_nothing(crew: Crew) -> None:
     """F8, X6, H1, H6: old workers are replaced one by one under load of both kinds; every job is done, none is hurt."""
-    old = [crew.worker(), crew.worker()]
+    old = [crew.worker(concurrency=1), crew.worker(concurrency=1)]  # neither can take everything before the other
     client = crew.client(
         [("nap", {"seconds": 0.1}, {}), ("novel", {"number": 1}, {}), ("quick_sync", {"number": 2}, {})],
         rounds=20,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from .crew import Crew
+from .crew import Crew, until
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
@@ -49,7 +49,9 @@ def test_a_worker_on_a_full_disk_recovers_by_itself(crew: Crew) -> None:
     worker.says("store.unavailable")
     worker.says("lease.lost")
     assert worker.running
-    assert (held, 1, "cancelled") in crew.notes(held)
+    until(
+        lambda: (held, 1, "cancelled") in crew.notes(held), "its handler was cancelled"
+    )  # after the keeper has logged it
     assert not any(crew.began(id) for id in jobs)
 
     worker.limit_files(None)

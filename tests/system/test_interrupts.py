@@ -12,7 +12,9 @@ from typing import Any
 import apsw
 import pytest
 
+from drivers.redis import indexes
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor import Harbor
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -58,6 +60,15 @@ def test_interrupts_on_postgres(postgres: PostgresServer, way: str, times: int) 
     check(interrupted(way, postgres.url(postgres.new_database(), migrate="true"), times), times)
 
 
+@pytest.mark.parametrize(("way", "times"), [("strike", 100), ("handle", 50), ("finalize", 20), ("stop", 100)])
+def test_interrupts_on_redis(valkey: ValkeyServer, way: str, times: int) -> None:
+    """P1, D1, G2: as on PostgreSQL; afterwards the indexes are what the records say."""
+    namespace = valkey.new_namespace()
+    check(interrupted(way, valkey.url(namespace=namespace), times), times)
+    indexes.check(valkey, namespace)
+    valkey.drop_namespace(namespace)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_thousands_of_interrupts(url: str, way: str) -> None:
@@ -79,8 +90,21 @@ def test_the_interpreter_ends_while_daemon_threads_enqueue(tmp_path: Path) -> No
     """P1, G2: it ends at once, an exit handler still enqueues, and every group is whole."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     interrupted("end", url, 200)
+    check_end(url, 200)
+
+
+def test_the_interpreter_ends_while_daemon_threads_enqueue_on_redis(valkey: ValkeyServer) -> None:
+    """P1, G2: as on SQLite."""
+    namespace = valkey.new_namespace()
+    interrupted("end", valkey.url(namespace=namespace), 200)
+    check_end(valkey.url(namespace=namespace), 200)
+    indexes.check(valkey, namespace)
+    valkey.drop_namespace(namespace)
+
+
+def check_end(url: str, times: int) -> None:
     harbor = Harbor(url)
     jobs = harbor.admin.jobs.list(limit=1_000_000)
     harbor.close()
-    assert len(jobs) > 200
+    assert len(jobs) > times
     check({"times": 0, "acknowledged": [], "jobs": [(job.id, list(job.tags)) for job in jobs]}, 0)

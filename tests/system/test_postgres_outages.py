@@ -13,19 +13,11 @@ import pytest
 from servers.fixtures import NewPostgres
 from servers.postgres import PostgresServer
 
-from .crew import PATIENCE, Crew, Member, until
-from .storm import Job
+from .crew import Crew, until
+from .outages import finish, load, works_again
 
 RESTARTS = 10
-RESUME_WITHIN = 5.0
 ENDINGS = 15
-LOAD: list[Job] = [
-    ("quick", {"number": 1}, {}),
-    ("nap", {"seconds": 0.1}, {}),
-    ("mother", {"children": 1}, {}),
-    ("flaky", {"failures": 1}, {}),
-    ("quick_sync", {"number": 2}, {}),
-]
 OTHERS = "from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
 SESSIONS, END_ALL = f"select pid {OTHERS}", f"select pg_terminate_backend(pid) {OTHERS}"
 
@@ -44,34 +36,6 @@ def crew(tmp_path: Path, server: PostgresServer) -> Generator[Crew]:
         yield crew
     finally:
         crew.close()
-
-
-def load(crew: Crew) -> Member:
-    """A client that enqueues without end, and goes on whenever it was refused."""
-    client = crew.client(LOAD, rounds=None, pause=0.05, insists=True)
-    client.go()
-    return client
-
-
-def works_again(crew: Crew, workers: list[Member], since: float, what: str) -> None:
-    """Each of the workers has begun a job after that moment, and within the time that was promised."""
-
-    def all_have() -> bool:
-        return all(any(run.at > since * 1e6 for run in crew.began_by(worker)) for worker in workers)
-
-    until(all_have, f"every worker works again after {what}", RESUME_WITHIN)
-
-
-def finish(crew: Crew, workers: list[Member], client: Member) -> None:
-    """No more faults: the processes of the beginning still run, and finish everything."""
-    client.kill()
-    assert all(worker.running for worker in workers)
-    until(lambda: not crew.unfinished(), "every job has ended", PATIENCE)
-    acknowledged = crew.acknowledged()
-    jobs = {job.id: job for job in crew.judge()}
-    assert acknowledged <= set(jobs)
-    assert {job.state for job in jobs.values()} == {"done"}
-    assert {job.attempts for job in jobs.values() if job.type != "flaky"} == {0}
 
 
 def test_restarts_under_load_lose_nothing_and_work_resumes(crew: Crew, server: PostgresServer) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from taskharbor import Harbor
 from taskharbor.errors import ConfigError, JobFailed
-from taskharbor.worker.processes import limits, starting
+from taskharbor.worker.processes import limits, pool, starting
 
 from . import slots, tight
 from .crew import until
@@ -34,6 +34,51 @@ def test_a_process_is_replaced_after_its_jobs() -> None:
         pids = [pid_of(slots.short_lived) for _ in range(5)]
         assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
         gone(*pids[:4])
+
+
+def test_a_process_is_replaced_at_its_age_whether_it_works_or_not() -> None:
+    """The oldest jobs of a process are its last ones; an idle one is replaced by another that is warm."""
+    with slots.aging.harbor.worker(concurrency=1):
+        first = pid_of(slots.aging)
+        until(lambda: pid_of(slots.aging) != first, "another process works")
+        gone(first)
+        second = pid_of(slots.aging)
+        gone(second)
+        assert pid_of(slots.aging) not in (first, second)
+
+
+def test_a_process_is_replaced_when_it_has_grown() -> None:
+    """Resident memory is what counts; one that stays small is kept."""
+    with slots.swelling.harbor.worker(concurrency=1):
+        first = pid_of(slots.swelling)
+        assert pid_of(slots.swelling) == first
+        grown: int = slots.swelling.swell.enqueue(300).result(timeout=PATIENCE)
+        until(lambda: pid_of(slots.swelling) != grown, "another process works")
+        gone(grown)
+
+
+def test_processes_that_are_idle_for_long_end_but_for_the_warm_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One per core is kept, with its imports done; the others come back when they are needed."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(pool, "IDLE_FOR", 0.1)
+
+    def three_at_once(gate: str) -> int:
+        files = [tmp_path / f"{gate}-{number}" for number in range(3)]
+        jobs = [slots.bare.hold.enqueue(str(file), str(tmp_path / gate)) for file in files]
+        pids = [pid for file in files for pid in noted(file)]
+        assert len(set(pids)) == 3
+        (tmp_path / gate).touch()
+        assert [job.result(timeout=PATIENCE) for job in jobs] == ["through"] * 3
+        until(lambda: sum(map(slots.is_alive, pids)) == 1, "two have ended")
+        (kept,) = filter(slots.is_alive, pids)
+        return kept
+
+    with slots.bare.harbor.worker(concurrency=3):
+        kept = three_at_once("first")
+        assert pid_of(slots.bare) == kept
+        three_at_once("second")
 
 
 def test_a_store_inside_the_worker_cannot_be_reached_from_a_child() -> None:
@@ -101,13 +146,51 @@ def test_a_task_that_is_newer_than_the_processes_is_a_failure() -> None:
             del slots.bare.harbor._application.tasks["late"]
 
 
+@pytest.mark.parametrize("how", ["cancel", "dead_letter"])
+def test_a_cancelled_run_is_killed_before_the_next_heartbeat(how: str, tmp_path: Path) -> None:
+    """T3, F5: which comes after twenty minutes here; that of a thread waits for it."""
+    with slots.bare.harbor.worker(concurrency=2, lease=3600, grace=0):
+        job = slots.bare.hang.enqueue(str(tmp_path / "pids"))
+        thread = slots.bare.patient.enqueue(str(tmp_path / "thread"), str(tmp_path / "gate"))
+        pids = [*noted(tmp_path / "pids"), *noted(tmp_path / "thread")]
+        assert pids.pop() == os.getpid()
+        until(lambda: job.record().progress and thread.record().started_at, "no news is left to report")
+        for it in (thread, job):
+            if how == "cancel":
+                it.cancel()
+            else:
+                slots.bare.harbor.admin.jobs.dead_letter([it.id], reason="by hand")
+        gone(*pids)
+        until(lambda: job.record().state == ("cancelled" if how == "cancel" else "dlq"), "it has ended")
+        assert (job.record().attempts, job.record().crashes) == (0, 0)
+        assert thread.record().state == "inflight"
+        (tmp_path / "gate").touch()
+        assert thread.result(timeout=PATIENCE) == "not asked"
+
+
+@pytest.mark.parametrize("how", ["stopped", "GIL held"])
+def test_a_process_that_hears_nothing_is_killed_at_its_timeout(how: str, tmp_path: Path) -> None:
+    """F5, L2: by SIGSTOP past its lease, or in C: its worker renews the lease, and kills it; the next job runs."""
+    with slots.bare.harbor.worker(concurrency=1, lease=1.0):
+        task = slots.bare.hang if how == "stopped" else slots.bare.compute
+        job = task.using(timeout=3, max_attempts=1).enqueue(str(tmp_path / "pids"))
+        pids = noted(tmp_path / "pids")
+        if how == "stopped":
+            os.kill(pids[0], signal.SIGSTOP)
+        with pytest.raises(JobFailed, match="timed out after 3 s"):
+            job.result(timeout=PATIENCE)
+        assert (job.record().version, job.record().crashes) == (1, 0)
+        gone(*pids)
+        assert pid_of(slots.bare) not in pids
+
+
 def test_a_run_without_a_lease_is_killed_at_once(tmp_path: Path) -> None:
     """L4: and nothing is written; the job runs again when its lease has expired."""
     with slots.bare.harbor.worker(concurrency=1, lease=2.0) as worker:
         job = slots.bare.hold.enqueue(str(tmp_path / "pid"), str(tmp_path / "gate"))
         (pid,) = noted(tmp_path / "pid")
         pipeline = worker._worker._pipeline
-        pipeline.keeper._give_up(pipeline.running[job.id], "on purpose")
+        pipeline.keeper._lose(pipeline.running[job.id], "on purpose")
         gone(pid)
         assert (job.record().state, job.record().crashes) == ("inflight", 0)
         (tmp_path / "gate").touch()

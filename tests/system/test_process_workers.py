@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import limits
+
 from . import slots
 from .crew import QUIET, search_path
 from .test_processes import gone, noted
@@ -51,8 +53,7 @@ class Workers:
 
     def close(self) -> None:
         for worker in self._started:
-            worker.kill()
-            worker.wait()
+            limits.end(worker)
 
 
 @pytest.fixture
@@ -72,8 +73,7 @@ def test_a_child_does_not_outlive_its_worker(workers: Workers, task: str, tmp_pa
     worker = workers.start()
     job = getattr(slots.bare, task).enqueue(str(tmp_path / "pid"))
     pid = noted(tmp_path / "pid")[0]
-    worker.kill()
-    worker.wait()
+    limits.end(worker)
     gone(pid)
     assert job.record().state == "inflight"
     for program in noted(tmp_path / "pid")[1:]:  # only the child is tied to the worker
@@ -136,6 +136,39 @@ def test_a_module_without_a_guard_starts_no_worker_in_its_children(tmp_path: Pat
     assert (job.type, job.state) == ("unguarded.work", "ready")
 
 
+@pytest.mark.parametrize("way", ["-c", "-"])
+def test_a_task_without_a_module_is_refused(way: str) -> None:
+    """X5: a new process could not import it; the message names the fix. Nothing is started."""
+    script = UNGUARDED.format(file="never.db")
+    done = subprocess.run(
+        [sys.executable, way, *([script] if way == "-c" else [])],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("work is not in a module: put it into a file, such as tasks.py")
+    assert not Path("never.db").exists()
+
+
+def test_a_limit_that_the_system_cannot_give_is_refused(tmp_path: Path) -> None:
+    """X5: when the worker starts, before a job is claimed; the message names the fix."""
+    script = UNGUARDED.format(file=tmp_path / "jobs.db").replace("process=True", "process=True, memory='1 GiB'")
+    script = script.replace("harbor.run_worker()", "").replace("work.enqueue(1)", 'if __name__ == "__main__":')
+    script += (
+        "    job = work.enqueue(1)\n    try:\n        harbor.run_worker()\n    finally:\n        print(job.state())\n"
+    )
+    unlimited = "from taskharbor.worker.processes import limits\nlimits.PROBE = 4096  # as if the kernel ignored it\n"
+    (tmp_path / "unlimited.py").write_text(unlimited + script)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "unlimited.py")], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stdout == "ready\n"
+    assert "memory= cannot be enforced: this kernel does not enforce RLIMIT_DATA. Leave it out" in done.stderr
+
+
 def test_a_script_with_a_guard_runs_its_own_tasks(tmp_path: Path) -> None:
     """P4: the task of a script is found under the script's name in its children."""
     script = UNGUARDED.format(file=tmp_path / "jobs.db").replace(
@@ -166,11 +199,10 @@ def test_a_child_begins_with_the_module_that_the_worker_was_given(tmp_path: Path
     with slots.harbor.stand_in(store):
         job = slots.harbor.enqueue("chores.work", {"number": 5})
         worker = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-        try:
+        with limits.limited(worker, "a worker that runs one job and stops"):
             assert job.result(timeout=PATIENCE) == 5
-        finally:
             worker.terminate()
-            worker.wait()
+            assert worker.wait(PATIENCE) == 0
 
 
 def test_no_child_is_left_behind(tmp_path: Path) -> None:

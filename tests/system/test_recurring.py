@@ -71,7 +71,7 @@ def test_eight_processes_with_wrong_clocks_make_one_job_per_slot(crew: Crew) -> 
     assert slots == [slots[0] + number * STEP for number in range(len(slots))]
     assert len(slots) >= 24
     assert len({event.who for event in crew.events() if isinstance(event, Called) and ticks(event)}) > 1
-    if crew.url.startswith("postgresql"):
+    if not crew.url.startswith("sqlite"):
         assert slots[0] > start - timedelta(seconds=5)
         since_epoch = time.time() - time.monotonic()
         for event in crew.events():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def gone(pid: int) -> bool:
 def workers(crew: Crew) -> set[int]:
     """The processes that have begun runs."""
     return {pid_of(event.who) for event in crew.events() if isinstance(event, Began)}
+
+
+def ran_once(crew: Crew, number: int) -> None:
+    """Every job is done after one run. What is claimed while its worker is being stopped is given back unrun, and has
+    a second version."""
+    jobs = crew.judge()
+    assert {(job.state, job.attempts, job.crashes) for job in jobs} == {("done", 0, 0)}
+    began = Counter(event.id for event in crew.events() if isinstance(event, Began))
+    assert began == Counter(job.id for job in jobs)
+    assert len(jobs) == number
 
 
 def no_zombies(supervisor: SupervisorMember) -> None:
@@ -157,9 +168,7 @@ def test_a_rolling_restart_under_load_loses_and_doubles_nothing(crew: Crew) -> N
     assert client.ends() == 0
     crew.drained()
     assert supervisor.running
-    jobs = crew.judge()
-    assert len(jobs) == 60
-    assert {(job.state, job.attempts, job.crashes, job.version) for job in jobs} == {("done", 0, 0, 1)}
+    ran_once(crew, 60)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -169,9 +178,38 @@ def test_workers_are_replaced_after_so_many_jobs(crew: Crew) -> None:
     crew.enqueue_many("nap", [{"seconds": 0.05}] * 120)
     crew.drained()
     supervisor.ready(4)
-    supervisor.says("to replace pid")
-    jobs = crew.judge()
-    assert {(job.state, job.attempts, job.crashes, job.version) for job in jobs} == {("done", 0, 0, 1)}
+    supervisor.says(" replaces ")
+    ran_once(crew, 120)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_workers_are_replaced_at_their_age(crew: Crew) -> None:
+    """X6: --max-age; under load, again and again, and nothing is hurt."""
+    supervisor = crew.supervisor(2, "--max-age", "2s")
+    crew.enqueue_many("nap", [{"seconds": 0.1}] * 100)
+    old = supervisor.ready(2)
+    assert "s old" in supervisor.says(f"replaces {old[0]}:")
+    supervisor.ready(6)
+    until(lambda: all(gone(pid) for pid in old[:2]), "the first two have ended")
+    crew.drained()
+    no_zombies(supervisor)
+    ran_once(crew, 100)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_worker_that_has_grown_is_replaced(crew: Crew) -> None:
+    """X6: --max-memory; the other one, which has not grown, stays, and the job that it runs goes on."""
+    supervisor = crew.supervisor(2, "--max-memory", "300MiB", concurrency=1)
+    spared = crew.enqueue("hold", {"gate": "gate"})
+    crew.runs(spared)
+    grown = crew.enqueue("swell", {"mib": 400})
+    victim = pid_of(crew.runs(grown).who)
+    assert "it takes " in supervisor.says(f"replaces {victim}:")
+    until(lambda: gone(victim), "the large one has ended")
+    crew.open_gate("gate")
+    crew.drained()
+    assert len(supervisor.ready(3)) == 3
+    assert {(job.state, job.attempts, job.crashes, job.version) for job in crew.judge()} == {("done", 0, 0, 1)}
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

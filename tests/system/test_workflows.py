@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from taskharbor import Run, chain, chord, group
 
 from .crew import Crew, until
@@ -60,3 +62,16 @@ def test_a_chain_survives_the_death_of_each_of_its_workers(crew: Crew) -> None:
     crew.worker()
     assert run.result(timeout=60) == 7
     assert {job.state for job in crew.judge()} == {"done"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("engine", ["redis"])
+def test_a_chord_of_2000_by_three_workers(crew: Crew) -> None:
+    """K1, K2: every end of a member changes the same dependant, so that the workers conflict without end."""
+    tasks = crew.harbor.by_name
+    workers = [crew.worker(concurrency=32) for _ in range(3)]
+    run = chord(group(tasks["quick"].step(number) for number in range(2_000)), tasks["total"]).enqueue()
+    assert run.result(timeout=60) == sum(range(2_000))
+    assert len({event.who for worker in workers for event in crew.began_by(worker)}) == 3
+    assert not any(worker.has_said("store.unavailable") for worker in workers)
+    assert {(job.state, job.crashes) for job in crew.judge()} == {("done", 0)}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from histories import LEASE, Tale, claim, job, last, settle
 
+from limits import LIMIT
 from taskharbor.testing.check import check
 from taskharbor.testing.check.__main__ import main
 from taskharbor.testing.history import Event, HistoryFile, Made, Named, Renew, Want
@@ -120,7 +121,7 @@ def test_a_file_that_is_not_there_is_exit_code_2(tmp_path: Path, capsys: pytest.
 
 def test_the_module_can_be_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "taskharbor.testing.check", written(tmp_path / "h", bad())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert done.returncode == 1
     assert "1 violations" in done.stdout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from histories import Tale, job, last, settle
 
-from taskharbor.testing.check import BrokenHistory, Report, check
+from taskharbor.testing.check import BrokenHistory, CheckReport, check
 from taskharbor.testing.history import ClaimEntry, Last, Made, Named, Raised, Said, SettleEntry, SwapEntry
 
 # H1
@@ -116,7 +116,7 @@ def test_a_job_that_may_have_been_deleted_may_be_gone(word: str | None) -> None:
     assert check(tale.final()).names == {"H1"}
 
 
-def pruned(count: str | None, *, ended: bool = True) -> Report:
+def pruned(count: str | None, *, ended: bool = True) -> CheckReport:
     """Two jobs that are gone after a prune."""
     tale = Tale()
     for id in ("a", "b"):
@@ -140,7 +140,7 @@ def test_as_many_ended_jobs_as_were_pruned_may_be_gone() -> None:
 def test_of_an_unknown_group_all_jobs_without_keys_are_there_or_none() -> None:
     """D1, as histories show it."""
 
-    def stored(*ids: str, twice: bool = False) -> Report:
+    def stored(*ids: str, twice: bool = False) -> CheckReport:
         tale = Tale()
         for _ in range(1 + twice):
             tale.lose("enqueue", job("a"), job("b"), job("c", key="k"))
@@ -160,7 +160,7 @@ def test_a_job_that_was_asked_for_alone_as_well_says_nothing_about_its_group() -
     assert check(tale.final(last("a", "ready", 0)), drained=False).fine
 
 
-def settled_with(word: str | None, *jobs: str) -> Report:
+def settled_with(word: str | None, *jobs: str) -> CheckReport:
     """An ack that brings two new jobs, one with a key; and which of them are there in the end."""
     tale = Tale()
     tale.enqueue(job())
@@ -226,7 +226,7 @@ def test_two_at_the_same_time_are_no_excuse() -> None:
 
 
 def test_a_key_may_be_used_again_when_it_has_run_out_by_any_clock() -> None:
-    def used(until: int, now: int, *, ended: bool = True, pruned: bool = False) -> Report:
+    def used(until: int, now: int, *, ended: bool = True, pruned: bool = False) -> CheckReport:
         tale = Tale()
         asked(tale, "a", "a", True, now=0, until=until)
         if ended:
@@ -324,7 +324,9 @@ def test_the_key_of_a_group_is_not_a_jobs_key() -> None:
     assert check(tale.events).fine
 
 
-def flow_twice(until: int | None, *, now: int = 3, between: str = "", word: str = "", known: bool = False) -> Report:
+def flow_twice(
+    until: int | None, *, now: int = 3, between: str = "", word: str = "", known: bool = False
+) -> CheckReport:
     """A flow of two jobs under a key, and then another under the same one."""
     tale = Tale()
     first, second = ([job(f"{name}{n}", flow_key="f", flow=name, key_until=until) for n in (1, 2)] for name in "ab")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from histories import LEASE, Tale, claim, job, last
 
-from taskharbor.testing.check import Report, check
+from taskharbor.testing.check import CheckReport, check
 from taskharbor.testing.check.overtaking import _Later
 from taskharbor.testing.history import Event, Named, Want
 
@@ -20,7 +20,7 @@ def passed(
     queue: str = "q",
     ids: bool = False,
     crashes: int = 0,
-) -> Report:
+) -> CheckReport:
     """One job, then others of its priority which are all handed out before it."""
     tale = Tale()
     tale.enqueue(job("first", run_at=run_at), now=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from limits import LIMIT
 from pages import run_python, unpack
 
 pytest_plugins = "pytester"
@@ -214,6 +215,7 @@ def test_nothing_is_imported(pytestconfig):
         capture_output=True,
         text=True,
         check=False,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stdout
 

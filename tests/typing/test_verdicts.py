@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from limits import LIMIT
+
 CASES = Path(__file__).parent / "cases"
 ROOT = Path(__file__).resolve().parents[2]
 Verdicts = dict[int, str]
@@ -37,7 +39,7 @@ def by_pyright() -> dict[str, Verdicts]:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done.stdout
 

@@ -336,10 +336,35 @@ async def test_a_thread_that_dies_when_it_is_woken_does_not_stop_the_crew() -> N
     ident, _ = await crew.submit(threading.get_ident)
     while crew._looking or not crew._asleep:  # noqa: ASYNC110  until the thread sleeps
         await asyncio.sleep(0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(TimeoutError))
     with mock.patch.object(threading, "excepthook", noted):
+        # Not an OSError: `call_soon_threadsafe` swallows those, and the thread may not have left it yet.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(ArithmeticError))
         assert await crew.submit(lambda: "next") == ("next", None)
         assert await asyncio.to_thread(gone.wait, PATIENCE)
+    crew.close()
+
+
+@playing
+async def test_a_thread_that_dies_before_it_sleeps_is_not_woken() -> None:
+    """L6: the exception comes when it is seen asleep and is not yet: the next call is given to another thread."""
+    crew, gone = Crew(1), threading.Event()
+
+    class Bed(list[Any]):
+        def append(self, bed: Any) -> None:
+            super().append(bed)
+            raise TimeoutError
+
+    def noted(_: object) -> None:
+        gone.set()
+
+    crew._asleep = Bed()
+    with mock.patch.object(threading, "excepthook", noted):
+        first = crew.submit(lambda: "first")
+        assert await asyncio.to_thread(gone.wait, PATIENCE)
+    assert (crew._asleep, crew._started) == ([], 0)
+    crew._asleep = []
+    assert await first == ("first", None)
+    assert await crew.submit(lambda: "next") == ("next", None)
     crew.close()
 
 

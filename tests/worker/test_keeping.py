@@ -31,6 +31,24 @@ class Hanging(Wrapper):
         return await call()
 
 
+class Stuck(Wrapper):
+    """A store that confirms claims late, by `late` seconds; if `stuck`, the next renewal never comes back."""
+
+    def __init__(self, inner: Driver) -> None:
+        super().__init__(inner)
+        self.late = 0.0
+        self.stuck = False
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+        if verb == "extend_lease" and self.stuck:
+            self.stuck = False
+            await asyncio.Event().wait()
+        result = await call()
+        if verb == "reserve" and result:
+            await asyncio.sleep(self.late)
+        return result
+
+
 class Extends(Wrapper):
     """Calls `before` when leases are about to be renewed."""
 
@@ -412,3 +430,156 @@ async def test_news_whose_reply_is_lost_are_reported_again() -> None:
     times = [call["now"] for call in world.log.calls("extend_lease")]
     assert [(at - times[0]).total_seconds() for at in times[:4]] == pytest.approx([0, 1, 2, 3])
     assert (await world.record(job)).version == 1
+
+
+def run_in_a_process() -> None:
+    """Mark the run as one whose process can be killed, as the executor does."""
+    current()._run.in_process = True
+
+
+@virtual
+async def test_a_cancellation_reaches_a_run_in_a_process_within_half_a_second() -> None:
+    """T3, F5: whenever it is asked for; other runs hear of it with the heartbeat."""
+    world = World()
+    took: dict[str, list[float]] = {"process": [], "loop": []}
+
+    @world.harbor.task
+    async def hang(kind: str) -> None:
+        if kind == "process":
+            run_in_a_process()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            took[kind].append(time())
+
+    async def cancelled(kind: str, after: float) -> None:
+        job = await hang.aenqueue(kind)
+        await until(lambda: world.memory._store.jobs[job.id].lease is not None, 0.01)
+        await asyncio.sleep(after)
+        await job.acancel()
+        asked_at = time()
+        await until(lambda: world.memory._store.jobs[job.id].state == "cancelled", 0.01)
+        took[kind][-1] -= asked_at
+
+    async with world.worker(concurrency=1):
+        for number in range(20):
+            await cancelled("process", 2 + 0.13 * number)
+        await cancelled("loop", 2)
+    assert max(took["process"]) <= 0.5
+    assert took["loop"][0] > 5
+
+
+@virtual
+async def test_a_lost_lease_ends_a_run_in_a_process_within_half_a_second() -> None:
+    """L4, F5: the store tells with the next question."""
+    world = World()
+    ends: list[float] = []
+
+    @world.harbor.task
+    async def hang() -> None:
+        run_in_a_process()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ends.append(time())
+
+    await hang.aenqueue()
+    async with world.worker() as worker:
+        await asyncio.sleep(5.3)
+        await world.memory.reserve(["default"], world.clock() + timedelta(hours=1), timedelta(hours=2), 1, "thief")
+        await until(lambda: worker.busy == 0)
+    assert ends[0] - 5.3 <= 0.5
+
+
+@virtual
+async def test_runs_in_processes_are_asked_about_together_and_others_are_left_alone() -> None:
+    """T2, T3: one call for all of them, however they began; none for short runs, nor for runs elsewhere."""
+    world = World()
+
+    @world.harbor.task
+    async def work(seconds: float, in_process: bool) -> None:
+        if in_process:
+            run_in_a_process()
+        await asyncio.sleep(seconds)
+
+    async with world.worker(concurrency=10):
+        for _ in range(20):
+            await (await work.aenqueue(0.4, True)).aresult()
+        assert world.log.calls("extend_lease") == []
+        await work.aenqueue(20.0, False)
+        await asyncio.sleep(3)
+        started, before = time(), len(world.log.calls("extend_lease"))
+        jobs: list[Job[None]] = []
+        for _ in range(4):
+            await asyncio.sleep(0.17)
+            jobs.append(await work.aenqueue(6.0, True))
+        await asyncio.sleep(5)
+        calls = world.log.calls("extend_lease")[before:]
+        ids = {job.id for job in jobs}
+        assert len(calls) <= (time() - started) / 0.45 + 1
+        assert {report.id for call in calls for report in call["reports"]} == ids
+        assert all({report.id for report in call["reports"]} == ids for call in calls[-5:])
+
+
+@virtual
+async def test_a_store_that_is_away_is_not_asked_more_often() -> None:
+    """X2: the next question comes at its time, and the lease is given up when it ends."""
+    world = World(Outage)
+
+    @world.harbor.task
+    async def hang() -> None:
+        run_in_a_process()
+        await asyncio.sleep(1000)
+
+    job = await hang.aenqueue()
+    async with world.worker() as worker:
+        await asyncio.sleep(2)
+        before = len(world.log.calls("extend_lease"))
+        world.store.down = True
+        await until(lambda: worker.busy == 0)
+        assert len(world.log.calls("extend_lease")) - before <= (LEASE / 0.45) + 10
+        assert time() == pytest.approx(2 + LEASE, abs=0.6)
+        world.store.down = False
+    assert (await world.record(job)).attempts == 0
+
+
+async def ends_with_a_late_lease(in_process: bool, stuck_from: float) -> list[float]:
+    """When a handler is ended whose claim came 29 s late, at 31, while a renewal from before never comes back."""
+    world, ends = World(Stuck, store_timeout=100), list[float]()
+
+    @world.harbor.task
+    async def beside() -> None:
+        current()._run.in_process = in_process
+        await asyncio.sleep(100)
+
+    @world.harbor.task
+    async def hurried() -> None:
+        try:
+            await asyncio.sleep(14)
+        except asyncio.CancelledError:
+            ends.append(time())
+            raise
+
+    await beside.aenqueue()
+    async with world.worker(lease=LEASE):
+        await asyncio.sleep(2)
+        world.store.late = 29.0
+        job = await hurried.aenqueue()
+        await asyncio.sleep(stuck_from - time())
+        world.store.stuck = True
+        await asyncio.sleep(40 + 8 - time())
+        world.store.late = 0.0
+        assert (await world.record(job)).state == ("inflight" if ends else "done")
+    return ends
+
+
+@virtual
+async def test_a_question_about_processes_gives_way_to_a_lease_with_little_time_left() -> None:
+    """L2: the lease is renewed at once, not when the store has answered or the next heartbeat is due."""
+    assert await ends_with_a_late_lease(in_process=True, stuck_from=30.2) == []
+
+
+@virtual
+async def test_a_heartbeat_does_not_outlast_a_lease_that_came_after_it() -> None:
+    """L4: the run ends with its lease, though the heartbeat for others waits for its answer until 40."""
+    assert await ends_with_a_late_lease(in_process=False, stuck_from=29.0) == [pytest.approx(32, abs=0.1)]

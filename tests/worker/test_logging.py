@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from limits import LIMIT
 from taskharbor import Retry, Unrecoverable, current
 from taskharbor.core.shown import last_run
 from taskharbor.testing import LoopClock
@@ -40,7 +41,7 @@ def test_the_library_configures_no_handler() -> None:
         "names = [n for n in logging.root.manager.loggerDict if n.startswith('taskharbor.')]; "
         "assert all(not logging.getLogger(n).handlers for n in names)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=LIMIT)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -155,7 +156,7 @@ asyncio.run(main())
 
 def test_warnings_and_errors_of_an_embedded_worker_reach_stderr() -> None:
     """An application that configured no logging sees what fails, with the traceback, and nothing else."""
-    done = subprocess.run([sys.executable, "-c", EMBEDDED], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", EMBEDDED], capture_output=True, text=True, check=False, timeout=LIMIT)
     first, *traceback = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (0, "")
     assert first.startswith("job.dead: job ")

@@ -21,6 +21,7 @@ from taskharbor.errors import ConfigError, DriverClosed, DriverUnavailable, Sche
 from taskharbor.testing import Flaky, LostReply, LostRequest, Outage, Slow, Wrapper, sometimes
 from taskharbor.testing.clock import EPOCH
 from taskharbor.testing.faults import verbs
+from taskharbor.worker.launcher import on_wait
 from world import World, time, until, virtual
 
 RESUME_WITHIN = 5.0
@@ -58,6 +59,65 @@ async def test_a_worker_rides_out_an_outage_and_resumes_by_itself() -> None:
             assert await (await work.aenqueue(length)).aresult() == length
             assert time() - back <= RESUME_WITHIN
         assert worker.finished == 6
+
+
+@pytest.mark.parametrize("verb", ["wait_for_work", "next_due"])
+@virtual
+async def test_an_idle_worker_is_not_late_after_a_failed_look_for_work(verb: str) -> None:
+    """X2: the poll of a long idle worker is longer than it may take to resume, and it gets no hint meanwhile."""
+    looks, failing = list[float](), list[str]()
+
+    def fails(asked: str) -> bool:
+        if asked == verb:
+            looks.append(time())
+        if found := asked in failing:
+            failing.remove(asked)
+        return found
+
+    world = World(lambda inner: LostRequest(inner, fails))
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    async with world.worker():
+        for _ in range(10):  # the poll has jitter
+            await asyncio.sleep(60)
+            failing.append(verb)
+            seen = len(looks)
+            await until(lambda seen=seen: len(looks) > seen, 0.01)  # type: ignore[misc]
+            assert not failing
+            back = time()
+            await (await work.aenqueue()).aresult()
+            assert time() - back <= RESUME_WITHIN
+
+
+class Deaf(Wrapper):
+    """Gets no answer to the verb named, once."""
+
+    verb: str | None = None
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Any) -> Any:
+        if verb == self.verb:
+            self.verb = None
+            await asyncio.sleep(3600)
+        return await call()
+
+
+@virtual
+async def test_an_idle_worker_does_not_wait_for_ever_for_a_look_for_work() -> None:
+    """X2: a half-dead connection gives no answer; the worker gives up after `store_timeout`, as with other calls."""
+    world = World(Deaf, store_timeout=5)
+
+    @world.harbor.task
+    async def work() -> None: ...
+
+    async with world.worker():
+        await asyncio.sleep(60)
+        world.store.verb = "next_due"
+        await until(lambda: world.store.verb is None)
+        asked = time()
+        await (await work.aenqueue()).aresult()
+        assert time() - asked <= 5 + RESUME_WITHIN
 
 
 @virtual
@@ -362,7 +422,9 @@ class Opening(Wrapper):
 async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     away: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """X2: no worker ends because of that, and it begins soon after the store is there."""
+    """X2: no worker ends because of that, and it begins soon after the store is there; a supervisor is told."""
+    waits: list[float] = []
+    on_wait.set(lambda: waits.append(time()))
     store = Opening(MemoryDriver(Random(1)))
     harbor = Harbor(driver=store, chance=Random(1))
     store.trouble = away
@@ -384,6 +446,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     assert time() - back <= RESUME_WITHIN
     about = [record for record in caplog.records if "cannot open it" in record.getMessage()]
     assert 600 / (1.25 * STORE_BACKOFF.cap) < len(about) < 600 / (0.75 * STORE_BACKOFF.cap) + 10
+    assert len(waits) == len(about)
 
 
 @pytest.mark.parametrize("error", [ConfigError("wrong password"), SchemaMismatch("run `taskharbor migrate`")])

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import math
 import threading
+from collections.abc import Coroutine
+from contextlib import suppress
 from datetime import timedelta
 from itertools import combinations_with_replacement
 from random import Random
@@ -203,10 +205,10 @@ async def test_a_process_that_ends_hands_an_overrun_back_as_a_timeout() -> None:
         worker = worker_of(world.harbor._launcher._options(None, threads=False, grace=1))
         worker.start()
         await asyncio.sleep(9)
-        worker.tell_to_stop()
-        worker.tell_to_stop()
+        worker.begin_stop()
+        worker.begin_stop()
         await worker.stop(hold_abandoned=True)
-        await worker.release()
+        await worker.give_back_abandoned()
     record = await world.record(late)
     assert (record.state, record.attempts, record.last_error) == ("ready", 1, "TimeoutError: timed out after 5 s")
     assert record.due_at - world.clock() == timedelta(seconds=3)
@@ -242,9 +244,21 @@ async def test_a_cancelled_run_past_its_timeout_is_cancelled_when_it_obeys() -> 
     assert [await world.state(job) for job in jobs] == ["cancelled", "cancelled"]
 
 
-@pytest.mark.parametrize("blocks", ["thread", "loop"])
-def test_the_log_shows_where_an_overrun_hangs(blocks: str, caplog: pytest.LogCaptureFixture) -> None:
+def eager(body: Coroutine[Any, Any, None], *, loop: asyncio.AbstractEventLoop, name: str) -> asyncio.Task[None]:
+    """A task as from Python 3.12 on: it takes its first step, here its only one, before it is known."""
+    with suppress(StopIteration):
+        body.send(None)
+    return loop.create_task(asyncio.sleep(0), name=name)
+
+
+@pytest.mark.parametrize("blocks", ["thread", "loop", "loop, in its first step"])
+def test_the_log_shows_where_an_overrun_hangs(
+    blocks: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F5: the stack of its thread, a `def` handler's or the blocked loop's; bounded."""
+    if blocks == "loop, in its first step":
+        monkeypatch.setattr("taskharbor.worker.starter.EAGER", True)
+        monkeypatch.setattr("taskharbor.worker.starter.new_task", eager)
     harbor = Harbor("memory://")
     logged = threading.Event()
 

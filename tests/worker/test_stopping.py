@@ -100,7 +100,7 @@ async def test_a_worker_reports_within_seconds_that_it_is_stopping() -> None:
     async with world.worker(grace=25) as worker:
         await asyncio.sleep(5)
         assert [seen.stopping for seen in await world.memory.workers(world.clock())] == []
-        worker.tell_to_stop()
+        worker.begin_stop()
         await asyncio.sleep(2)
         (seen,) = await world.memory.workers(world.clock() - timedelta(seconds=2))
         assert (seen.stopping, seen.busy) == (True, 1)
@@ -113,9 +113,9 @@ async def test_a_second_signal_stops_at_once() -> None:
     job = await sleeper(world).aenqueue(1000)
     async with world.worker(grace=25) as worker:
         await asyncio.sleep(5)
-        worker.tell_to_stop()
+        worker.begin_stop()
         await worker.wait()
-        worker.tell_to_stop()
+        worker.begin_stop()
     assert time() == pytest.approx(5)
     assert await world.state(job) == "ready"
 
@@ -127,8 +127,8 @@ async def test_a_second_signal_during_the_grace_period_ends_it() -> None:
     job = await sleeper(world).aenqueue(1000)
     async with world.worker(grace=25) as worker:
         await asyncio.sleep(5)
-        worker.tell_to_stop()
-        asyncio.get_running_loop().call_later(3, worker.tell_to_stop)
+        worker.begin_stop()
+        asyncio.get_running_loop().call_later(3, worker.begin_stop)
     assert time() == pytest.approx(8)
     assert await world.state(job) == "ready"
 
@@ -139,9 +139,9 @@ async def test_a_second_signal_does_not_wait_for_a_store_that_hangs() -> None:
     world = World(lambda inner: Slow(inner, 20, lambda verb: verb == "reserve"))
     async with world.worker() as worker:
         await asyncio.sleep(1)
-        worker.tell_to_stop()
+        worker.begin_stop()
         await asyncio.sleep(1)
-        worker.tell_to_stop()
+        worker.begin_stop()
         await worker.wait()
     assert time() == pytest.approx(2)
 
@@ -160,7 +160,7 @@ async def test_jobs_that_arrive_from_a_reserve_under_way_are_released_unrun() ->
     job = await work.aenqueue()
     async with world.worker() as worker:
         await asyncio.sleep(7)
-        worker.tell_to_stop()
+        worker.begin_stop()
     record = await world.record(job)
     assert not ran
     assert (record.state, record.version, record.attempts) == ("ready", 1, 0)
@@ -210,7 +210,7 @@ async def test_a_cancelled_run_that_is_abandoned_ends_as_cancelled(caplog: pytes
         await job.acancel()
         await asyncio.sleep(30)
         await worker.stop(hold_abandoned=True)
-        await worker.release()
+        await worker.give_back_abandoned()
     assert await world.state(job) == "cancelled"
     assert "job.cancelled" in caplog.text
     assert "job.released" not in caplog.text
@@ -230,7 +230,7 @@ async def test_a_process_that_ends_may_release_what_it_abandons() -> None:
     await worker.stop(hold_abandoned=True)
     await asyncio.sleep(100)
     assert await world.memory.reserve(["default"], world.clock(), timedelta(seconds=9), 1, "other") == []
-    await worker.release()
+    await worker.give_back_abandoned()
     record = await world.record(job)
     assert (record.state, record.attempts, record.crashes) == ("ready", 0, 0)
     assert record.due_at - world.clock() == timedelta(seconds=1)

@@ -613,7 +613,7 @@ def test_a_commit_whose_reply_is_lost_is_found_out_about(
     proxy = Proxy("127.0.0.1", postgres.port)
     home: list[asyncio.AbstractEventLoop] = []
     cuts: list[Any] = []
-    owner = transactions.Awaited if kind == "async" else transactions.Blocking
+    owner = transactions.AwaitedTransaction if kind == "async" else transactions.BlockingTransaction
     commit = owner.commit
 
     async def cut_off(tx: Any) -> None:
@@ -645,7 +645,7 @@ async def swallow(proxy: Proxy) -> Any:
 @BOTH
 def test_a_commit_that_never_arrived_is_found_out_about(scene: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """X3: the store says that it did not happen, so the run fails and is retried."""
-    owner = transactions.Awaited if kind == "async" else transactions.Blocking
+    owner = transactions.AwaitedTransaction if kind == "async" else transactions.BlockingTransaction
     commit, failed = owner.commit, list[int]()
 
     async def cut_off(tx: Any) -> None:
@@ -672,7 +672,7 @@ def test_when_the_store_stays_silent_the_run_fails_and_its_settle_clears_it_up(
     scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X3, D8: the commit happened, the question gets no answer; the failure is then refused as a repeat."""
-    commit = transactions.Awaited.commit
+    commit = transactions.AwaitedTransaction.commit
 
     async def act(place: Place) -> None:
         async def lose(tx: Any) -> None:
@@ -683,7 +683,7 @@ def test_when_the_store_stays_silent_the_run_fails_and_its_settle_clears_it_up(
         async def away(*args: Any) -> Any:
             raise DriverUnavailable("still away")
 
-        monkeypatch.setattr(transactions.Awaited, "commit", lose)
+        monkeypatch.setattr(transactions.AwaitedTransaction, "commit", lose)
         job = await place.task("async", lambda tx: None).aenqueue(1)
         await place.harbor.adrain()
         record = await place.record(job)
@@ -782,7 +782,7 @@ from taskharbor import Harbor, current
 from taskharbor.drivers.postgres import pool, transactions
 
 harbor, moment = Harbor(sys.argv[1]), sys.argv[2]
-commit = transactions.Awaited.commit
+commit = transactions.AwaitedTransaction.commit
 
 async def around_the_commit(tx):
     if moment == "before the commit":
@@ -795,7 +795,7 @@ def die():
     if current().lease_version == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
-transactions.Awaited.commit = around_the_commit
+transactions.AwaitedTransaction.commit = around_the_commit
 
 @harbor.task(name="insert")
 async def insert(number: int) -> None:

@@ -533,6 +533,22 @@ async def test_steps_of_another_harbor_are_refused_everywhere() -> None:
 
 
 @virtual
+async def test_a_step_of_another_harbor_is_refused_in_a_handler() -> None:
+    """X5: as a flow is."""
+    w, other = Sums(), Sums()
+
+    @w.harbor.task(max_attempts=1)
+    async def spawn() -> None:
+        current().enqueue(other.number.step(1))
+
+    await spawn.aenqueue()
+    await w.drain()
+    (job,) = w.memory._store.jobs.values()
+    assert "a step belongs to another harbor" in (job.last_error or "")
+    assert other.is_empty()
+
+
+@virtual
 async def test_arguments_of_a_flow_have_their_limit() -> None:
     """R4: as those of any job."""
     w = Sums(payload_limit=100)

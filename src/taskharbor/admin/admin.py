@@ -1,4 +1,4 @@
-"""`harbor.admin`, with `.jobs`, `.dlq`, `.queues`, `.workers`, `.recurring`, `.workflows` and `.stats()`."""
+"""`harbor.admin`: jobs, dead letters, queues, workers, recurring tasks, workflows, statistics and the store itself."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from taskharbor.admin.workflows import Workflows
 from taskharbor.client.client import Client
 from taskharbor.client.options import Duration
 from taskharbor.client.portal import blocking
+from taskharbor.driver import Durability, RepairReport, Repairs, StoreSetting, offered
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import Recurring
@@ -47,3 +48,19 @@ class Admin(AdminPart):
         return await stats(self._client, await self.queues.alist(), since)
 
     stats = blocking(astats)
+
+    async def adurability(self) -> list[StoreSetting] | None:
+        """The settings of the store that decide what may be lost; None if its driver cannot read them."""
+        async with self._client.store() as driver:
+            found = offered(driver, Durability)
+            return None if found is None else await found.durability()
+
+    durability = blocking(adurability)
+
+    async def arepair(self, *, dry: bool = False) -> RepairReport | None:
+        """Mend indexes that do not fit the records; with `dry`, only count them. None if the engine keeps them."""
+        async with self._client.store() as driver:
+            found = offered(driver, Repairs)
+            return None if found is None else await found.repair(dry=dry)
+
+    repair = blocking(arepair)

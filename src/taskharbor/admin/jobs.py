@@ -90,13 +90,13 @@ class Jobs(AdminPart):
 
         A running job is asked to stop, as by a cancel; if it finishes first, it is done.
         """
-        said, retention = _reason(reason), self._client.session.settings.retention
+        checked_reason, retention = _reason(reason), self._client.session.settings.retention
 
         async def act(bite: Sequence[str]) -> list[DeadLettering]:
             async with self._client.store() as driver:
                 now, found = self._now(), await capability(driver, Inspect).get(bite)
                 jobs = {job.id: job for job in found if job is not None}
-                deaths = [dead_letter(jobs[id], said, retention, now) for id in bite if id in jobs]
+                deaths = [dead_letter(jobs[id], checked_reason, retention, now) for id in bite if id in jobs]
                 answers = iter(await capability(driver, Manage).dead_letter(deaths, now))
             return [next(answers) if id in jobs else "missing" for id in bite]
 
@@ -126,7 +126,7 @@ class Jobs(AdminPart):
         return await bulk.look_and_act(self._client, each(ids), partial(bulk.preview, act))
 
     async def acancel_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:
-        """Cancel matching jobs that have not ended, at most `limit` (10,000 unless told). `dry_run` only looks.
+        """Cancel matching jobs that have not ended, at most `limit` (by default 10,000). `dry_run` only looks.
 
         `among`: only these jobs, such as those of a dry run before. Each is looked at again right before the act; one
         that does not match any more is left alone, and its answer is `changed`. Tasks of a TaskManager are left out

@@ -14,7 +14,7 @@ import click
 from taskharbor.admin.admin import Admin
 from taskharbor.admin.bulk import APPLIES, MOST, Act, Bulk, Progress
 from taskharbor.admin.jobs import Jobs
-from taskharbor.cli.bulk import DELETE, MISSING, REPLAY, Answers, Asked, Wording, act_options, carry_out, report
+from taskharbor.cli.bulk import DELETE, MISSING, REPLAY, ActOptions, Answers, Wording, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids
 from taskharbor.cli.target import ask
 from taskharbor.cli.types import answer_options
@@ -69,27 +69,27 @@ def act_command(name: str, summary: str) -> Callable[[Callable[..., None]], clic
 
 @act_command("cancel", "Cancel jobs that wait, and ask those that run to stop.")
 def cancel_jobs(**asked: Any) -> None:
-    perform(CANCEL, Asked(**asked), Jobs.acancel, Jobs.acancel_all)
+    perform(CANCEL, ActOptions(**asked), Jobs.acancel, Jobs.acancel_all)
 
 
 @act_command("delete", "Delete jobs that have ended, for good.")
 def delete_jobs(**asked: Any) -> None:
-    perform(DELETE, Asked(**asked), Jobs.adelete, Jobs.adelete_all)
+    perform(DELETE, ActOptions(**asked), Jobs.adelete, Jobs.adelete_all)
 
 
 @act_command("dead-letter", "Move jobs that have not ended to the dead-letter queue.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; it is kept with the jobs, and groups them.")
 def dead_letter_jobs(reason: str, **asked: Any) -> None:
     named, matching = partial(Jobs.adead_letter, reason=reason), partial(Jobs.adead_letter_all, reason=reason)
-    perform(DEAD_LETTER, Asked(**asked), named, matching)
+    perform(DEAD_LETTER, ActOptions(**asked), named, matching)
 
 
 @act_command("replay", "Run dead and cancelled jobs again.")
 def replay_jobs(**asked: Any) -> None:
-    perform(REPLAY, Asked(**asked), Jobs.areplay, Jobs.areplay_all)
+    perform(REPLAY, ActOptions(**asked), Jobs.areplay, Jobs.areplay_all)
 
 
-def perform(wording: Wording, asked: Asked, to_named: ToNamed, to_matching: ToMatching) -> None:
+def perform(wording: Wording, asked: ActOptions, to_named: ToNamed, to_matching: ToMatching) -> None:
     """Find the jobs, and act on them."""
     ids, words = ids_or_words(asked.given, wording.verb)
 
@@ -127,7 +127,7 @@ def run_now(ids: tuple[str, ...], as_json: bool) -> None:
     async def act(admin: Admin) -> Answers:
         return {id: await _run_now(admin, id) for id in await whole_ids(admin, ids)}
 
-    report(RUN_NOW, ask(act), Asked(ids, as_json=as_json), by_name=True)
+    report(RUN_NOW, ask(act), ActOptions(ids, as_json=as_json), by_name=True)
 
 
 async def _run_now(admin: Admin, id: str) -> str:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.tables import Column, table
-from taskharbor.cli.target import here
+from taskharbor.cli.target import here, quieten
 from taskharbor.cli.types import answer_options
 from taskharbor.worker.signals import on_end_signals
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SUSPICIOUS_FSYNC = 0.02
 QUICK_ENOUGH = 10.0
+REDIS_KEEPS = "appendfsync always: what was acknowledged survives a power cut, if the disk keeps its word on fsync."
 STOPPED = "bench stopped; its throw-away store is removed"
 
 
@@ -39,13 +40,15 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     """Measure this engine on this machine, in a minute.
 
     Your jobs are not touched: SQLite is measured in a temporary folder beside the file that the URL names, with the
-    same settings, PostgreSQL in a new schema of that database, which the user must be allowed to create. Both are
-    removed at the end, also after Ctrl-C. Without a URL, the configured store is used.
+    same settings, PostgreSQL in a new schema of that database, which the user must be allowed to create, Redis in a
+    namespace of its own. All of it is removed at the end, also after Ctrl-C. Without a URL, the configured store is
+    used.
 
     For the ratios to the engine's own limit and to other queues, see `make bench` in the project.
     """
     target = here()
     target.url = store or target.url
+    quieten()
     try:
         ground, figures = asyncio.run(_measure(target.named().url, seconds, quiet=as_json))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -59,7 +62,7 @@ def bench(store: str | None, seconds: float, as_json: bool) -> None:
     _show(figures)
     output.heading("What that means")
     for sentence in words:
-        output.say(f"- {sentence}")
+        output.say(f"- {sentence}", wrap=True)
 
 
 async def _measure(url: str, seconds: float, *, quiet: bool) -> tuple[Ground, Figures]:
@@ -109,6 +112,7 @@ def _named(figures: Figures) -> dict[str, object]:
         "latency_ms": {"p50": figures.latency_p50, "p99": figures.latency_p99, "two_processes": figures.two_processes},
         "fsync_ms": figures.fsync,
         "commit_ms": figures.commit,
+        "round_trip_ms": figures.round_trip,
     }
 
 
@@ -123,6 +127,7 @@ def _show(figures: Figures) -> None:
         [f"latency {where}, p99", f"{figures.latency_p99:.1f} ms"],
         *([] if figures.fsync is None else [["fsync of the disk", f"{figures.fsync:.2f} ms"]]),
         *([] if figures.commit is None else [["commit of one row", f"{figures.commit:.2f} ms"]]),
+        *([] if figures.round_trip is None else [["round trip to the server", f"{figures.round_trip:.2f} ms"]]),
     ]
     output.heading("Jobs that do nothing")
     table([Column("MEASURE", itemgetter(0)), Column("HERE", itemgetter(1), right=True)], rows)
@@ -146,6 +151,8 @@ def _about_enqueueing(ground: Ground, figures: Figures) -> str:
     rest = "the way to the store's thread and back"
     if ground.engine == "postgresql":
         limit, name, slow, rest = figures.commit, "a commit", "the server's disk and the way there are", "our statement"
+    if ground.engine == "redis":
+        limit, name, slow, rest = figures.round_trip, "the way to the server", "the way to the server is", "our script"
     if limit is None or ground.synchronous == "normal":
         rest = "Python" if ground.engine == "memory" else f"Python and {rest}"
         return f"{takes}, nearly all of it {rest}; {gain}."
@@ -171,7 +178,7 @@ def _about_latency(ground: Ground, figures: Figures) -> str:
         return f"An idle worker begins {begins}: good."
     if "pgbouncer=true" in ground.url:
         return f"An idle worker begins {begins}, because with pgbouncer=true it polls: connect workers directly."
-    busy = "the server or the way there" if ground.engine == "postgresql" else "its disk"
+    busy = "the server or the way there" if ground.engine in ("postgresql", "redis") else "its disk"
     return f"An idle worker begins only {begins}: is this machine or {busy} busy?"
 
 
@@ -180,6 +187,8 @@ def _about_loss(ground: Ground, figures: Figures) -> str:
         return "memory:// forgets everything when the process ends: for tests."
     if ground.engine == "postgresql":
         return _about_servers(ground.synchronous)
+    if ground.engine == "redis":
+        return "; ".join(ground.may_lose) + "." if ground.may_lose else REDIS_KEEPS
     if ground.synchronous == "normal":
         return (
             "synchronous=normal: a power cut may lose the last acknowledged jobs, a crash of the process does not; "

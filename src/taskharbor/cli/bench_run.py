@@ -49,6 +49,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     two_processes: bool
     fsync: float | None = None
     commit: float | None = None
+    round_trip: float | None = None
 
 
 class Bench:
@@ -172,6 +173,7 @@ async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
         two_processes=ground.engine != "memory",
         fsync=limit if ground.engine == "sqlite" else None,
         commit=limit if ground.engine == "postgresql" else None,
+        round_trip=limit if ground.engine == "redis" else None,
     )
 
 

@@ -31,11 +31,11 @@ async def own_schema(url: str) -> AsyncGenerator[Harbor]:
     try:
         await to_its_end(harbor.amigrate())
     except ConfigError as error:
-        if getattr(error.__context__, "sqlstate", None) != FORBIDDEN:
+        if getattr(error.__cause__, "sqlstate", None) != FORBIDDEN:
             raise
         raise ConfigError(
             "bench creates a schema of its own and drops it again, and this user may not create one "
-            f"({error.__context__}): name a user in the URL who may (GRANT CREATE ON DATABASE … TO …)"
+            f"({error.__cause__}): name a user in the URL who may (GRANT CREATE ON DATABASE … TO …)"
         ) from error
     except asyncio.CancelledError:
         await to_its_end(_drop(harbor, schema))

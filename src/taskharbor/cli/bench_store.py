@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from msgspec import Struct
 
+from taskharbor.cli import bench_redis
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverUnavailable
 from taskharbor.harbor import Harbor
 
@@ -25,12 +26,13 @@ MOST_FSYNCS = 200
 
 class Ground(Struct, frozen=True):
     """The URL to measure. `limit` measures for this many seconds what the engine itself needs, in milliseconds: an
-    fsync for SQLite, a commit for PostgreSQL."""
+    fsync for SQLite, a commit for PostgreSQL, a round trip for Redis. `may_lose` are settings of a server, in words."""
 
     url: str
     engine: str
     synchronous: str | None = None
     limit: Callable[[float], Awaitable[float]] | None = None
+    may_lose: Sequence[str] = ()
 
 
 @asynccontextmanager
@@ -51,10 +53,14 @@ async def throwaway(url: str) -> AsyncGenerator[Ground]:
 
         async with own_schema(url) as harbor:
             yield Ground(harbor.url, "postgresql", await keeps_its_word(harbor), partial(commit_ms, harbor))
+    elif parts.scheme in bench_redis.SCHEMES:
+        async with bench_redis.own_namespace(url) as harbor:
+            lost = await bench_redis.may_lose(harbor)
+            yield Ground(harbor.url, "redis", None, partial(bench_redis.round_trip_ms, harbor), lost)
     else:
         raise CapabilityMissing(
             f"bench cannot create a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db), a "
-            "database (postgresql://…) or memory://"
+            "database (postgresql://…, redis://…) or memory://"
         )
 
 

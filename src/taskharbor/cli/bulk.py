@@ -14,7 +14,7 @@ from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
 from taskharbor.admin.bulk import MOST, WOULD, Progress
 from taskharbor.admin.endings import NAMED, SEARCHED
-from taskharbor.cli import lists, output
+from taskharbor.cli import job_lists, output
 from taskharbor.cli.exits import BAD, complain
 from taskharbor.cli.output import confirm
 from taskharbor.cli.target import ask
@@ -33,7 +33,7 @@ MISSING = "there is no such job: the id is wrong, or its retention has run out"
 Answers = dict[str, str]
 
 
-class Asked(NamedTuple):
+class ActOptions(NamedTuple):
     """The options given on the command line; `most` is the largest limit."""
 
     given: Sequence[str]
@@ -91,7 +91,7 @@ REPLAY = Wording(
 
 def carry_out(
     wording: Wording,
-    asked: Asked,
+    asked: ActOptions,
     ids: Sequence[str],
     act: Callable[[Progress | None], Answers],
     *,
@@ -124,7 +124,7 @@ def carry_out(
 
 
 def _ask_first(
-    wording: Wording, asked: Asked, ids: Sequence[str], matching: bool, preview: Callable[[], Answers] | None
+    wording: Wording, asked: ActOptions, ids: Sequence[str], matching: bool, preview: Callable[[], Answers] | None
 ) -> None:
     """Ask about the jobs that the act would change. Named ones that it would refuse need no question."""
     if not matching and preview is not None:
@@ -134,7 +134,7 @@ def _ask_first(
         confirm(would, lambda: _question(wording, ids, asked, matching), also=", --dry-run to see them")
 
 
-def _question(wording: Wording, ids: Sequence[str], asked: Asked, matching: bool) -> str:
+def _question(wording: Wording, ids: Sequence[str], asked: ActOptions, matching: bool) -> str:
     tasks = sorted({job.type for job in _first(ids)})
     names = ", ".join(tasks[:3]) + (" …" if len(tasks) > 3 or len(ids) > PREVIEW else "")
     if not matching and len(ids) == 1:
@@ -165,7 +165,7 @@ def _progress(total: int) -> Progress | None:
     return tell
 
 
-def report(wording: Wording, answers: Answers, asked: Asked, *, by_name: bool, value: Any = None) -> None:
+def report(wording: Wording, answers: Answers, asked: ActOptions, *, by_name: bool, value: Any = None) -> None:
     """Report the answers. A named job that was not changed is an error; a matching one may have moved on."""
     if asked.as_json:
         plain = [{"id": id, "answer": answer} for id, answer in answers.items()]
@@ -240,6 +240,6 @@ def _first(ids: Sequence[str]) -> list[JobRecord]:
 
 def _show_some(ids: Sequence[str]) -> None:
     if some := _first(ids):
-        lists.job_table(some, dead=all(job.state is State.DLQ for job in some))
+        job_lists.job_table(some, dead=all(job.state is State.DLQ for job in some))
     if len(ids) > PREVIEW:
         click.echo(f"and {count(len(ids) - PREVIEW, 'more job')}", err=True)

@@ -18,6 +18,7 @@ from taskharbor.cli import output
 from taskharbor.cli.ids import whole_id
 from taskharbor.cli.output import Cell, exact, picked
 from taskharbor.cli.target import ask, filled_in, here
+from taskharbor.core.arguments import Envelope
 from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.reserved import TASKS
@@ -25,10 +26,6 @@ from taskharbor.core.shown import last_run, overrun_since, shown
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask
-
-
-class _Envelope(msgspec.Struct):
-    args: msgspec.Raw
 
 
 def brief(job: JobRecord, now: datetime) -> dict[str, Any]:
@@ -79,7 +76,7 @@ def arguments_of(job: JobRecord | RecurringTask) -> msgspec.Raw | None:
     """The arguments as stored, or None if the payload is not one of TaskHarbor's."""
     try:
         msgspec.json.decode(job.payload)
-        return msgspec.json.decode(job.payload, type=_Envelope).args
+        return msgspec.json.decode(job.payload, type=Envelope).args
     except msgspec.DecodeError:
         return None
 

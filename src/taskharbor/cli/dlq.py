@@ -13,13 +13,13 @@ from msgspec.structs import asdict
 from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
 from taskharbor.admin.bulk import WOULD, Progress
-from taskharbor.cli import describe, lists, output
-from taskharbor.cli.bulk import DELETE, REPLAY, Answers, Asked, act_options, carry_out, report
+from taskharbor.cli import describe, job_lists, output
+from taskharbor.cli.bulk import DELETE, REPLAY, ActOptions, Answers, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids, whole_words
 from taskharbor.cli.output import Cell
-from taskharbor.cli.tables import Column, listing
+from taskharbor.cli.tables import Column, list_options, listing
 from taskharbor.cli.target import ask, here
-from taskharbor.cli.types import age, answer_options, json_object, limit_option, list_options, time_option
+from taskharbor.cli.types import age, answer_options, json_object, limit_option, time_option
 from taskharbor.cli.words import WORDS_HELP
 from taskharbor.core.durations import ago
 from taskharbor.core.filter import Filter
@@ -41,7 +41,7 @@ def dlq() -> None:
 @click.option("--after", metavar="ID", help="Continue after this job.")
 @list_options
 def list_dead(words: tuple[str, ...], **options: Any) -> None:
-    lists.jobs(words, _nothing(words), dead=True, **options)
+    job_lists.jobs(words, _nothing(words), dead=True, **options)
 
 
 def _nothing(words: tuple[str, ...]) -> str:
@@ -71,7 +71,7 @@ def list_groups(words: tuple[str, ...], limit: int, **options: Any) -> None:
         Column("FIRST", lambda group: ago(group.first_at, now), drop=1),
         Column("LAST", lambda group: ago(group.last_at, now), drop=2),
         Column("TASK", lambda group: group.task, least=12, keep_end=True),
-        Column("ERROR", lambda group: lists.error_cell(group.error), least=14, drop=3, weight=2),
+        Column("ERROR", lambda group: job_lists.error_cell(group.error), least=14, drop=3, weight=2),
     ]
     listing(found, columns, _nothing(words), asdict, limit=limit, **options)
 
@@ -97,7 +97,7 @@ def replay(
         raise click.UsageError("--args and --key are for one job: name it by its id")
     if key_ttl is not None and key is None:
         raise click.UsageError("--key-ttl needs a --key")
-    asked = Asked(ids, **options, most=BULK_LIMIT)
+    asked = ActOptions(ids, **options, most=BULK_LIMIT)
     if every:
         _replay_matching(asked)
     else:
@@ -107,7 +107,7 @@ def replay(
         _replay_named(asked, changes)
 
 
-def _replay_matching(asked: Asked) -> None:
+def _replay_matching(asked: ActOptions) -> None:
     async def look(admin: Admin) -> tuple[list[str], Filter]:
         where = await meant(admin, asked.given)
         return (await admin.dlq.areplay_all(where, limit=asked.limit, dry_run=True)).replayed, where
@@ -140,7 +140,7 @@ def purge(
     if found := next(filter(UUID.fullmatch, words), None):
         raise click.UsageError(f"{found} is an id, and words name tasks: to delete that job, write --id {found}")
 
-    asked = Asked(words, **options, most=BULK_LIMIT)
+    asked = ActOptions(words, **options, most=BULK_LIMIT)
 
     async def look(admin: Admin) -> tuple[list[str], Filter]:
         where = await meant(admin, words)
@@ -174,7 +174,7 @@ class Edit(Struct, frozen=True):
             output.say("The new arguments were not checked: name the application that knows the task with -A.")
 
 
-def _replay_named(asked: Asked, changes: dict[str, Any]) -> None:
+def _replay_named(asked: ActOptions, changes: dict[str, Any]) -> None:
     async def act(admin: Admin) -> tuple[Answers, Edit | None]:
         ids, edit = await whole_ids(admin, asked.given), None
         answers: Sequence[str]

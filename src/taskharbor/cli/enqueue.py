@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 
 from taskharbor.cli import output
-from taskharbor.cli.target import LASTING, here
+from taskharbor.cli.target import LASTING, here, quieten
 from taskharbor.cli.types import answer_options, arguments, moment, time_option
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions
@@ -54,6 +54,7 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **options: Any) ->
     harbor = known or here().bare()
     if known is not None:
         _check_names(harbor.find(task), values)
+    quieten()
     try:
         job = asyncio.run(_store(harbor, task, values, options))
     except WrongArguments as error:

@@ -6,18 +6,21 @@ import sys
 from asyncio import gather
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NoReturn
 
 import click
+from msgspec.structs import asdict
 
 from taskharbor.admin.health import LATELY, Problem, overruns_of, problems, without_tasks
 from taskharbor.cli import output
+from taskharbor.cli.deep import asked, damaged, show, unsafe
 from taskharbor.cli.exits import BAD, FINE, UNREACHABLE, complain, exit_code
 from taskharbor.cli.target import ask, filled_in, here
 from taskharbor.cli.types import answer_options, time_option
 from taskharbor.client.liveness import silent
 from taskharbor.core.durations import ago, count
 from taskharbor.driver import QueueCounts, WorkerRecord
-from taskharbor.errors import HarborError
+from taskharbor.errors import HarborError, UnsafeStore
 
 
 @click.command(
@@ -27,32 +30,51 @@ from taskharbor.errors import HarborError
     it, reports, and is neither stopping nor stuck (except paused queues). Exit 1: one of these fails. Exit 3: the store
     does not answer.
 
+    --deep also reads back the settings that decide what the store may lose, and on Redis compares all indexes with the
+    jobs, which reads every job. A setting that deletes jobs, or an index that does not fit, is exit 1; a setting that
+    may lose jobs in a power cut is a warning. --repair also mends the indexes; workers may be running.
+
     Dead jobs do not make it unhealthy, nor do runs past their timeout unless they hold every slot; they are counted.
     Tasks of a TaskManager are not counted as due: workers do not run them.
     """
 )
 @time_option("--max-wait", help="Also unhealthy if a due job has waited longer than this.")
 @click.option("--store-only", is_flag=True, help="Only check whether the store answers.")
+@click.option("--deep", is_flag=True, help="Also check the store itself: what it may lose, and its indexes.")
+@click.option("--repair", is_flag=True, help="Like --deep, and mend indexes that do not fit the jobs.")
 @answer_options
-def health(max_wait: float | None, store_only: bool, as_json: bool) -> None:
+def health(max_wait: float | None, store_only: bool, deep: bool, repair: bool, as_json: bool) -> None:
     try:
+        report = ask(lambda admin: asked(admin, repair)) if deep or repair else None
         queues, workers = ask(lambda admin: gather(admin.queues.alist(), admin.workers.alist()))
+    except UnsafeStore as error:
+        _refused("store_unsafe", error, as_json, BAD)
     except HarborError as error:
         if exit_code(error) != UNREACHABLE:
             raise
-        if as_json:
-            output.print_json({"healthy": False, "problems": [Problem("store_unreachable", str(error))]})
-        complain(str(error))
-        sys.exit(UNREACHABLE)
+        _refused("store_unreachable", error, as_json, UNREACHABLE)
     now = here().now()
     queues = [without_tasks(counts) for counts in queues]
     found = [] if store_only else problems(queues, workers, max_wait, now)
     found = [Problem(problem.code, filled_in(problem.message)) for problem in found]
+    if report is not None:
+        found += [*unsafe(report.settings), *damaged(report)]
     if as_json:
-        output.print_json(_answer(queues, workers, found, now))
+        output.print_json(_answer(queues, workers, found, now) | (asdict(report) if report is not None else {}))
     else:
         _show(queues, workers, found, now)
+        if report is not None:
+            show(report, repair=repair)
+    for problem in () if as_json else found:
+        complain(problem.message)
     sys.exit(BAD if found else FINE)
+
+
+def _refused(code: str, error: HarborError, as_json: bool, exit: int) -> NoReturn:
+    if as_json:
+        output.print_json({"healthy": False, "problems": [Problem(code, str(error))]})
+    complain(str(error))
+    sys.exit(exit)
 
 
 def _answer(
@@ -78,13 +100,14 @@ def _answer(
 
 def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found: list[Problem], now: datetime) -> None:
     dead = sum(counts.dlq for counts in queues)
-    numbers = f"{count(len(workers), 'worker')}, {_due(queues)}, {count(dead, 'dead job')}"
-    output.say(f"unhealthy: {numbers}" if found else f"healthy: {numbers}", "bold red" if found else "green")
+    gone = sum(silent(worker, now) for worker in workers)
+    listed = count(len(workers), "worker") + (f" ({gone:,} of them silent)" if gone else "")
+    numbers = f"{listed}, {_due(queues)}, {count(dead, 'dead job')}"
+    said, style = (f"unhealthy: {numbers}", "bold red") if found else (f"healthy: {numbers}", "green")
+    output.say(said, style, wrap=True)
     for worker in workers:
         if note := _note(worker, now):
             output.say(f"worker {worker.id} {note}", "yellow", wrap=True)
-    for problem in found:
-        complain(problem.message)
 
 
 def _note(worker: WorkerRecord, now: datetime) -> str:

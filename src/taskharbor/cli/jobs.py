@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from taskharbor.cli import describe, lists
+from taskharbor.cli import describe, job_lists
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs, run_now
-from taskharbor.cli.types import answer_options, limit_option, list_options
+from taskharbor.cli.tables import list_options
+from taskharbor.cli.types import answer_options, limit_option
 from taskharbor.cli.words import WORDS_HELP
 
 
@@ -23,7 +24,7 @@ def jobs() -> None:
 @click.option("--after", metavar="ID", help="Continue after this job.")
 @list_options
 def list_jobs(words: tuple[str, ...], **options: Any) -> None:
-    lists.jobs(words, "No jobs match." if words else "No jobs yet.", **options)
+    job_lists.jobs(words, "No jobs match." if words else "No jobs yet.", **options)
 
 
 @jobs.command("show")

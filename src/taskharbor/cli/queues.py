@@ -14,9 +14,9 @@ from msgspec.structs import asdict
 from taskharbor.admin.admin import Admin
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, since
-from taskharbor.cli.tables import Column, listing
+from taskharbor.cli.tables import Column, list_options, listing
 from taskharbor.cli.target import ask, here
-from taskharbor.cli.types import answer_options, list_options
+from taskharbor.cli.types import answer_options
 from taskharbor.client.liveness import listening
 from taskharbor.core.durations import count
 from taskharbor.core.reserved import TASKS
@@ -24,7 +24,7 @@ from taskharbor.core.states import Shown
 from taskharbor.driver import QueueCounts
 
 STATES = tuple(state.value for state in Shown)
-DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6}
+DROPS = {"cancelled": 1, "done": 2, "claimed": 3, "scheduled": 4, "waiting": 5, "running": 6, "lapsed": 7}
 
 
 @click.group()
@@ -48,7 +48,7 @@ def list_queues(**options: Any) -> None:
             return Cell("-", "dim")
         return Cell(str(number), "bold red" if not number and counts.due and not counts.paused else "")
 
-    columns = [*queue_columns(found, now), Column("WORKERS", listeners_cell, right=True)]
+    columns = [*queue_columns(found, now), Column("WORKERS", listeners_cell, right=True, drop=8)]
     listing(found, columns, "No queues yet.", lambda counts: asdict(counts) | {"workers": listeners(counts)}, **options)
 
 
@@ -60,7 +60,7 @@ def queue_columns(found: Sequence[QueueCounts], now: datetime) -> list[Column[Qu
         Column("QUEUE", lambda counts: Cell(counts.queue, "bold"), least=10),
         *([paused] if any(counts.paused for counts in found) else []),
         *map(_state_column, used),
-        Column("OLDEST DUE", lambda counts: since(counts.oldest_due, now)),
+        Column("OLDEST DUE", lambda counts: since(counts.oldest_due, now), drop=9),
     ]
 
 

@@ -16,9 +16,9 @@ from taskharbor.admin.admin import Admin
 from taskharbor.cli import describe, output
 from taskharbor.cli.exits import complain
 from taskharbor.cli.output import Cell, exact, iso, picked, since
-from taskharbor.cli.tables import Column, listing, table
+from taskharbor.cli.tables import Column, list_options, listing, table
 from taskharbor.cli.target import ask, here
-from taskharbor.cli.types import answer_options, list_options
+from taskharbor.cli.types import answer_options
 from taskharbor.core.durations import ago, length
 from taskharbor.errors import ConfigError
 

@@ -71,11 +71,11 @@ class Reloader:
 
     def _changed_file(self, before: dict[Path, int], child: subprocess.Popen[bytes]) -> Path | None:
         """Wait for a change, even if the child has ended by itself."""
-        told = False
+        reported = False
         while not self._stopping:
-            if child.poll() is not None and not told:
+            if child.poll() is not None and not reported:
                 logger.warning("reload: the worker ended with exit code %d; waiting for a change", child.returncode)
-                told = True
+                reported = True
             time.sleep(PERIOD)
             now = times(self._folder)
             if now != before:

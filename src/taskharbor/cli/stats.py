@@ -14,9 +14,9 @@ from taskharbor.admin.health import LATELY, overruns_of
 from taskharbor.admin.stats import OUTCOMES, by_task
 from taskharbor.cli import output
 from taskharbor.cli.queues import number_cell, queue_columns
-from taskharbor.cli.tables import NEVER, Column, table
+from taskharbor.cli.tables import NEVER, Column, list_options, table
 from taskharbor.cli.target import ask, here
-from taskharbor.cli.types import list_options, time_option
+from taskharbor.cli.types import time_option
 from taskharbor.cli.workers import facts_of, worker_columns
 from taskharbor.core.durations import length
 from taskharbor.driver import WorkerRecord

@@ -1,7 +1,7 @@
 """Tables: whole where stdout is not a terminal or `--wide` is given, else fitted to the terminal.
 
 To fit, soft columns are cut, the widest first and none below its `least` width; if that is not enough, columns are
-left out by their `drop` rank, the lowest first.
+left out by their `drop` rank, the lowest first. If even that is not enough, soft columns are cut down to their titles.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ from msgspec import Struct
 
 from taskharbor.cli import output
 from taskharbor.cli.output import Cell, as_cell, console, one_line
+from taskharbor.cli.target import target_options
+from taskharbor.cli.types import json_option
 from taskharbor.core.short_ids import endings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 GAP = 2
 NEVER = 0
 
 
 class Column(Struct, Generic[T], frozen=True):
-    """A column: its title, and its cell in the row of a record.
+    """A column: its title, and a function from a record to its cell.
 
-    One of `ids` has their endings where the table is fitted to a terminal. One with a `least` width is soft: it may be
-    cut to that width, at its beginning if `keep_end`. One of weight 2 is cut only where it is more than twice as wide
-    as the others.
+    The rest is how it gives way where the table is fitted to a terminal. With `ids`, ids are shown by their endings.
+    With a `least` width the column is soft: it may be cut to that width, at the beginning of its texts if `keep_end`;
+    one of weight 2 is cut only while it is more than twice as wide as the other soft ones. Columns with a `drop` rank
+    may be left out. The others always stay, so in every list they must fit a narrow terminal: see
+    tests/cli/test_terminal.py.
     """
 
     title: str
@@ -40,6 +45,12 @@ class Column(Struct, Generic[T], frozen=True):
     drop: int = NEVER
     keep_end: bool = False
     weight: int = 1
+
+
+def list_options(command: C) -> C:
+    """The options of a command that prints a table: `--json`, `--wide` and the target."""
+    wide = click.option("--wide", is_flag=True, help="Show all columns and whole ids, however wide.")
+    return json_option(wide(target_options(command)))
 
 
 def listing(
@@ -140,6 +151,10 @@ def fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> 
     while _total([least[place] for place in shown]) > room:
         droppable = [place for place in shown if columns[place].drop]
         if not droppable:
+            least = [
+                min(width, len(column.title)) if column.least else width
+                for column, width in zip(columns, least, strict=True)
+            ]
             break
         del shown[min(droppable, key=lambda place: columns[place].drop)]
     soft = [place for place in shown if shown[place] > least[place]]

@@ -6,6 +6,7 @@ Commands that only read need just a URL and import no user code, unless only an 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import traceback
@@ -117,9 +118,18 @@ def filled_in(hint: str) -> str:
     return hint if config.project("app") is None else hint.replace(f" {APPLICATION}", "")
 
 
+def quieten() -> None:
+    """Give log lines a handler that drops them: without any, Python prints warnings.
+
+    What a store may lose is for `health --deep` and the logs of workers to say, not for each command.
+    """
+    logging.getLogger("taskharbor").addHandler(logging.NullHandler())
+
+
 def ask(question: Callable[[Admin], Awaitable[T]]) -> T:
     """Open the store of the running command, ask, and close it."""
     harbor = here().store
+    quieten()
 
     async def answer() -> T:
         async with harbor.open():
@@ -189,9 +199,9 @@ def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     where = f"{frames[-1].filename} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):
         where = f"{error.filename} line {error.lineno}: "
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     return ConfigError(
-        f"{what} cannot be imported: {where}{type(error).__name__}: {said} "
+        f"{what} cannot be imported: {where}{type(error).__name__}: {message} "
         f'(full traceback: {Path(sys.executable).name} -c "import {name}")'
     )
 

@@ -51,18 +51,12 @@ def time_option(
     return click.option(*names, type=type, metavar="TIME", default=default, show_default=shown, help=help)
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-_wide_option = click.option("--wide", is_flag=True, help="Show all columns and whole ids, however wide.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def answer_options(command: C) -> C:
     """The options of a command that answers: `--json` and the target."""
-    return _json_option(target_options(command))
-
-
-def list_options(command: C) -> C:
-    """The options of a command that prints a table: `--json`, `--wide` and the target."""
-    return _json_option(_wide_option(target_options(command)))
+    return json_option(target_options(command))
 
 
 def limit_option(default: int, most: int) -> Callable[[C], C]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from taskharbor.core.filter import WORDS
+from taskharbor.core.filter import KNOWN_WORDS, WORDS
 
 WORDS_HELP = """
 WORDS narrow the list; all of them must hold:
@@ -39,7 +39,6 @@ def ids_or_words(given: Sequence[str], verb: str) -> tuple[list[str], list[str]]
     if not given or "" in given:
         raise click.UsageError(f"say which jobs to {verb}: ids, or filter words such as queue:mail ('*' matches all)")
     if words and ids:
-        raise click.UsageError(
-            f"{ids[0]!r} is an id and {words[0]!r} a filter word: give either; a task is written task:{ids[0]}"
-        )
+        meant = f"filter words are {KNOWN_WORDS}" if ":" in ids[0] else f"a task is written task:{ids[0]}"
+        raise click.UsageError(f"{ids[0]!r} is read as an id and {words[0]!r} as a filter word: give either; {meant}")
     return ids, words

@@ -20,7 +20,7 @@ from taskharbor.cli.target import here, target_options
 from taskharbor.cli.types import queues, time_option
 from taskharbor.errors import HarborError, MissingExtra
 from taskharbor.harbor import Harbor
-from taskharbor.supervisor.link import Link
+from taskharbor.supervisor.link import SupervisorLink
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 CLOSE_PATIENCE = 5.0
@@ -60,6 +60,7 @@ def worker(
     max_jobs: int | None,
     max_age: str | None,
     max_memory: str | None,
+    start_timeout: str | None,
     reloading: bool,
     uvloop: bool,
     log_level: str,
@@ -76,8 +77,8 @@ def worker(
     if place.spec() is None:
         raise click.UsageError("name the application: `taskharbor worker shop:harbor`, or app in [tool.taskharbor]")
     names = queues(",".join(queue_lists) if queue_lists else None)
-    link = Link.inherited()
-    supervised = None if link else supervise.asked(processes, max_jobs, max_age, max_memory, grace)
+    link = SupervisorLink.inherited()
+    supervised = None if link else supervise.asked(processes, max_jobs, max_age, max_memory, start_timeout, grace)
     if reloading:
         sys.exit(reload.supervise([word for word in sys.argv[1:] if word != "--reload"], log_level))
     loop_factory = _uvloop() if uvloop else None
@@ -110,7 +111,7 @@ async def _work(
     concurrency: int,
     lease: float,
     grace: float,
-    link: Link | None,
+    link: SupervisorLink | None,
 ) -> None:
     await harbor.arun_worker(names, concurrency=concurrency, lease=lease, grace=grace, release_abandoned=True)
     if link is not None:

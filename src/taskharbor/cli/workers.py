@@ -11,9 +11,8 @@ from msgspec.structs import asdict
 
 from taskharbor.admin.health import LATELY, START, overruns_of
 from taskharbor.cli.output import Cell
-from taskharbor.cli.tables import Column, listing
+from taskharbor.cli.tables import Column, list_options, listing
 from taskharbor.cli.target import ask, filled_in, here
-from taskharbor.cli.types import list_options
 from taskharbor.client.liveness import MISSED, REPORT_EVERY, silent
 from taskharbor.core.durations import ago, length
 from taskharbor.driver import WorkerRecord
@@ -50,10 +49,10 @@ def worker_columns(now: datetime) -> list[Column[WorkerRecord]]:
         return Cell(f"{ago(worker.seen_at, now)}{note}", "yellow" if note else "")
 
     return [
-        Column("WORKER", lambda worker: Cell(worker.id, "bold"), least=40),
+        Column("WORKER", lambda worker: Cell(worker.id, "bold"), least=36, keep_end=True),
         Column("HOST", lambda worker: worker.host, least=6, drop=1),
         Column("PID", lambda worker: str(worker.pid), right=True, drop=2),
-        Column("QUEUES", lambda worker: ", ".join(worker.queues), least=10),
+        Column("QUEUES", lambda worker: ", ".join(worker.queues), least=10, drop=5),
         Column("BUSY", busy, right=True),
         Column("OVERRUNS", overruns, right=True, drop=4),
         Column("SINCE", lambda worker: ago(worker.started_at, now), drop=3),

@@ -13,11 +13,11 @@ from taskharbor.admin.admin import Admin
 from taskharbor.admin.workflows import GraphNode, Workflow, Workflows
 from taskharbor.cli import output
 from taskharbor.cli.exits import BAD, complain
-from taskharbor.cli.lists import error_cell
+from taskharbor.cli.job_lists import error_cell
 from taskharbor.cli.output import Cell
-from taskharbor.cli.tables import Column, listing, table
+from taskharbor.cli.tables import Column, list_options, listing, table
 from taskharbor.cli.target import ask, here
-from taskharbor.cli.types import answer_options, limit_option, list_options
+from taskharbor.cli.types import answer_options, limit_option
 from taskharbor.core.durations import ago, count
 
 STYLES = {"running": "yellow", "held": "bold red", "done": "green", "failed": "bold red", "cancelled": "dim"}

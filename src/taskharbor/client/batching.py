@@ -64,7 +64,9 @@ class Batcher:
         self._unshared.discard(loop)
         future: asyncio.Future[GroupResult] = loop.create_future()
         batch = [(group, future), *waiting]
-        if len(batch) >= MANY and not self._sending:  # in halves: while the store has one, callers of the other go on
+        if (
+            len(batch) >= MANY and not self._sending
+        ):  # in halves: while the store works on one, callers of the other go on
             half = len(batch) // 2
             self._send(batch[:half])
             batch = batch[half:]
@@ -85,7 +87,7 @@ class Batcher:
         except Exception as error:
             if len(waiting) == 1:
                 _refuse(waiting, error)
-            else:  # the store cannot take one of them: try each alone
+            else:  # the store refuses the batch because of one of them: try each alone
                 await asyncio.gather(*(self._deliver([entry]) for entry in waiting))
         except BaseException:
             for _, future in waiting:

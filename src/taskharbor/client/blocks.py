@@ -137,7 +137,7 @@ class _Alongside(Generic[T]):
             self._interrupt()  # Ctrl-C while it waits for the store
             return None
         if self._entered.exception() is not None:
-            self._thread.join(CLOSE_PATIENCE)  # it could not begin, and ends
+            self._thread.join(CLOSE_PATIENCE)  # it failed to begin and is ending
             return None
         self._raised = raised
         try:
@@ -150,7 +150,7 @@ class _Alongside(Generic[T]):
         return self._left.result()
 
     def _interrupt(self) -> None:
-        self._interrupted = True  # first: a task that does not exist yet checks it
+        self._interrupted = True  # first: a task that is created later checks it
         self._on_loop(self._task.cancel if self._task is not None else None)
 
     def _on_loop(self, what: Callable[[], object] | None) -> None:
@@ -169,7 +169,7 @@ class _Alongside(Generic[T]):
 
     def _fail(self, error: BaseException) -> None:
         failure = error
-        if not isinstance(error, Exception):  # such as an exit that a handler asked for
+        if not isinstance(error, Exception):  # such as a handler's SystemExit
             failure = DriverClosed(f"the worker's thread was ended: {type(error).__name__}")
         with suppress(InvalidStateError):
             self._entered.set_exception(failure)

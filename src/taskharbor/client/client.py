@@ -8,7 +8,8 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from types import MappingProxyType
+from datetime import datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -62,7 +63,7 @@ class Submission(Protocol[T_co]):
     def tx(self) -> object | None: ...
     @property
     def batched(self) -> bool: ...
-    def group(self, session: Session) -> Group:
+    def group(self, session: Session, now: datetime) -> Group:
         """The group, built when the store is open."""
         ...
 
@@ -70,7 +71,7 @@ class Submission(Protocol[T_co]):
 
 
 closed_world: ContextVar[bool] = ContextVar("taskharbor_closed_world", default=False)
-_stand_ins: ContextVar[Mapping[Client, Session]] = ContextVar("taskharbor_stand_ins", default=MappingProxyType({}))
+_stand_ins: ContextVar[Mapping[Client, Session] | None] = ContextVar("taskharbor_stand_ins", default=None)
 
 
 class Client:
@@ -84,11 +85,12 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """The harbor's own session, unless another stands in for it here; in a closed world there is no other."""
-        found = _stand_ins.get().get(self)
-        if found is None and closed_world.get():
+        """The harbor's own session, unless another replaces it here."""
+        if (here := _stand_ins.get()) is not None and (found := here.get(self)) is not None:
+            return found
+        if closed_world.get():
             raise ConfigError("this harbor is not part of the simulation: give it to cluster.workers or cluster.client")
-        return found or self._sessions[-1]
+        return self._sessions[-1]
 
     @contextmanager
     def stand_in(self, session: Session) -> Generator[None]:
@@ -102,7 +104,7 @@ class Client:
     @contextmanager
     def stand_in_here(self, session: Session) -> Generator[None]:
         """Use this session inside the block, and in the tasks that start there."""
-        before = _stand_ins.set({**_stand_ins.get(), self: session})
+        before = _stand_ins.set({**(_stand_ins.get() or {}), self: session})
         try:
             yield
         finally:
@@ -137,13 +139,14 @@ class Client:
             if not session.is_open:  # the engine's clock and its limits are known once it is
                 async with self.store():
                     pass
-            group = what.group(session)
+            group = what.group(session, session.now())
             result = await session.batcher.store(group)
         else:
             async with self.store() as driver:
                 target = driver if what.tx is None else _joined(driver, what.tx, blocks=False)
-                group = what.group(session)
-                (result,) = await target.enqueue([group], session.now())
+                now = session.now()
+                group = what.group(session, now)
+                (result,) = await target.enqueue([group], now)
         if isinstance(result, Exception):
             raise result
         return what.handle(group, result)
@@ -153,17 +156,19 @@ class Client:
         session = self.session
         if what.tx is not None:
             tx = _joined(session.portal.run(self._opened), what.tx, blocks=True)
-            group = what.group(session)
-            (result,) = at_once(tx.enqueue([group], session.now()))
+            now = session.now()
+            group = what.group(session, now)
+            (result,) = at_once(tx.enqueue([group], now))
         else:
             refuse_on_a_loop(twin)
             if not session.is_ready:
                 session.portal.run(self._opened)
-            here = session.blocking
-            group = what.group(session)
-            if here is None or not here.enqueues_blocking([group]):
-                return session.portal.run(lambda: self.submit(what))
-            (result,) = here.enqueue_blocking([group], session.now(), session.settings.store_timeout)
+            here, now = session.blocking, session.now()
+            group = what.group(session, now)
+            groups = [group]
+            if here is None or not here.enqueues_blocking(groups):
+                return session.portal.run(partial(self.submit, what))
+            (result,) = here.enqueue_blocking(groups, now, session.settings.store_timeout)
         if isinstance(result, Exception):
             raise result
         return what.handle(group, result)

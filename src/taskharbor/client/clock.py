@@ -15,7 +15,7 @@ from taskharbor.driver import ServerClock
 
 Clock = Callable[[], datetime]
 REMEASURE_AFTER = 60.0
-# An answer may be wrong by half of its round trip, so a slow one is asked for again.
+# An answer may be wrong by half of its round trip, so after a slow one the engine is asked again.
 LONGEST_TRIP, TRIES = 1.0, 3
 host_clock: Clock = partial(datetime.now, UTC)
 

@@ -6,16 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, TypedDict, get_args
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.client.job_builder import Call, JobBuilder
-from taskharbor.client.options import TASK_OPTIONS, Duration, JobOptions, check_moment, moment
+from taskharbor.client.options import TASK_ONLY, TASK_OPTIONS, Duration, JobOptions, check_moment, moment
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
-from taskharbor.core.cron import cron
 from taskharbor.core.recurrence import ANCHOR, MICROSECOND, CatchUp, Definition, Mode, Overlap, Recurrence, checked
 from taskharbor.errors import ConfigError, InvalidJob
 
@@ -58,7 +56,7 @@ class Declared(Struct, frozen=True):
 def recurrence(given: Mapping[str, Any], base: Recurrence | None = None) -> Recurrence:
     """The recurrence of these options, or `base` changed by them; `ConfigError` names the mistake."""
     if unknown := set(given) - set(_READ):
-        others = ", ".join(("name", "arguments", "retry", *sorted(TASK_OPTIONS)))
+        others = ", ".join(("name", "arguments", *TASK_ONLY, *sorted(TASK_OPTIONS)))
         raise ConfigError(f"unknown option {min(unknown)!r}; it takes {', '.join(_READ)}, and in code {others}")
     base = base or Recurrence()
     if "cron" in given:
@@ -71,6 +69,8 @@ def recurrence(given: Mapping[str, Any], base: Recurrence | None = None) -> Recu
 def _cron(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be text such as '0 3 * * *' or @daily, not {value!r}")
+    from taskharbor.core.cron import cron  # slow to import
+
     cron(value, "UTC")
     return value
 
@@ -85,6 +85,8 @@ def _timedelta(name: str, value: Any) -> timedelta:
 
 
 def _zone(name: str, value: Any) -> str:
+    from zoneinfo import ZoneInfo  # slow to import
+
     if value is UTC:
         return "UTC"
     if isinstance(value, ZoneInfo) and isinstance(value.key, str):  # one made from a file has none
@@ -148,7 +150,7 @@ def check_options(options: JobOptions) -> None:
 
 
 def definition_of(call: Call, when: Recurrence, session: Session, *, in_code: bool) -> Definition:
-    """What is stored for a recurring task: every option of its jobs is resolved (R5)."""
+    """The definition that is stored for a recurring task: every option of its jobs is resolved (R5)."""
     (job,) = JobBuilder(session).jobs([call])
     of_job = {field: getattr(job, field) for field in Definition.OF_JOBS}
     return Definition(task=job.type, when=when, in_code=in_code, **of_job)

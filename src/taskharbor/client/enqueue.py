@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from taskharbor.client.client import Client
@@ -13,38 +14,47 @@ from taskharbor.driver import Enqueued, Group
 from taskharbor.errors import InvalidJob
 
 C = TypeVar("C", bound=Call)
+OF_ANOTHER = "a step belongs to another harbor than the one that was to enqueue it"
 
 
-class _Calls:
-    def __init__(self, client: Client, *calls: Call) -> None:
-        self._client = client
-        self.calls = calls
-        self.tx = _transaction_of(client, calls)
-
-    def group(self, session: Session) -> Group:
-        builder = JobBuilder(session)
-        return Group(jobs=builder.checked(builder.jobs(self.calls)))
-
-    def _job(self, call: Call, stored: Enqueued) -> Job[Any]:
-        return Job(self._client, stored.id, call.returns, stored.created, stored.same_payload)
-
-
-class CallGroup(_Calls):
+class CallGroup:
     """Calls that are stored together, all or none."""
 
     batched = False
 
+    def __init__(self, client: Client, *calls: Call) -> None:
+        self.calls = calls
+        self.tx = _transaction_of(client, calls)
+
+    def group(self, session: Session, now: datetime) -> Group:
+        builder = JobBuilder(session, now)
+        return Group(jobs=builder.checked(builder.jobs(self.calls)))
+
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> list[Job[Any]]:
-        return [self._job(call, each) for call, each in zip(self.calls, stored, strict=True)]
+        return [_job(call, each) for call, each in zip(self.calls, stored, strict=True)]
 
 
-class SingleCall(_Calls):
+class SingleCall:
     """A call that is stored by itself: in one commit with those of other callers, or in the caller's transaction."""
 
+    __slots__ = "call", "tx"
     batched = True
 
+    def __init__(self, client: Client, call: Call) -> None:
+        if call.client is not client:
+            raise InvalidJob(OF_ANOTHER)
+        self.call = call
+        self.tx = call.options.get("tx")
+
+    def group(self, session: Session, now: datetime) -> Group:
+        return Group(jobs=(JobBuilder(session, now).job(self.call),))
+
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> Job[Any]:
-        return self._job(self.calls[0], stored[0])
+        return _job(self.call, stored[0])
+
+
+def _job(call: Call, stored: Enqueued) -> Job[Any]:
+    return Job(call.client, stored.id, call.task.signature.returns, stored.created, stored.same_payload)
 
 
 def listed(calls: Iterable[C]) -> list[C]:
@@ -61,7 +71,7 @@ def _transaction_of(client: Client, calls: Sequence[Call]) -> object | None:
         if not isinstance(call, Call):
             raise InvalidJob(f"only steps can be enqueued, such as task.step(…), not {call!r}")
         if call.client is not client:
-            raise InvalidJob("a step belongs to another harbor than the one that was to enqueue it")
+            raise InvalidJob(OF_ANOTHER)
         tx = call.options.get("tx")
         if number and tx is not handle:
             raise InvalidJob("steps that are enqueued together must have the same tx=, or none of them any")

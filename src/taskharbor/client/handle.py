@@ -66,7 +66,10 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
         return cast(R, None if record.result is None else decode_value(record.result, self._returns))
 
     async def acancel(self) -> bool:
-        """Cancel it: at once if it waits, through the heartbeat if it runs. False if it had ended or is gone."""
+        """Cancel it: at once if it waits, through the heartbeat if it runs. False if it had ended or is gone.
+
+        A run in a process of its own is killed within a second.
+        """
         (answer,) = await self._client.cancel([self.id])
         if answer == "missing" and await self._client.workflow(self.id) is not None:
             raise _is_workflow(self.id)

@@ -1,7 +1,7 @@
 """The import of an application: what a child process of a worker repeats, and what must not happen there.
 
 In a child it only defines tasks. A module without a `__main__` guard would enqueue its jobs again, or start a worker,
-which starts children in turn: no store can be opened until the import has ended.
+which would start children in turn. So no store can be opened until the import has ended.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
@@ -15,9 +16,10 @@ from taskharbor.client.options import Duration, JobOptions, KeyOptions, moment, 
 from taskharbor.client.registered_task import JOIN, Registered
 from taskharbor.client.session import Session
 from taskharbor.client.settings import Settings
+from taskharbor.core import ids
 from taskharbor.core.codec import checked_size
 from taskharbor.core.decide import later
-from taskharbor.core.ids import Ids
+from taskharbor.core.ids import Ids, milliseconds
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.reserved import TASKS
 
@@ -40,7 +42,7 @@ class Call:
         return self.task.signature.returns
 
     def joining(self) -> Call:
-        """A call that does nothing but wait for others, in the same queue."""
+        """A no-op call that only waits for others, in the same queue."""
         queue: JobOptions = {"queue": self.options["queue"]} if "queue" in self.options else {}
         return Call(self.client, JOIN, JOIN.signature.encode((), {}), queue)
 
@@ -59,10 +61,14 @@ class JobBuilder:
 
     def __init__(self, session: Session, now: datetime | None = None) -> None:
         self.now = now or session.now()
-        self.new_id = Ids(int(self.now.timestamp() * 1000), session.rng.getrandbits)
+        self._session = session
         self._settings = session.settings
-        self._limit = session.payload_limit  # also the engine's own, which is known once it is open
         self._lineage = _lineage()
+
+    @cached_property
+    def new_id(self) -> Ids:
+        """Makes ids."""
+        return Ids(milliseconds(self.now), self._session.rng.getrandbits)
 
     def jobs(self, calls: Iterable[Call], workflow_id: str | None = None) -> list[NewJob]:
         """The jobs of these calls; most share the options of the call before, which are resolved once."""
@@ -75,6 +81,14 @@ class JobBuilder:
             jobs.append(replace(pattern, id=pattern.id or self.new_id(), payload=call.payload))
             before = call
         return jobs
+
+    def job(self, call: Call) -> NewJob:
+        """The only job of a call, or `PayloadTooLarge`: as `jobs` and `checked`, for one."""
+        pattern = self._pattern(call, None)
+        if len(call.payload) > (limit := self._session.payload_limit):
+            checked_size(call.payload, limit, f"the arguments of {pattern.type}")
+        id = pattern.id or ids.uuid7(milliseconds(self.now), self._session.rng.getrandbits(74))
+        return replace(pattern, id=id, payload=call.payload)
 
     def tick(self, name: str, definition: Definition, slot: datetime, run_at: datetime | None) -> NewJob:
         """The job of a tick of a recurring task; its headers name both."""
@@ -98,9 +112,10 @@ class JobBuilder:
 
     def checked(self, jobs: list[NewJob]) -> tuple[NewJob, ...]:
         """The jobs, or `PayloadTooLarge` for the first whose payload is above the limit (R4)."""
+        limit = self._session.payload_limit  # also the engine's own, which is known once it is open
         for job in jobs:
-            if len(job.payload) > self._limit:
-                checked_size(job.payload, self._limit, f"the arguments of {job.type}")
+            if len(job.payload) > limit:
+                checked_size(job.payload, limit, f"the arguments of {job.type}")
         return tuple(jobs)
 
     def _time(self, given: Duration | datetime) -> datetime:
@@ -109,7 +124,7 @@ class JobBuilder:
     def _pattern(self, call: Call, workflow_id: str | None) -> NewJob:
         """The job of a call but for its payload and, unless it was given, its id.
 
-        A task's own options say nothing of time: without others, its jobs have all of it in common.
+        The options of a task contain no times: without options of their own, its jobs share the whole pattern.
         """
         task, settings = call.task, self._settings
         if call.options is not task.options or workflow_id is not None or self._lineage:

@@ -1,7 +1,7 @@
 """Which workers are alive, by their reports, and what is missing where no worker claims the jobs of a queue.
 
-In tests, `Attendance` knows as well which workers run in this process, so that a wait for a result that none will give
-fails instead of lasting for ever.
+In tests, `Attendance` also knows which workers run in this process, so that waiting for a result that no worker will
+produce fails instead of lasting for ever.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """The options of jobs and tasks: checked here when they are given, resolved by the job builder (R5, P1).
 
 To add one:
-- of a job: `JobOptions`, `_RULES`; `_pattern` in `job_builder.py`; `cli/enqueue.py`; the table in docs/guide.md;
-- stored with the job: `Asked` in `core/job.py`, `RECORD` in `drivers/shared/columns.py`, each driver's columns
+- of a job: `JobOptions`, `_RULES`; `JobBuilder._resolved`; `cli/enqueue.py`; the table in docs/guide.md;
+- stored with the job: `JobRequest` in `core/job.py`, `RECORD` in `drivers/shared/columns.py`, each driver's columns
   (SQL, `rows.py`, a migration), and `FULL` in `testing/kit/records.py`;
 - also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` in
   `declaration.py`, and `Definition` with its `OF_JOBS` in `core/recurrence.py`;
 - with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
-- of the task alone, as `retry`: `Harbor.task`, `Harbor.recurring`, `Manner` in `decorators.py`, `Registered`; not
-  stored.
-`tests/client/test_options.py` fails if a place in Python was forgotten, the kit if a column was.
+- of the task alone, as `retry`: `TASK_ONLY`, `Harbor.task` with its overload, `Harbor.recurring`, `Manner` in
+  `decorators.py` and what it passes to `Registered`; not stored.
+An option of tasks also needs a value in `tests/client/test_options.py`, which fails if one of its places in Python was
+forgotten. The kit fails if a column was. Then generate docs/reference.md again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SHOWN_LIMIT = 80
 MOST = 2**31 - 1
 # The options that tasks take as well, for all of their jobs.
 TASK_OPTIONS = frozenset({"queue", "priority", "max_attempts", "max_crashes", "timeout", "tags"})
+# The options that only tasks take, in the order in which messages list them. They are not stored with jobs.
+TASK_ONLY = ("retry", "process", "memory")
 # Names of options in other job queues.
 _ELSEWHERE = {
     "countdown": "delay",
@@ -76,8 +79,8 @@ class JobOptions(TypedDict, total=False):
 def unknown_option(name: str, known: Collection[str]) -> str:
     """The message about an unknown option."""
     meant = _ELSEWHERE.get(name) or closest(name, known)
-    if name == "retry":
-        guess = ": a retry policy is set on the task, @harbor.task(retry=…)"
+    if name in TASK_ONLY:
+        guess = f": it is set on the task, @harbor.task({name}=…)"
     else:
         guess = f" (did you mean {meant!r}?)" if meant in known else ""
     return f"unknown option {name!r}{guess}; the options are {', '.join(known)}"
@@ -192,7 +195,10 @@ def _headers(name: str, value: Any) -> None:
 
 def _transaction(name: str, value: Any) -> None:
     if value is None:
-        raise InvalidJob(f"{name} must be a connection or session with an open transaction, not None")
+        raise InvalidJob(
+            f"{name} must be a connection or session with an open transaction, not None (Django's "
+            "connection.connection is None before its first query: use it inside atomic())"
+        )
 
 
 _BOUND = _whole(1, MOST, optional=True)

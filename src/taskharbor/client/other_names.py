@@ -1,4 +1,5 @@
-"""Hints for users of Celery, arq, Dramatiq or Procrastinate who use the names they know. Hidden from type checkers."""
+"""Hints for users of Celery, arq, Dramatiq or Procrastinate who use the names they know, and for a method sought on a
+task that the harbor has. Hidden from type checkers."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ TASK_NAMES = {
     "send_with_options": "using(…).enqueue(…)",
     "defer": "enqueue(…)",
     "defer_async": "aenqueue(…)",
+    "enqueue_many": "step(…) for each, and harbor.enqueue_many(steps)",
+    "aenqueue_many": "step(…) for each, and harbor.aenqueue_many(steps)",
 }
 HARBOR_NAMES = {"send_task": 'enqueue("task.name", {…})', "enqueue_job": 'aenqueue("task.name", {…})'}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from taskharbor.client.forking import after_fork
+from taskharbor.driver.locking import locked
 from taskharbor.errors import BlockingCallInLoop, DriverClosed
 
 P = ParamSpec("P")
@@ -32,10 +34,12 @@ class Portal:
         return self.run(function)
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine to its end on the portal's loop, also if that blocks a loop of the caller's."""
+        """Run the coroutine to its end on the portal's loop, even if the caller runs on a loop, which it blocks."""
+        if sys.is_finalizing():  # a finalizer: no other thread runs any more, so it would wait for ever
+            raise DriverClosed("the interpreter is shutting down: make this call earlier, or in an atexit handler")
         reply = Reply[T](function)
-        with self._lock:  # so that `close` finds every call that went to its loop
-            self._running_loop().call_soon_threadsafe(reply.begin)
+        # Under the lock, so that `close` finds every call that went to its loop.
+        locked(self._lock, lambda: self._running_loop().call_soon_threadsafe(reply.begin))
         return reply.wait()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
@@ -43,15 +47,17 @@ class Portal:
         if loop is None:
             loop = asyncio.new_event_loop()
             threading.Thread(target=_serve, args=(loop,), name="taskharbor-portal", daemon=True).start()
-            self._loop = loop  # last: an interrupt before leaves a loop that no call uses
+            self._loop = loop  # last: an interrupt before this leaves a loop that no call uses
         return loop
 
     def close(self) -> None:
         """Stop the thread and the calls that still wait in it; a later call starts a new one."""
-        with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
+        locked(self._lock, self._stop)
+
+    def _stop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop = None
 
 
 class Reply(Generic[T]):
@@ -97,11 +103,8 @@ class Reply(Generic[T]):
 
 def refuse_on_a_loop(twin: str, words: str = "await") -> None:
     """`BlockingCallInLoop` on a running loop, naming the async twin."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise BlockingCallInLoop(f"this call would block the running event loop: use `{words} ….{twin}(…)` here")
+    if asyncio._get_running_loop() is not None:  # the public function raises where there is none, which takes longer
+        raise BlockingCallInLoop(f"this call would block the running event loop: use `{words} ….{twin}(…)` here")
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

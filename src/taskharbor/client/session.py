@@ -50,7 +50,7 @@ class Session:
         self._lock = threading.Lock()
         self._opening: Future[Driver] | None = None
         self._driver: Driver | None = None
-        self._blocking: EnqueueBlocking | None = None
+        self.blocking: EnqueueBlocking | None = None  # the open driver, for calls on the caller's thread
         after_fork(self, Session._renew)
 
     def _renew(self) -> None:
@@ -95,15 +95,12 @@ class Session:
         return self._driver is not None and (clock is None or not clock.stale())
 
     @property
-    def blocking(self) -> EnqueueBlocking | None:
-        """The open driver for calls on the caller's thread, None if it has none."""
-        return self._blocking
-
-    @property
     def payload_limit(self) -> int:
         """The largest payload or result: the harbor's limit, never above the engine's own (R4)."""
-        engines = None if self._driver is None else self._driver.max_payload
-        return self.settings.payload_limit if engines is None else min(engines, self.settings.payload_limit)
+        limit, driver = self.settings.payload_limit, self._driver
+        if driver is None or (engines := driver.max_payload) is None or engines > limit:
+            return limit
+        return engines
 
     async def driver(self) -> Driver:
         driver = self._driver or await self._open()
@@ -137,14 +134,14 @@ class Session:
             if isinstance(error, Exception):
                 raise failure from error
             raise
-        self._driver, self._blocking = driver, offered(driver, EnqueueBlocking)
+        self._driver, self.blocking = driver, offered(driver, EnqueueBlocking)
         opening.set_result(driver)
         return driver
 
     async def close(self) -> None:
         """Close the driver; the next use opens it again."""
         with self._lock:
-            driver, self._driver, self._blocking, self._opening = self._driver, None, None, None
+            driver, self._driver, self.blocking, self._opening = self._driver, None, None, None
             self._engine_clock, self._clock = None, self._given_clock or self._closed_clock
         if driver is not None:
             await driver.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from taskharbor.core.codec import Undecodable
 from taskharbor.errors import ConfigError
@@ -14,11 +14,14 @@ from taskharbor.errors import ConfigError
 Read = Callable[[bytes], dict[str, Any]]
 
 
-class _Envelope(Struct):
-    args: dict[str, Any]
+class Envelope(Struct, frozen=True):
+    """The arguments in a payload, not yet decoded."""
+
+    args: Raw
 
 
-_plain = msgspec.json.Decoder(_Envelope)
+_envelope = msgspec.json.Decoder(Envelope)
+_plain = msgspec.json.Decoder(dict[str, Any])
 
 
 class Known(bytes):
@@ -45,6 +48,6 @@ def arguments_of(payload: bytes) -> dict[str, Any]:
         except (Undecodable, ConfigError):  # they do not fit the current signature, or it cannot be decoded
             pass
     try:
-        return _plain.decode(payload).args
+        return _plain.decode(_envelope.decode(payload).args)
     except (msgspec.MsgspecError, ValueError):  # UnicodeDecodeError: not valid UTF-8
         return {}

@@ -61,13 +61,14 @@ class Signature:
         except Exception as error:
             raise ConfigError(f"task {name}: {_undecodable(hints, self.parameters)}: {error}") from error
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> bytes:
-        """The payload of a call, or an error that names the argument and the fix."""
-        return self._encoded(args, kwargs, limit, self._decoder.decode)
-
-    def _encoded(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], limit: int, read_back: Callable[[bytes], Any]
+    def encode(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        limit: int = PAYLOAD_LIMIT,
+        reads: msgspec.json.Decoder[Any] | None = None,
     ) -> bytes:
+        """The payload of a call, or an error that names the argument and the fix. `reads` checks it, if given."""
         try:
             if not self._plain:
                 args, kwargs = (), self._call.bind(*args, **kwargs).arguments
@@ -78,9 +79,10 @@ class Signature:
             payload = to_json(self._envelope(VERSION, bound), "$")
         except NotEncodable as error:
             raise NotEncodable(f"task {self.name}: {self._unstorable(error)}") from error
-        checked_size(payload, limit, f"the arguments of {self.name}")
+        if len(payload) > limit:
+            checked_size(payload, limit, f"the arguments of {self.name}")
         try:
-            read_back(payload)
+            (reads or self._decoder).decode(payload)
         except Exception as error:  # including anything a user's type raises while it is decoded
             raise WrongArguments(f"task {self.name}: {self._misfit(error, bound)}") from error
         return payload
@@ -125,7 +127,7 @@ class Signature:
                 f"task {self.name} takes {self.first}: {shown_type(taken)}, "
                 f"but the step before it gives {shown_type(given)}"
             )
-        return self._encoded((UNSET, *args), kwargs, limit, self._rest.decode)
+        return self.encode((UNSET, *args), kwargs, limit, self._rest)
 
     @cached_property
     def _rest(self) -> msgspec.json.Decoder[Any]:

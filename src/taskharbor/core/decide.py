@@ -79,7 +79,7 @@ def crashed(job: JobRecord, retention: Retention, now: datetime) -> PutBack:
     has crashed too often is for the next claim to see (`admit`): that worker has the application's dead hooks.
     """
     run_at = now if job.crashes else min(job.due_at, now)
-    put_back = _released(job, run_at, job.unknown_put_backs, retention, now)
+    put_back = _put_back_unfinished(job, run_at, job.unknown_put_backs, retention, now)
     return replace(put_back, crashes=job.crashes + 1, increment=None)
 
 
@@ -97,10 +97,10 @@ def decide(
         case Interrupted(started):
             if started and job.max_attempts == 1 and job.max_crashes == 1:
                 return _after_interruption(job, retention, now)
-            return _released(job, job.due_at, job.unknown_put_backs, retention, now)
+            return _put_back_unfinished(job, job.due_at, job.unknown_put_backs, retention, now)
         case Deferred(delay):
             run_at = later(now, delay) if delay else job.due_at
-            return _released(job, run_at, job.unknown_put_backs, retention, now)
+            return _put_back_unfinished(job, run_at, job.unknown_put_backs, retention, now)
         case Crashed(message):
             return _after_crash(job, message, retry, retention, now, chance)
         case NotRegistered():
@@ -111,8 +111,20 @@ def decide(
             assert_never(outcome)
 
 
-def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime, started_at: datetime | None) -> Ack:
-    """The transition of a success; workers make thousands a second, so shared values are passed in."""
+def succeed(
+    job: JobRecord,
+    token: str,
+    outcome: Succeeded,
+    keep_until: datetime,
+    started_at: datetime | None,
+    like: Increment | None = None,
+) -> Ack:
+    """The transition of a success; workers make thousands a second, so shared values are passed in.
+
+    `like` is the increment of another success, which this one has too if it adds the same to the totals.
+    """
+    if like is None or like.due_at != job.due_at or like.task != job.type or like.queue != job.queue:
+        like = Increment(job.queue, job.type, DONE, job.due_at)
     return Ack(
         id=job.id,
         token=token,
@@ -124,7 +136,7 @@ def succeed(job: JobRecord, token: str, outcome: Succeeded, keep_until: datetime
         failures=job.failures,
         result=outcome.result,
         new_jobs=outcome.new_jobs,
-        increment=Increment(job.queue, job.type, DONE, job.due_at),
+        increment=like,
     )
 
 
@@ -206,10 +218,12 @@ def _after_unknown(job: JobRecord, retention: Retention, now: datetime) -> PutBa
         entry = _entry(job, Failed("UnknownTask", message), now)
         return _fail(job, entry, "unknown_task", retention, now)
     run_at = later(now, UNKNOWN_TASK_RETRY.ceiling(unknown))
-    return _released(job, run_at, unknown, retention, now)
+    return _put_back_unfinished(job, run_at, unknown, retention, now)
 
 
-def _released(job: JobRecord, run_at: datetime, unknown: int, retention: Retention, now: datetime) -> PutBack:
+def _put_back_unfinished(
+    job: JobRecord, run_at: datetime, unknown: int, retention: Retention, now: datetime
+) -> PutBack:
     """Put back a job that has not run to an end: its crashes still count."""
     return replace(_put_back(job, run_at, retention, now), crashes=job.crashes, unknown_put_backs=unknown)
 

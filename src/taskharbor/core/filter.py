@@ -19,6 +19,8 @@ from taskharbor.errors import ConfigError
 WORDS = ("queue", "task", "error", "reason", "group", "tag", "workflow", "worker", "since", "until")
 KNOWN_WORDS = ", ".join(f"{name}:" for name in ("state", *WORDS))
 FIELDS = {"group": "fingerprint", "workflow": "workflow_id"}
+TEXTS = ("error", "reason")  # parts of any text; the others are names and times
+_SEVERAL = re.compile(rf"\s(?:state|{'|'.join(WORDS)}):")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -75,6 +77,8 @@ def parse(words: tuple[str, ...], now: datetime) -> Filter:
     states: list[Shown] = []
     for word in words:
         name, colon, value = word.partition(":")
+        if name not in TEXTS and _SEVERAL.search(word):
+            raise ConfigError(f"{word!r} is several words in one: leave out the quotes around them")
         if not colon:
             name, value = "task", word
         if name == "state":

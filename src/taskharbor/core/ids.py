@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 _TAIL = 12  # hexadecimal digits after the last dash
 _END = 1 << 4 * _TAIL
+
+
+def milliseconds(time: datetime) -> int:
+    """A time as ids begin with it."""
+    return int(time.timestamp() * 1000)
 
 
 def uuid7(milliseconds: int, randomness: int) -> str:

@@ -1,7 +1,7 @@
 """The job record: everything a store holds about one durable request to run a task.
 
 Records are frozen values, independent of any driver. Times are aware UTC datetimes, exact to the microsecond;
-durations are seconds. `Asked` is the client's request and never changes; the rest is what has happened since.
+durations are seconds. `JobRequest` is the client's request and never changes; the rest is what has happened since.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lease(Struct, frozen=True, gc=False):
     claimed_at: datetime
 
 
-class Asked(Struct, frozen=True, gc=False, kw_only=True):
+class JobRequest(Struct, frozen=True, gc=False, kw_only=True):
     """The client's request, with every option resolved.
 
     A `kept` record stays until it is deleted, whatever the retention, and keeps its key when cancelled (M1).
@@ -83,14 +83,14 @@ class Asked(Struct, frozen=True, gc=False, kw_only=True):
         return arguments_of(self.payload)
 
 
-class NewJob(Asked, frozen=True, gc=False, kw_only=True):
+class NewJob(JobRequest, frozen=True, gc=False, kw_only=True):
     """A job to be stored. `run_at=None` means due immediately."""
 
     run_at: datetime | None = None
     depends_on: tuple[Dependency, ...] = ()
 
 
-class JobRecord(Asked, frozen=True, gc=False, kw_only=True):
+class JobRecord(JobRequest, frozen=True, gc=False, kw_only=True):
     """A stored job. `due_at` is its position in line (D11); `version` counts its claims.
 
     `worker`, `claimed_at` and `started_at` describe the last claim, even after it has ended; `settled_token`,

@@ -1,6 +1,7 @@
 """Outcomes: how a run ended, before `decide` says what that means.
 
-An exception becomes an outcome here (`from_error`), so that the worker interprets only errors of its own (F4, F11).
+An exception becomes an outcome here (`from_error`), so that the worker interprets only errors of its own (F4, F11),
+in `worker/outcomes.py`.
 """
 
 from __future__ import annotations

@@ -7,13 +7,15 @@ the declaring process or the time.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from taskharbor.core.cron import cron
 from taskharbor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskharbor.core.cron import Cron
 
 Mode = Literal["fixed_rate", "fixed_delay"]
 CatchUp = Literal["last", "skip", "all"]
@@ -54,7 +56,7 @@ class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after(self, moment: datetime) -> datetime | None:
         """The first tick after a moment, None if there is none."""
         if self.cron is not None:
-            return cron(self.cron, self.tz).after(moment)
+            return _cron(self.cron, self.tz).after(moment)
         try:
             return self.anchor + ((moment - self.anchor) // self.interval + 1) * self.interval
         except OverflowError:
@@ -63,13 +65,13 @@ class Recurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def latest(self, until: datetime, since: datetime) -> datetime:
         """The last tick up to a moment, `since` if there is none after it."""
         if self.cron is not None:
-            return cron(self.cron, self.tz).latest(until, since)
+            return _cron(self.cron, self.tz).latest(until, since)
         return self.anchor + (until - self.anchor) // self.interval * self.interval
 
     def words(self) -> str:
         """When it ticks, in plain English."""
         if self.cron is not None:
-            return f"{cron(self.cron, self.tz).words()}, {self.tz} time"
+            return f"{_cron(self.cron, self.tz).words()}, {self.tz} time"
         length = span(self.interval)
         if self.mode == "fixed_delay":
             return f"{length} after each run"
@@ -116,13 +118,19 @@ def checked(when: Recurrence) -> Recurrence:
     if when.cron is not None and when.every is not None:
         raise ConfigError("a recurring task has either cron= or every=, not both")
     if when.cron is not None:
-        cron(when.cron, when.tz)
+        _cron(when.cron, when.tz)
     elif not SHORTEST <= when.interval <= LONGEST:
         raise ConfigError(f"every must be from 0.1 seconds to 36,500 days, not {when.interval.total_seconds():g} s")
     for problem, rule in _problems(when):
         if problem:
             raise ConfigError(rule)
     return when
+
+
+def _cron(expression: str, zone: str) -> Cron:
+    from taskharbor.core.cron import cron  # slow to import, and every worker has a scheduler
+
+    return cron(expression, zone)
 
 
 def _problems(when: Recurrence) -> list[tuple[bool, str]]:

@@ -17,6 +17,7 @@ from taskharbor.core.transition import Transition
 
 DONE, DEAD, CANCELLED, RETRIED, RELEASED = "done", "dlq", "cancelled", "retried", "released"
 NOT_STARTED = "not_started:"
+NO_TIME = timedelta(0)
 
 
 class Tally(Struct, frozen=True):
@@ -49,19 +50,17 @@ def key_of(to: Transition) -> Key | None:
 def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     """The totals of transitions that were settled at `now`, in order of their names."""
     sums: dict[Key, _Sum] = {}
+    like: Transition | None = None
+    count = 0
     for to in settled:
-        key, add, started = key_of(to), to.increment, to.started_at
-        if key is None or add is None:
+        if like is not None and to.increment is like.increment and to.started_at is like.started_at:
+            count += 1  # jobs that were enqueued together and ran together: nearly all of a batch
             continue
-        total = sums.get(key)
-        if total is None:
-            total = sums[key] = _Sum()
-        total.count += 1
-        if started is not None:
-            due = add.due_at
-            total.ran += now - started
-            if started > due:
-                total.waited += started - due
+        if like is not None:
+            _add(sums, like, count, now)
+        like, count = to, 1
+    if like is not None:
+        _add(sums, like, count, now)
     minute = minute_of(now)
     return [
         Tally(minute, *key, total.count, total.ran.total_seconds(), total.waited.total_seconds())
@@ -69,10 +68,22 @@ def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     ]
 
 
+def _add(sums: dict[Key, _Sum], to: Transition, count: int, now: datetime) -> None:
+    """Add a number of transitions with the same increment and start."""
+    key, add, started = key_of(to), to.increment, to.started_at
+    if key is None or add is None:
+        return
+    total = sums.setdefault(key, _Sum())
+    total.count += count
+    if started is not None:
+        total.ran += count * (now - started)
+        total.waited += count * max(started - add.due_at, NO_TIME)
+
+
 class _Sum(Struct, gc=False):
     count: int = 0
-    ran: timedelta = timedelta(0)
-    waited: timedelta = timedelta(0)
+    ran: timedelta = NO_TIME
+    waited: timedelta = NO_TIME
 
 
 def minute_of(now: datetime) -> datetime:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
+from taskharbor.core.arguments import Envelope
 from taskharbor.core.codec import Undecodable
 from taskharbor.core.collecting import FailedStep
 from taskharbor.core.dependency import Parent
@@ -36,9 +37,10 @@ class Wiring(Struct, frozen=True, omit_defaults=True):
     collects: bool = False
 
 
-class _Envelope(Struct, frozen=True, omit_defaults=True):
+class StepEnvelope(Envelope, frozen=True, kw_only=True):
+    """A payload as `filled` completes it."""
+
     v: int
-    args: Raw
     takes: Any = None
     edges: int = 0
 
@@ -48,7 +50,7 @@ class TooMuch(Exception):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(_Envelope)
+_decoder = msgspec.json.Decoder(StepEnvelope)
 _wiring = msgspec.json.Decoder(Wiring)
 
 
@@ -84,7 +86,7 @@ def filled(payload: bytes, parameter: str, given: Sequence[Parent]) -> bytes:
 
 
 def _parts(takes: Shape, results: Iterator[Parent]) -> Iterator[bytes]:
-    """Results in a shape: 0 is one result, n a list of n, a tuple a list of shapes."""
+    """Results in a shape: 0 is one result, n a list of n results, a list holds the shape of each part."""
     if takes == 0:
         yield _value(results)
         return

@@ -12,7 +12,8 @@ called from several threads and event loops at once.
     workflows     WorkflowStore  results of parents, workflows: workers, clients, admin
     schedules     Schedules      recurring tasks: the scheduler of every worker, admin
     registry      Registry, Counters   workers and totals: every worker, admin
-    engine        WaitForWork, ServerClock   hints and the engine's clock: sessions, idle workers
+    engine        WaitForWork, ServerClock, Erases   hints, the engine's clock, namespaces to remove: sessions, workers
+    durability    Durability, Repairs   what the engine may lose, and indexes that damage separated: `health --deep`
     blocking      EnqueueBlocking   enqueue on the caller's thread: the blocking face of clients
     transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`
     migration     Connect, Migrates   how a store is opened and migrated
@@ -33,7 +34,8 @@ from taskharbor.core.steps.forget import PRUNE_AGAIN
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Increment
 from taskharbor.driver.blocking import EnqueueBlocking
-from taskharbor.driver.engine import ServerClock, WaitForWork
+from taskharbor.driver.durability import Durability, RepairReport, Repairs, StoreSetting
+from taskharbor.driver.engine import Erases, ServerClock, WaitForWork
 from taskharbor.driver.managing import Manage
 from taskharbor.driver.migration import Connect, Migrates, Migration
 from taskharbor.driver.reading import DeadGroup, Inspect, QueueCounts
@@ -57,8 +59,10 @@ __all__ = [
     "DeadLettering",
     "Deletion",
     "Driver",
+    "Durability",
     "EnqueueBlocking",
     "Enqueued",
+    "Erases",
     "Extended",
     "Group",
     "GroupResult",
@@ -72,6 +76,8 @@ __all__ = [
     "Parent",
     "QueueCounts",
     "Registry",
+    "RepairReport",
+    "Repairs",
     "Replay",
     "Replaying",
     "Report",
@@ -79,6 +85,7 @@ __all__ = [
     "Schedule",
     "Schedules",
     "ServerClock",
+    "StoreSetting",
     "Swap",
     "Tally",
     "Transaction",
@@ -96,7 +103,7 @@ __all__ = [
 C = TypeVar("C")
 # Every built-in driver has the first group; the second depends on the engine.
 COMMON: tuple[type, ...] = (Inspect, Manage, Maintain, WorkflowStore, Schedules, Registry, Counters, WaitForWork)
-SPECIAL: tuple[type, ...] = (Within, ServerClock, EnqueueBlocking)
+SPECIAL: tuple[type, ...] = (Within, ServerClock, EnqueueBlocking, Durability, Repairs, Erases)
 _offers: WeakKeyDictionary[Driver, dict[type, bool]] = WeakKeyDictionary()
 
 

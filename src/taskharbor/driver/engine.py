@@ -1,4 +1,4 @@
-"""What an engine may offer of its own: hints that save polling, and a clock."""
+"""What an engine may offer of its own: hints that save polling, a clock, and namespaces that can be removed."""
 
 from __future__ import annotations
 
@@ -36,4 +36,16 @@ class ServerClock(Protocol):
 
     async def server_now(self) -> datetime:
         """The engine's time."""
+        ...
+
+
+@runtime_checkable
+class Erases(Protocol):
+    """Engines on which a driver can remove a namespace with all that is in it.
+
+    Called by `taskharbor bench` and by simulations, for a namespace of their own. Without it neither is possible there.
+    """
+
+    async def erase(self) -> None:
+        """Remove everything of this namespace. Nothing else may use it any more."""
         ...

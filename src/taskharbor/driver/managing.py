@@ -13,21 +13,21 @@ from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Dele
 class Manage(Protocol):
     """Cancels, dead-letters, deletes, replays and moves jobs, and pauses queues.
 
-    Called by `job.cancel()`, by `harbor.admin` and the command line, and by the TaskManager. Each method is one atomic
-    step for all the jobs given.
+    Called by `job.cancel()`, by `harbor.admin` and the command line, and by the TaskManager. Cancel, dead_letter
+    and replay are one atomic step for all the jobs given, the others one for each: callers give bites.
     """
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:
         """Cancel ready and waiting jobs at once, and record the request for jobs under a lease (T3).
 
-        Dependants are told once all of these are cancelled: none of them is released on the way.
+        Dependants are affected once all of these are cancelled: none of them is released on the way.
         """
         ...
 
     async def dead_letter(self, deaths: Sequence[DeadLetter], now: datetime) -> list[DeadLettering]:
         """Dead-letter ready and waiting jobs at once, and record the request for jobs under a lease (Q4, T3).
 
-        Dependants are told as of any failure, once all of these are dead.
+        Dependants are affected as by any failure, once all of these are dead.
         """
         ...
 

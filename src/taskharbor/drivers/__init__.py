@@ -20,10 +20,11 @@ from taskharbor.errors import ConfigError
 BUILT_IN = {
     "memory": "taskharbor.drivers.memory",
     "postgresql": "taskharbor.drivers.postgres",
+    "redis": "taskharbor.drivers.redis",
     "sqlite": "taskharbor.drivers.sqlite",
 }
-ALIASES = {"postgres": "postgresql"}
-TO_COME = ("redis", "rediss", "valkey", "nats")
+ALIASES = {"postgres": "postgresql", "rediss": "redis", "unix": "redis", "valkey": "redis"}
+TO_COME = ("nats",)
 
 
 async def from_url(url: str) -> Driver:
@@ -57,8 +58,8 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
         raise ConfigError(f"{redacted(url)!r} is not a URL: {reason}") from None
     if "://" not in url or not parts.scheme:
         raise ConfigError(
-            f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db, postgresql://user@host/jobs "
-            "or memory://"
+            f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db, postgresql://user@host/jobs, "
+            "redis://host/0 or memory://"
         )
     if parts.fragment:
         raise ConfigError(f"{redacted(url)!r} has a fragment: write a # in a name as %23")

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from contextlib import suppress
 
+from taskharbor.driver.locking import locked
+
 
 class Wakeup:
     """`wake` wakes all current waiters; without waiters it does nothing."""
@@ -18,9 +20,7 @@ class Wakeup:
         """Wake all waiters."""
         if not self._waiting:
             return
-        with self._lock:
-            woken, self._waiting = self._waiting, set()
-        for future in woken:
+        for future in locked(self._lock, self._take):
             loop = future.get_loop()
             if loop is _running_loop():
                 _wake(future)
@@ -31,17 +31,19 @@ class Wakeup:
     async def wait(self, timeout: float) -> bool:
         """Return at the next `wake` or after `timeout` seconds; whether it was woken."""
         future = asyncio.get_running_loop().create_future()
-        with self._lock:
-            self._waiting.add(future)
+        locked(self._lock, lambda: self._waiting.add(future))
         try:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
             return False
         finally:
-            with self._lock:
-                self._waiting.discard(future)
+            locked(self._lock, lambda: self._waiting.discard(future))
         return True
+
+    def _take(self) -> set[asyncio.Future[None]]:
+        woken, self._waiting = self._waiting, set()
+        return woken
 
     @property
     def awaited(self) -> bool:

@@ -15,6 +15,7 @@ from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.client.session import Session
 from taskharbor.driver import Driver
+from taskharbor.driver.locking import locked
 from taskharbor.errors import ConfigError, DriverClosed, StoreClosed
 from taskharbor.harbor import Harbor
 from taskharbor.manager.task_store import TaskStore
@@ -42,20 +43,24 @@ class CallGate:
     @contextmanager
     def entered(self) -> Generator[None]:
         """Count a call; `StoreClosed` after `close`, also for a call that outlasts the store."""
-        with self._lock:
-            self._check_open()
-            self._inside += 1
+        locked(self._lock, self._enter)
         try:
             yield
         except DriverClosed:
             self._check_open()
             raise
         finally:
-            with self._lock:
-                self._inside -= 1
-                emptied = None if self._inside else self._emptied
+            emptied = locked(self._lock, self._leave)
             if emptied is not None:
                 emptied.set_result(None)
+
+    def _enter(self) -> None:
+        self._check_open()
+        self._inside += 1
+
+    def _leave(self) -> Future[None] | None:
+        self._inside -= 1
+        return None if self._inside else self._emptied
 
     def call(self, twin: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """As `Portal.call`, and counted."""

@@ -28,11 +28,12 @@ from taskharbor.errors import (
     WrongWorker,
 )
 from taskharbor.manager.checks import Caller
-from taskharbor.manager.task import SAID, TaskStatus, is_held, status_of, task_of
+from taskharbor.manager.task import REPORTED_FAILURE, TaskStatus, is_held, status_of, task_of
 
 FOR_EVER = Retention(timedelta.max, timedelta.max)
-NO_DELAY = Retry()
-NO_RNG = Random(0)  # never used: a failed task may be claimed again at once
+# Neither is asked: a failed task may be claimed again at once, so its delay is given.
+UNUSED_RETRY = Retry()
+UNUSED_RNG = Random(0)
 
 
 def completed(job: JobRecord, result: bytes | None) -> Ack:
@@ -45,18 +46,18 @@ def failed(job: JobRecord, failure: Failed, now: datetime) -> Transition:
     It keeps its due time: the clock of another host may be behind this one.
     """
     claims = replace(job, attempts=job.version - 1, started_at=job.claimed_at)
-    to = decide(claims, replace(failure, delay=0.0), NO_DELAY, FOR_EVER, now, NO_RNG)
+    to = decide(claims, replace(failure, delay=0.0), UNUSED_RETRY, FOR_EVER, now, UNUSED_RNG)
     to = replace(to, attempts=job.attempts + 1)
     return replace(to, run_at=job.due_at) if isinstance(to, PutBack) else to
 
 
 def put_back(job: JobRecord, now: datetime) -> Transition:
-    return decide(replace(job, started_at=job.claimed_at), Interrupted(), NO_DELAY, FOR_EVER, now, NO_RNG)
+    return decide(replace(job, started_at=job.claimed_at), Interrupted(), UNUSED_RETRY, FOR_EVER, now, UNUSED_RNG)
 
 
 def spent(job: JobRecord, now: datetime) -> Fail:
     """The end of a task that was claimed once more than it may be."""
-    to = failed(job, Failed(SAID, f"claimed {job.max_attempts} times, as often as it may be"), now)
+    to = failed(job, Failed(REPORTED_FAILURE, f"claimed {job.max_attempts} times, as often as it may be"), now)
     assert isinstance(to, Fail)
     return to
 
@@ -77,7 +78,7 @@ def is_claim(job: JobRecord, who: Caller) -> bool:
 
 def failure_of(error: str | BaseException) -> Failed:
     if isinstance(error, str):
-        return Failed(SAID, error)
+        return Failed(REPORTED_FAILURE, error)
     frames = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else ""
     return Failed(kind_of(error), message_of(error), frames)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -28,10 +29,10 @@ class NewTask(Struct, frozen=True):
         checks.typed(payload, bytes, "payload must be bytes, b'' if there is nothing to say")
         return cls(payload, None if key is None else checks.stored_key(key), checks.checked_attempts(max_attempts))
 
-    def group(self, session: Session) -> Group:
+    def group(self, session: Session, now: datetime) -> Group:
         """Its job, once the limit of the store is known."""
         checked_size(self.payload, session.payload_limit, "the bytes of the payload")
-        return Group(jobs=(JobBuilder(session).managed(self.payload, self.key, self.max_attempts),))
+        return Group(jobs=(JobBuilder(session, now).managed(self.payload, self.key, self.max_attempts),))
 
     def handle(self, group: Group, stored: Sequence[Enqueued]) -> str:
         return stored[0].id

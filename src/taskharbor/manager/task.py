@@ -14,7 +14,7 @@ from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.reserved import KEY_PREFIX
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, Shown
 
-SAID = "Failed"
+REPORTED_FAILURE = "Failed"
 """The kind of a failure that an agent reported as text, not as an exception."""
 HIDDEN = "***"
 
@@ -141,9 +141,9 @@ def _error(job: JobRecord, status: TaskStatus, now: datetime) -> str | None:
     if status is TaskStatus.COMPLETED:
         return None
     last = job.failures[-1] if job.failures else None
-    said = last.message if last is not None and last.kind == SAID else job.last_error
+    error = last.message if last is not None and last.kind == REPORTED_FAILURE else job.last_error
     ended = _ended_by_hand(job, now)
-    return said if ended is None else ended if said is None else f"{ended}; before that: {said}"
+    return error if ended is None else ended if error is None else f"{ended}; before that: {error}"
 
 
 def _ended_by_hand(job: JobRecord, now: datetime) -> str | None:

@@ -1,11 +1,11 @@
-"""What a fleet decides to do, as values."""
+"""The decisions of a fleet, as values."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 
-class Start(Struct, frozen=True):
+class StartWorker(Struct, frozen=True):
     """Start a child with this number; `instead` is the child that it will replace."""
 
     number: int
@@ -13,7 +13,7 @@ class Start(Struct, frozen=True):
     why: str | None = None
 
 
-class Stop(Struct, frozen=True):
+class StopWorker(Struct, frozen=True):
     """Ask a child to stop: gracefully, or at once."""
 
     number: int
@@ -21,7 +21,7 @@ class Stop(Struct, frozen=True):
     urgent: bool = False
 
 
-class Kill(Struct, frozen=True):
+class KillWorker(Struct, frozen=True):
     """Kill a child."""
 
     number: int
@@ -34,11 +34,11 @@ class Warn(Struct, frozen=True):
     text: str
 
 
-class End(Struct, frozen=True):
+class EndSupervision(Struct, frozen=True):
     """No child is left: end with this exit code."""
 
     code: int
     why: str | None = None
 
 
-Action = Start | Stop | Kill | Warn | End
+Action = StartWorker | StopWorker | KillWorker | Warn | EndSupervision

@@ -26,7 +26,8 @@ logger = logging.getLogger("taskharbor.supervisor")
 HELD = (Shown.CLAIMED, Shown.RUNNING)
 PAGE = 500
 SHORTEST_LOOK = 1.0
-# A reserve that the process had sent may be committed after its death. Later ones than these lapse by themselves.
+# A reserve that the process had sent may be committed after its death. The leases of one that comes even later expire
+# by themselves.
 LATE_LOOKS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
@@ -40,7 +41,7 @@ class DeadWorker(Struct, frozen=True, kw_only=True):
 
 
 class DeadLeases:
-    """Gives up what one dead worker held. `looked` is set after the first complete look."""
+    """Puts back what one dead worker held. `looked` is set after the first complete look."""
 
     def __init__(self, session: Session, dead: DeadWorker) -> None:
         self.looked = asyncio.Event()
@@ -48,11 +49,11 @@ class DeadLeases:
         self._dead = dead
         self._retention = Retention(done=timedelta(seconds=dead.keep_done))
         self._loop = asyncio.get_running_loop()
-        # No claim and no renewal of it lasts longer, nor does any request that it has sent.
+        # Its claims and renewals last no longer, and its last request is committed or lost by then.
         self._until = self._loop.time() + min(dead.lease, dead.store_timeout)
         self._failures = 0
 
-    async def give_up(self) -> None:
+    async def put_back(self) -> None:
         """Put back its jobs, and look again for claims that were under way; return when none can be left."""
         for delay in (0.0, *LATE_LOOKS):
             if delay and self._loop.time() + delay >= self._until:
@@ -63,7 +64,7 @@ class DeadLeases:
             self.looked.set()
 
     async def _insist(self) -> bool:
-        """Look once; while the store is away, try again until the leases have expired anyway. Return whether it did."""
+        """Look once, with retries while the store is away; False if the leases will have expired by then."""
         while True:
             try:
                 async with asyncio.timeout(max(self._until - self._loop.time(), SHORTEST_LOOK)):
@@ -72,10 +73,14 @@ class DeadLeases:
             except Exception as error:
                 delay = STORE_BACKOFF.delay(self._failures + 1, self._session.rng)
                 if isinstance(error, ConfigError) or self._loop.time() + delay >= self._until:
-                    logger.error("supervisor.leases: of %s expire by themselves: %s", self._dead.worker, _named(error))
+                    logger.error(
+                        "supervisor.leases: those of %s expire by themselves: %s", self._dead.worker, _named(error)
+                    )
                     return False
                 self._failures += 1
-                logger.warning("store.unavailable: leases of %s not given up: %s", self._dead.worker, _named(error))
+                logger.warning(
+                    "store.unavailable: jobs of %s not put back, trying again: %s", self._dead.worker, _named(error)
+                )
                 await asyncio.sleep(delay)
 
     async def _look(self) -> None:
@@ -83,7 +88,7 @@ class DeadLeases:
         if (registry := offered(driver, Registry)) is not None:
             await registry.forget_worker(self._dead.worker)
         found = await self._found(driver)
-        while found and await self._put_back(driver, found) and len(found) == PAGE:
+        while found and await self._settle(driver, found) and len(found) == PAGE:
             found = await self._found(driver)
 
     async def _found(self, driver: Driver) -> list[JobRecord]:
@@ -92,13 +97,13 @@ class DeadLeases:
         # A name may have a star in it, which is a pattern to the filter.
         return [job for job in jobs if job.lease is not None and job.lease.worker == self._dead.worker]
 
-    async def _put_back(self, driver: Driver, jobs: list[JobRecord]) -> bool:
-        """Whether any was put back; a refused one has been settled, or claimed by another worker."""
+    async def _settle(self, driver: Driver, jobs: list[JobRecord]) -> bool:
+        """Return whether any job was put back; a refused one has been settled, or claimed by another worker."""
         now = self._session.now()
         verdicts = await driver.settle([crashed(job, self._retention, now) for job in jobs], now)
         number = sum(verdict == "ok" for verdict in verdicts)
         if number:
-            logger.warning("supervisor.gave_up: %s of %s", count(number, "job"), self._dead.worker)
+            logger.warning("supervisor.put_back: %s of %s", count(number, "job"), self._dead.worker)
         return number > 0
 
 

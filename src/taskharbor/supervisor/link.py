@@ -1,8 +1,8 @@
 """A worker's end of the socket to its supervisor.
 
 A thread of its own sends beats, so that a blocked event loop does not stop them but a held GIL does. When the other end
-closes, the supervisor has died: the worker then stops gracefully, since nothing would restart it or give up its leases.
-Signals stop a supervised worker gracefully, however many arrive; only its supervisor says that a stop is urgent.
+closes, the supervisor has died: the worker then stops gracefully, as nothing would restart it or give up its leases.
+Signals stop a supervised worker gracefully, however many arrive; only its supervisor can make a stop urgent.
 """
 
 from __future__ import annotations
@@ -17,20 +17,29 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from taskharbor.supervisor.messages import LONGEST_PERIOD, Beat, Ended, Message, Ready, encoded, period
+from taskharbor.supervisor.messages import (
+    LONGEST_PERIOD,
+    Beat,
+    Message,
+    WaitsForStore,
+    WorkerEnded,
+    WorkerReady,
+    encoded,
+    period,
+)
 from taskharbor.worker.memory import resident
 
 VARIABLE = "TASKHARBOR_SUPERVISOR"  # the number of the socket's file
 
 
-class Counts(Protocol):
-    """What a running worker says about itself, from any thread."""
+class RunCounter(Protocol):
+    """A running worker, which counts its finished runs; read from any thread."""
 
     @property
     def finished(self) -> int: ...
 
 
-class Link:
+class SupervisorLink:
     """Sends messages, and watches for the end of the supervisor."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -38,13 +47,13 @@ class Link:
         self._socket.setblocking(False)
         self._lock = threading.Lock()
         self._unsent = b""
-        self._worker: Counts | None = None
+        self._worker: RunCounter | None = None
         self._period = LONGEST_PERIOD
         self._hurry: Callable[[], object] = lambda: None
         threading.Thread(target=self._watch, name="taskharbor-supervised", daemon=True).start()
 
     @classmethod
-    def inherited(cls) -> Link | None:
+    def inherited(cls) -> SupervisorLink | None:
         """The link of a process that a supervisor has started. Its own children do not inherit it."""
         number = os.environ.pop(VARIABLE, None)
         if number is None or not number.isdecimal():
@@ -56,14 +65,14 @@ class Link:
         end.set_inheritable(False)
         return cls(end)
 
-    def report(self, worker: Counts, ready: Ready) -> None:
+    def report(self, worker: RunCounter, ready: WorkerReady) -> None:
         """Report a worker that is about to begin; from now on beats are sent."""
         self._period = period(ready.lease)
         self._send(ready)
         self._worker = worker
 
     def once(self, stop: Callable[[], None]) -> Callable[[], None]:
-        """What a signal calls in place of `stop`, whose second call is urgent.
+        """Return what signals call in place of `stop`, whose second call is urgent.
 
         A terminal or a service manager may send a signal to a whole group; the supervisor passes it on once more.
         """
@@ -83,9 +92,13 @@ class Link:
         self._hurry = lambda: loop.call_soon_threadsafe(hurry)
         return stop_once
 
+    def wait(self) -> None:
+        """Report that the worker waits for its store."""
+        self._send(WaitsForStore())
+
     def end(self, code: int) -> None:
         """Report that the worker ends by itself."""
-        self._send(Ended(code))
+        self._send(WorkerEnded(code))
 
     def _watch(self) -> None:
         with self._socket, selectors.DefaultSelector() as selector:

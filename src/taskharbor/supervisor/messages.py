@@ -1,4 +1,4 @@
-"""What a supervised worker reports to its supervisor: one line of JSON per message, on a socket that it inherited."""
+"""The reports of a supervised worker to its supervisor: one line of JSON per message, on a socket that it inherited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST_PERIOD = 1.0
 URGENT = b"now\n"  # what a supervisor sends: stop without waiting for handlers
 
 
-class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
+class WorkerReady(Struct, frozen=True, kw_only=True, tag="ready"):
     """A worker is about to claim its first job. `store` is the URL with its secrets; None if a URL does not name it."""
 
     worker: str
@@ -20,7 +20,7 @@ class Ready(Struct, frozen=True, kw_only=True, tag="ready"):
     keep_done: float
 
     def __repr__(self) -> str:
-        return f"<Ready {self.worker}>"
+        return f"<WorkerReady {self.worker}>"
 
 
 class Beat(Struct, frozen=True, kw_only=True, tag="beat"):
@@ -30,13 +30,17 @@ class Beat(Struct, frozen=True, kw_only=True, tag="beat"):
     memory: int
 
 
-class Ended(Struct, frozen=True, tag="ended"):
-    """A worker ends by itself with this exit code; the process of one that crashed ends without a word."""
+class WaitsForStore(Struct, frozen=True, tag="waiting"):
+    """A worker that is not ready has found its store away, and tries again: it does not hang."""
+
+
+class WorkerEnded(Struct, frozen=True, tag="ended"):
+    """A worker ends by itself with this exit code; one that crashes sends nothing."""
 
     code: int
 
 
-Message = Ready | Beat | Ended
+Message = WorkerReady | Beat | WaitsForStore | WorkerEnded
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -51,13 +55,13 @@ def encoded(message: Message) -> bytes:
 
 
 class Inbox:
-    """Puts together what arrives in pieces."""
+    """Splits the received bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with this piece. Lines that are none are ignored: a handler wrote them."""
+        """The messages that are complete with this piece. Other lines are ignored: a handler may have written them."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [message for line in lines if (message := _decoded(line)) is not None]
 

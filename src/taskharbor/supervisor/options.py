@@ -12,6 +12,7 @@ from taskharbor.errors import ConfigError
 
 MOST_PROCESSES = 1000
 SHORTEST_AGE = 10.0
+SHORTEST_START = 1.0
 LEAST_MEMORY = 16 * 1024 * 1024  # an interpreter alone takes about as much
 
 
@@ -38,10 +39,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class SupervisorOptions(Struct, frozen=True, kw_only=True):
-    """How many workers to keep running, how long they may take to stop, and when to replace them."""
+    """How many workers to keep running, how long they may take to start and to stop, and when to replace them."""
 
     processes: int
     grace: float = 25.0
+    start_timeout: float = 300.0
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:
@@ -49,6 +51,11 @@ class SupervisorOptions(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"processes must be from 1 to {MOST_PROCESSES}, not {self.processes}; "
                 "for a single worker without a supervisor, leave it out"
+            )
+        if not self.start_timeout >= SHORTEST_START:
+            raise ConfigError(
+                f"start_timeout must be {length(SHORTEST_START)} or more, not {self.start_timeout:g} s: "
+                "no worker would get ready"
             )
         if os.name != "posix":
             raise ConfigError(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from taskharbor.supervisor.link import VARIABLE
-from taskharbor.supervisor.messages import URGENT, Inbox, Message, Ready
+from taskharbor.supervisor.messages import URGENT, Inbox, Message, WorkerReady
 
 CHUNK = 65536
 
@@ -19,7 +19,7 @@ class WorkerProcess:
     """One child. It has a process group of its own, so that a Ctrl-C reaches it only through its supervisor."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.ready: Ready | None = None
+        self.ready: WorkerReady | None = None
         self._inbox = Inbox()
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -36,7 +36,7 @@ class WorkerProcess:
                 self.socket.close()
                 raise
         self.pid = self._process.pid
-        self.silent = False  # it has closed its end; the process may run on for a moment
+        self.silent = False  # it has closed its end; the process may live for a moment longer
 
     def received(self) -> list[Message]:
         """All messages that have arrived by now."""
@@ -67,7 +67,7 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None while it runs. The first answer reaps it."""
+        """The exit code, negative for a signal; None while it runs. The first answer reaps it."""
         return self._process.poll()
 
     def end_group(self) -> None:

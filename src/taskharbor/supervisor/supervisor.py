@@ -1,4 +1,4 @@
-"""The supervisor: does what its fleet decides, and gives up the leases of children that died."""
+"""The supervisor: does what its fleet decides, and puts back the jobs of children that died."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from taskharbor.client.session import Session
 from taskharbor.core.durations import count
 from taskharbor.core.exit_codes import shown_exit
 from taskharbor.errors import HarborError
-from taskharbor.supervisor.actions import End, Kill, Start, Stop, Warn
+from taskharbor.supervisor.actions import EndSupervision, KillWorker, StartWorker, StopWorker, Warn
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.supervisor.fleet import Fleet
-from taskharbor.supervisor.messages import Beat, Ready
+from taskharbor.supervisor.messages import Beat, WaitsForStore, WorkerReady
 from taskharbor.supervisor.options import SupervisorOptions
 from taskharbor.supervisor.process import WorkerProcess, reap_orphans
 from taskharbor.worker.idle import set_within
 
 logger = logging.getLogger("taskharbor.supervisor")
 TICK = 0.5
-LAST_LOOKS = 5.0  # how long the end waits until the leases of children that were killed are given up
+LAST_LOOKS = 5.0  # how long the end waits until the jobs of children that were killed are put back
 OpenStore = Callable[[str, float], Session]
 
 
@@ -54,10 +54,10 @@ class Supervisor:
         logger.info("supervisor.stopped: exit code %d", end.code)
         return end.code
 
-    async def _until_end(self) -> End:
+    async def _until_end(self) -> EndSupervision:
         while True:
             for action in self._fleet.decide(self._loop.time()):
-                if isinstance(action, End):
+                if isinstance(action, EndSupervision):
                     return action
                 self._perform(action)
             await set_within(self._woken, TICK)
@@ -87,14 +87,14 @@ class Supervisor:
 
     # children
 
-    def _perform(self, action: Start | Stop | Kill | Warn) -> None:
+    def _perform(self, action: StartWorker | StopWorker | KillWorker | Warn) -> None:
         match action:
-            case Start(number, instead, why):
+            case StartWorker(number, instead, why):
                 self._start(number, instead, why)
-            case Stop(number, why, urgent):
+            case StopWorker(number, why, urgent):
                 logger.info("supervisor.stop: pid %d: %s", self._running[number].pid, why)
                 self._running[number].stop(urgent=urgent)
-            case Kill(number, why):
+            case KillWorker(number, why):
                 logger.error("supervisor.kill: pid %d: %s", self._running[number].pid, why)
                 self._running[number].kill()
             case Warn(text):
@@ -112,7 +112,7 @@ class Supervisor:
         if instead is None:
             logger.info("supervisor.start: pid %d", process.pid)
         else:
-            logger.info("supervisor.start: pid %d, to replace pid %d: %s", process.pid, self._running[instead].pid, why)
+            logger.info("supervisor.start: pid %d replaces %d: %s", process.pid, self._running[instead].pid, why)
 
     def _receive(self, number: int) -> None:
         process, now = self._running[number], self._loop.time()
@@ -120,23 +120,25 @@ class Supervisor:
         if process.silent:
             self._loop.remove_reader(process.socket)
         for message in messages:
-            if isinstance(message, Ready):
+            if isinstance(message, WorkerReady):
                 process.ready = message
                 self._fleet.ready(number, message, now)
                 logger.info("supervisor.ready: pid %d is %s", process.pid, message.worker)
                 self._woken.set()
             elif isinstance(message, Beat):
                 self._fleet.beat(number, message, now)
+            elif isinstance(message, WaitsForStore):
+                self._fleet.waits(number, now)
             else:
                 self._fleet.ended(number, message.code)
 
     def _reap(self) -> None:
-        """Note the children that have ended. Only after this are their leases given up: none of their code runs."""
+        """Reap the children that have ended. Their jobs are put back only now, when none of their code can run."""
         for number, process in list(self._running.items()):
             code = process.exit_code()
             if code is None:
                 continue
-            self._receive(number)  # its last words may name the worker
+            self._receive(number)  # its last messages may name the worker
             self._loop.remove_reader(process.socket)
             process.close()
             del self._running[number]
@@ -146,33 +148,33 @@ class Supervisor:
             if died:
                 process.end_group()
                 if process.ready is not None:
-                    self._give_up(process.ready)
+                    self._put_back(process.ready)
         reap_orphans([process.pid for process in self._running.values()])
 
     # leases of the dead
 
-    def _give_up(self, ready: Ready) -> None:
+    def _put_back(self, ready: WorkerReady) -> None:
         if ready.store is None:
-            logger.warning("supervisor.leases: %s has no store by URL: its leases expire by themselves", ready.worker)
+            logger.warning("supervisor.leases: those of %s expire by themselves: it has no store by URL", ready.worker)
             return
         try:
             session = self._open_store(ready.store, ready.store_timeout)
         except HarborError as error:
-            logger.error("supervisor.leases: of %s expire by themselves: %s", ready.worker, error)
+            logger.error("supervisor.leases: those of %s expire by themselves: %s", ready.worker, error)
             return
         dead = DeadWorker(
             worker=ready.worker, lease=ready.lease, store_timeout=ready.store_timeout, keep_done=ready.keep_done
         )
         leases = DeadLeases(session, dead)
-        task = self._loop.create_task(self._given_up(leases, session))
+        task = self._loop.create_task(self._putting_back(leases, session))
         self._looking[task] = leases
         task.add_done_callback(self._looking.pop)
 
-    async def _given_up(self, leases: DeadLeases, session: Session) -> None:
+    async def _putting_back(self, leases: DeadLeases, session: Session) -> None:
         try:
-            await leases.give_up()
+            await leases.put_back()
         except Exception:
-            logger.exception("supervisor.leases: giving them up failed; they expire by themselves")
+            logger.exception("supervisor.leases: putting jobs back failed; their leases expire by themselves")
         finally:
             leases.looked.set()
             with suppress(Exception):

@@ -20,7 +20,18 @@ from msgspec import Struct
 
 from taskharbor.client.batching import no_answer
 from taskharbor.client.blocks import run_here
-from taskharbor.driver import COMMON, Driver, EnqueueBlocking, Group, GroupResult, ServerClock, Within
+from taskharbor.driver import (
+    COMMON,
+    Driver,
+    Durability,
+    EnqueueBlocking,
+    Erases,
+    Group,
+    GroupResult,
+    Repairs,
+    ServerClock,
+    Within,
+)
 from taskharbor.errors import DriverUnavailable
 
 P = ParamSpec("P")
@@ -36,10 +47,10 @@ def verbs(protocol: type) -> list[str]:
 
 PARAMETERS = {
     verb: tuple(inspect.signature(vars(kind)[verb]).parameters)[1:]
-    for kind in (Driver, *COMMON, ServerClock)
+    for kind in (Driver, *COMMON, ServerClock, Durability, Repairs, Erases)
     for verb in verbs(kind)
 }
-BESIDE = [verbs(kind) for kind in (*COMMON, ServerClock)]
+BESIDE = [verbs(kind) for kind in (*COMMON, ServerClock, Durability, Repairs, Erases)]
 WITHIN, BLOCKING = verbs(Within), verbs(EnqueueBlocking)
 
 

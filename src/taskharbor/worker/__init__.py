@@ -1,1 +1,1 @@
-"""Running jobs: reserve → run → decide → settle, and the tasks beside that. Internal; imports client and workflows."""
+"""Running jobs: reserve → run → decide → settle, and the work beside it. Internal; imports client and workflows."""

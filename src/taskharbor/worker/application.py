@@ -1,4 +1,4 @@
-"""What the code of an application registers with its harbor; and the harbors of this process, for tests."""
+"""The registry of what an application adds to its harbor; and the harbors of this process, for tests."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 class Arounds:
-    """Calls handlers inside the registered context managers, the first one outermost; nothing if there are none."""
+    """Calls handlers inside the registered context managers, the first one outermost."""
 
     def __init__(self, factories: Sequence[Factory]) -> None:
         self._factories = tuple(factories)
@@ -46,13 +46,13 @@ class Arounds:
         return bool(self._factories)
 
     def call(self, run: JobRun, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function in here. The result is None if a context manager has swallowed an exception."""
+        """Call a function inside them. The result is None if a context manager has swallowed an exception."""
         with ExitStack() as stack:
             self._enter(stack, run)
             return function(*args, **kwargs)
 
     async def wait(self, run: JobRun, function: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """As `call`, for what is awaited."""
+        """Like `call`, for an async function."""
         with ExitStack() as stack:
             self._enter(stack, run)
             return await function(*args, **kwargs)

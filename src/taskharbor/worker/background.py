@@ -18,12 +18,12 @@ Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 async def persistently(main: Main, name: str) -> None:
-    """Run it again after an unexpected error: a worker needs its keeper and its settler."""
+    """Restart it after an unexpected error: a worker needs its keeper and its settler."""
     while True:
         try:
             return await main()
         except Exception:
-            with suppress(Exception):  # the logging may be what went wrong
+            with suppress(Exception):  # the error may come from logging
                 logger.exception("%s failed and starts again", name)
             await asyncio.sleep(AFTER_BREAKDOWN)
 

@@ -68,7 +68,7 @@ class JobContext(Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What travels with the job."""
+        """The headers that were given at the enqueue."""
         return dict(self._run.job.headers)
 
     @property
@@ -128,7 +128,7 @@ class JobContext(Struct, frozen=True):
         return transaction(self._run)
 
     def set_result(self, value: object) -> None:
-        """The job's result, for a handler that ends in a `transaction`: what it returns afterwards comes too late."""
+        """The job's result, for a handler that ends in a `transaction`: its return value would come too late."""
         if not self._run.effects.in_transaction:
             raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
         result = None if value is None else encode_value(value)

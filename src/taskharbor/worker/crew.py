@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 logger = logging.getLogger("taskharbor.worker")
-LOOK = 0.001  # seconds until the loop looks by itself for calls that wait and results that nothing called it for
-STREAK = 0.0005  # seconds of short calls after which a thread calls the loop although there are more
+LOOK = 0.001  # seconds between the loop's own looks for waiting calls and undelivered results
+STREAK = 0.0005  # seconds of short calls after which a thread delivers results although more calls wait
 SHORT = 0.0002  # seconds: a call that takes longer may block, and the next one should not wait for it
 NO_THREAD = 0.5  # seconds until the next try, when the system has refused a thread
 
@@ -66,7 +66,7 @@ class Crew:
         self._looking = False  # the loop will look within `LOOK`
         self._slow = False  # the last call took long
         self._closed = False
-        self._head: object = None  # the first call when `unstick` was called last
+        self._head: object = None  # the first waiting call at the last `unstick`
 
     # on the loop
 
@@ -109,7 +109,7 @@ class Crew:
         if self._waking:
             self._look_soon()
         elif self._calls and (self._asleep or self._started < self._limit):
-            self._slow = True  # the thread that should have taken them is held up
+            self._slow = True  # the thread that should have taken them is delayed
             if self._wake_one():
                 self._look_soon()
             else:
@@ -126,13 +126,13 @@ class Crew:
                 deliver, argument, result = self._results.popleft()
                 deliver(argument, result)
         finally:
-            if self._results:  # one could not be delivered: the others are not lost with it
+            if self._results:  # one could not be delivered: go on with the others
                 self._call_loop()
 
     # in any thread
 
     def unstick(self) -> None:
-        """Wake a thread if a call waits that did so the last time as well: the loop, which should look, is blocked."""
+        """Wake a thread if the same call waits as at the last call of this: the loop, which should look, is blocked."""
         head = None
         with suppress(IndexError):
             head = self._calls[0]
@@ -142,7 +142,7 @@ class Crew:
         self._head = head
 
     def _wake_one(self) -> bool:
-        """Wake or start a thread; False if there is none, and the system gives none."""
+        """Wake or start a thread; False if none sleeps and none can be started."""
         self._waking = True
         try:
             self._asleep.pop().release()
@@ -155,7 +155,7 @@ class Crew:
             number = self._started + 1
             if number > self._limit:
                 self._waking = False
-                return True  # all are awake, and take what is left
+                return True  # all are awake, and take the waiting calls
             self._started = number
             try:
                 threading.Thread(target=self._work, name=f"taskharbor-job-{number}", daemon=True).start()
@@ -166,23 +166,25 @@ class Crew:
         return True
 
     def _work(self) -> None:
+        bed = threading.Lock()
+        bed.acquire()
         try:
-            self._serve()
-        finally:  # closed, or by an exception that other code has thrown into this thread
+            self._serve(bed)
+        finally:  # closed, or other code has raised an exception in this thread
+            with suppress(ValueError):  # it may have been about to sleep: nothing must wake it now
+                self._asleep.remove(bed)
             with self._starting:
                 self._started -= 1
             self._waking = False  # it may have been woken, and have taken no call
 
-    def _serve(self) -> None:
-        bed = threading.Lock()
-        bed.acquire()
+    def _serve(self, bed: threading.Lock) -> None:
         while not self._closed or self._calls:
             self._waking = False
             self._take_all()
             self._asleep.append(bed)  # before the loop is called, which may have more calls at once
             if self._results and not self._called:
                 self._call_loop()
-            if self._calls or self._closed:  # since before this thread was seen asleep
+            if self._calls or self._closed:  # added before this thread was seen asleep
                 with suppress(ValueError):  # woken meanwhile
                     self._asleep.remove(bed)
                     continue
@@ -201,7 +203,7 @@ class Crew:
             results.append((deliver, argument, function(argument)))
             ended = perf_counter()
             self._slow = ended - begun > SHORT
-            del function, argument, deliver  # a thread that sleeps keeps nothing alive
+            del function, argument, deliver  # a sleeping thread must not keep objects alive
             if calls and not self._called and not (self._looking and ended - since < STREAK):
                 self._call_loop()
                 since = ended

@@ -74,7 +74,7 @@ class DeadHooks:
                 await asyncio.wait({call}, timeout=LONGEST)
             finally:
                 if not call.done():
-                    call.cancel()  # it may ignore that; it is not waited for
+                    call.cancel()  # not waited for: it may ignore the cancellation
                     _log_failure(hook, job, "was stopped" if self._closed else f"took longer than {LONGEST:g} s")
             if call.done() and not call.cancelled() and (error := call.result()) is not None:
                 _log_failure(hook, job, "failed", error)
@@ -98,7 +98,7 @@ class DeadHooks:
             else:
                 result, error = await self._threads.submit(lambda: hook(job) if waiting else None)
         finally:
-            waiting = False  # a call that found no thread in time is not made later
+            waiting = False  # a call that no thread took in time is skipped
         if error is not None:
             raise error
         if isawaitable(result):

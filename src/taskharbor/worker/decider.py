@@ -14,7 +14,7 @@ from taskharbor.client.session import Session
 from taskharbor.core.decide import admit, dead_by_hand, decide, later, succeed
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Outcome, Succeeded
-from taskharbor.core.transition import Ack, Fail, PutBack, Transition
+from taskharbor.core.transition import Ack, Fail, Increment, PutBack, Transition
 from taskharbor.worker.running import JobRun
 
 Settlement = tuple[JobRun, Transition]
@@ -36,7 +36,7 @@ class Decider:
         return admit(job, self._retention, self._now())
 
     def decide(self, run: JobRun, outcome: Outcome, not_before: float = 0.0) -> Transition:
-        """The transition that an outcome calls for; a job that is put back is not due within `not_before` seconds."""
+        """The transition for an outcome; a job that is put back is not due within `not_before` seconds."""
         job = run.job
         if run.started_at is not None:
             job = replace(job, started_at=run.started_at)
@@ -51,13 +51,14 @@ class Decider:
     def decide_successes(self, pending: Iterable[Pending]) -> list[Settlement]:
         """Decide the successes among these, at one time. The others are decided: a repeated settle must not change."""
         keep_until = later(self._now(), self._retention.done)
-        return [
-            (
-                run,
-                succeed(run.job, run.lease.token, to, keep_until, run.started_at) if isinstance(to, Succeeded) else to,
-            )
-            for run, to in pending
-        ]
+        settled: list[Settlement] = []
+        like: Increment | None = None
+        for run, to in pending:
+            if isinstance(to, Succeeded):
+                to = succeed(run.job, run.lease.token, to, keep_until, run.started_at, like)
+                like = to.increment
+            settled.append((run, to))
+        return settled
 
     def acknowledge(self, run: JobRun) -> Ack:
         """The Ack of a handler that ends in its own transaction: a success now, with its effects."""

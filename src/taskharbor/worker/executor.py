@@ -33,6 +33,7 @@ from taskharbor.worker.drain_failures import FailedRuns
 from taskharbor.worker.outcomes import StoreAway
 from taskharbor.worker.running import NO_EFFECTS, JobRun
 from taskharbor.worker.stacks import beyond
+from taskharbor.worker.start_clock import StartClock
 from taskharbor.workflows.parent_results import AWAY, ParentResults
 
 DONE = Succeeded(None)  # the outcome of nearly every run
@@ -52,12 +53,16 @@ class Processes(Protocol):
 class Executor:
     """Knows the tasks and how to call them. Without `threads`, `def` handlers run on the loop (virtual time).
 
-    Without `processes`, tasks with `process=True` run like any other. `failures`, if given, receives what failed runs
-    raised.
+    `processes` gives the pool for tasks with `process=True`; without it they run like any other. `failures`, if given,
+    receives what failed runs raised.
     """
 
     def __init__(
-        self, client: Client, app: AppRegistry, threads: Threads | None, processes: Processes | None = None
+        self,
+        client: Client,
+        app: AppRegistry,
+        threads: Threads | None,
+        processes: Callable[[], Processes] | None = None,
     ) -> None:
         self._tasks = client.tasks
         self._middleware = tuple(reversed(app.middleware))
@@ -66,6 +71,7 @@ class Executor:
         self._session = client.session
         self._now = client.session.now
         self._time = asyncio.get_running_loop().time
+        self.start_clock = StartClock(self._now, self._time)
         self._threads = threads
         self._context = copy_context()
         self._processes = processes
@@ -81,15 +87,15 @@ class Executor:
         outcome: Outcome = NotRegistered()
         run.begun = True
         try:
-            if run.stop_request is not None or run.lease.lost:  # asked to end before its first step
+            if run.stop_request is not None or run.lease.lost:  # asked to stop before its first step
                 outcome = outcomes.stopped(run, task)
             elif task is not None and task.process and self._processes is not None:
-                outcome = await self._in_process(self._processes, run, task)
+                outcome = await self._in_process(self._processes(), run, task)
             elif task is not None:
                 payload = job.payload if job.workflow_id is None else await self._filled(job, task)
                 arguments = task.signature.decode(payload)
                 enter(run)
-                run.started_at = self._now()
+                run.started_at = self.start_clock()
                 if job.timeout is not None:
                     timer = _timer(run, self._time() + job.timeout)
                 if task.is_async and self._is_bare:
@@ -126,7 +132,7 @@ class Executor:
         job, timers = run.job, list[asyncio.TimerHandle]()
 
         def begin() -> None:
-            run.started_at = self._now()
+            run.started_at, run.in_process = self._now(), True
             if job.timeout is not None:
                 timers.append(_timer(run, self._time() + job.timeout))
 
@@ -185,7 +191,9 @@ class Executor:
                 if run.abandoned:
                     raise
         time = self._time()
-        fired = run.returned_at < run.ends_by <= time  # its timer, without effect: what follows has the rest
+        # Its timer may have fired while the result waited for the loop, and was ignored: the call had returned in time.
+        # Then the rest of the run gets a new one.
+        fired = run.returned_at < run.ends_by <= time
         _credit(run, time)
         if fired:
             _timer(run, run.ends_by)
@@ -220,7 +228,7 @@ class Executor:
             else:
                 arguments = task.signature.decode(job.payload)
                 enter(run)
-                run.started_at = self._now()
+                run.started_at = self.start_clock()
                 if job.timeout is not None:
                     run.ends_by = self._time() + job.timeout
                 value = self._call_here(run, task, arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -19,14 +19,18 @@ logger = logging.getLogger("taskharbor.worker")
 SHORTEST_POLL, LONGEST_POLL = 0.2, 5.0
 
 
-async def until_open(session: Session) -> None:
-    """Open the store; wait while it is away. Errors that waiting cannot fix are raised, such as a wrong password."""
+async def until_open(session: Session, waiting: Callable[[], object]) -> None:
+    """Open the store; wait while it is away, and call `waiting` before each wait.
+
+    Errors that waiting cannot fix are raised, such as a wrong password.
+    """
     for failures in count(1):
         try:
             await session.driver()
             return
         except (DriverUnavailable, OSError) as error:
             logger.warning("store.unavailable: cannot open it, trying again: %s", error)
+        waiting()
         await asyncio.sleep(STORE_BACKOFF.delay(failures, session.rng))
 
 
@@ -45,6 +49,7 @@ class Idle:
         self._session = session
         self._stopping = stopping
         self._rounds = -1
+        self._failures = 0  # of the look for work, in a row
 
     async def until_work(self, *, found: bool, queues: Sequence[str], freed: asyncio.Event | None = None) -> None:
         """Return when reserving from these is worth a try, or a slot is `freed`. `found`: the last try found jobs."""
@@ -63,16 +68,21 @@ class Idle:
             hints = offered(await self._session.driver(), WaitForWork)
             if hints is not None:
                 await self._hint(hints, poll, queues)
+                self._failures = 0
                 return
         except Exception as error:  # without hints there is still the poll
             logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)
+            # After one failure a whole poll would be too late (X2); hints that fail again and again leave the poll.
+            poll = min(poll, SHORTEST_POLL * 2**self._failures * jitter(self._session.rng))
+            self._failures = min(self._failures + 1, 10)
         await asyncio.sleep(poll)
 
     async def _hint(self, driver: WaitForWork, poll: float, queues: Sequence[str]) -> None:
         hint = asyncio.ensure_future(driver.wait_for_work(queues, poll))
         try:
             await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
-            due = await driver.next_due(queues)
+            async with asyncio.timeout(self._session.settings.store_timeout):  # a half-dead connection never answers
+                due = await driver.next_due(queues)
             left = poll if due is None else (due - self._session.now()).total_seconds()
             # A job that is due but was not claimed (another worker was faster) must not make this loop spin.
             least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)

@@ -22,7 +22,7 @@ def log_job(
     """Log an event of a job. Never raises: a broken log filter of the application must not stop the worker."""
     if not logger.isEnabledFor(level):
         return
-    said = f": {detail}" if detail else ""
+    suffix = f": {detail}" if detail else ""
     extra = {"event": event, "job_id": job.id, "task": job.type, "attempt": job.attempts + 1, **fields}
     with suppress(Exception):
         file, line, function, _ = logger.findCaller(stacklevel=2)
@@ -32,10 +32,10 @@ def log_job(
             file,
             line,
             "%s: job %s (%s)%s",
-            (event, job.id, job.type, said),
+            (event, job.id, job.type, suffix),
             None,
             function,
-            {**extra, "brief": event + said},
+            {**extra, "brief": event + suffix},
         )
         record.exc_text = traceback.rstrip() or None if traceback else None
         logger.handle(record)

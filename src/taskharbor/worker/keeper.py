@@ -1,7 +1,11 @@
 """The keeper: renews leases from the claim until the settle is durable (L2-L4), and reports long runs (T2).
 
+Leases of runs in processes are renewed with every look: the answer says whether the job was cancelled or the lease
+lost, and only these runs can be killed for it (F5, T3). That is one call for all of them, and none for runs that end
+between two looks.
+
 It is a coroutine in its own thread, so that a handler that blocks the worker's loop does not lose its lease. When a
-lease is lost (refused, or expired by the monotonic clock), it asks the worker to end the run: see `_give_up`.
+lease is lost (refused, or expired by the monotonic clock), it asks the worker to end the run: see `_lose`.
 """
 
 from __future__ import annotations
@@ -24,27 +28,29 @@ from taskharbor.worker.stacks import stack_of
 logger = logging.getLogger("taskharbor.keeper")
 TICK = 0.45  # between two looks at the runs; news is reported when one to two ticks old
 REPORT_EVERY = 1.0
-MOMENT = 1e-6  # a shorter wait may vanish in the rounding of the loop's time and be repeated for ever
-TO_OBEY = 0.25  # how long a handler may take to end once its timeout has cancelled it
+MOMENT = 1e-6  # a shorter wait may be rounded to nothing by the loop and repeat for ever
+OVERRUN_AFTER = 0.25  # how long a handler may take to end once its timeout has cancelled it
 
 
 class Keeper:
     """Renews every held lease three times per lease, and reports news of runs in between.
 
-    `hold`, `drop` and `hurry` may be called from any thread. `beside` is called with each look at the runs.
+    `hold`, `drop` and `hurry` may be called from any thread. `on_look` is called with each look at the runs.
     """
 
-    def __init__(self, session: Session, lease_for: timedelta, beside: Callable[[], None] | None = None) -> None:
+    def __init__(self, session: Session, lease_for: timedelta, on_look: Callable[[], None] | None = None) -> None:
         self._session = session
         self._lease_for = lease_for
-        self._beside = beside or (lambda: None)
+        self._on_look = on_look or (lambda: None)
         self._period = lease_for.total_seconds() / 3
         self._held: dict[str, JobRun] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._hurried = False
         self._idle = False
-        self._reported = -math.inf
+        self._patience: asyncio.Timeout | None = None  # of the call that is under way
+        self._is_look = False  # it only reports or asks
+        self._reported = self._asked = -math.inf
 
     def hold(self, runs: Iterable[JobRun]) -> None:
         """Start renewing the leases of these runs."""
@@ -66,7 +72,15 @@ class Keeper:
     def _wake(self) -> None:
         if self._loop is not None:
             with suppress(RuntimeError):  # the keeper has ended
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(self._wake_up, self._loop)
+
+    def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the rest. A call may have begun before a lease with little time left: it must not outlast that one."""
+        self._woken.set()
+        if self._hurried and self._patience is not None:
+            until = loop.time() if self._is_look else loop.time() + self._left(loop)
+            with suppress(RuntimeError):  # its time is over already
+                self._patience.reschedule(min(until, self._patience.when() or until))
 
     async def run(self) -> None:
         """Renew for ever; after a failure try again sooner. No wait here outlasts the first lease to expire."""
@@ -75,13 +89,13 @@ class Keeper:
         while True:
             if await self._rest(loop, renew_at) and not self._hurried:
                 continue  # woken up by the first lease to hold: it needs nothing yet
-            self._give_up_overdue(loop.time())
-            self._beside()
+            self._lose_overdue(loop.time())
+            self._on_look()
             if self._hurried or loop.time() >= renew_at:
                 self._hurried = False
                 renewed = await self._renew(loop, list(self._held.values()))
                 renew_at = loop.time() + (self._period if renewed else self._period / 4)
-                self._notice(loop.time())  # leases may be so short that there is never time for a look between
+                self._notice(loop.time())  # leases may be so short that no look fits between two renewals
             else:
                 await self._look(loop, renew_at)
 
@@ -90,7 +104,7 @@ class Keeper:
         wait = min(renew_at - loop.time(), self._left(loop))
         self._idle = not self._held
         if self._held:
-            wait = min(wait, TICK, self._next_report - loop.time())
+            wait = min(wait, TICK, self._next_report - loop.time(), self._next_question - loop.time())
         woken = await set_within(self._woken, max(wait, MOMENT))
         self._idle = False
         self._woken.clear()
@@ -105,13 +119,30 @@ class Keeper:
         )
         return max(oldest + TICK, self._reported + REPORT_EVERY)
 
+    @property
+    def _next_question(self) -> float:
+        """When to ask whether runs in processes may go on."""
+        oldest = min(map(self._renewed_at, self._in_processes()), default=math.inf)
+        return max(oldest, self._asked) + TICK
+
+    def _in_processes(self) -> list[JobRun]:
+        return [run for run in list(self._held.values()) if run.in_process and not run.ended]
+
+    def _renewed_at(self, run: JobRun) -> float:
+        return run.lease.deadline - self._lease_for.total_seconds()
+
     async def _look(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> None:
-        """Report news that is due."""
+        """Report news that is due, and ask about runs in processes."""
         time = loop.time()
-        news = self._notice(time)
-        if news and self._next_report <= time:
-            self._reported = time
-            await self._renew(loop, news, renew_at - time)
+        due: list[JobRun] = []
+        if (news := self._notice(time)) and self._next_report <= time:
+            self._reported, due = time, news
+        if self._next_question <= time:
+            self._asked = time
+            younger = time - TICK / 2  # these have their turn with the others the next time, or end before
+            due += [run for run in self._in_processes() if self._renewed_at(run) <= younger and run not in due]
+        if due:
+            await self._renew(loop, due, renew_at - time)
 
     def _notice(self, time: float) -> list[JobRun]:
         """Log overruns; return the runs that have news. Those that ended meanwhile have none."""
@@ -123,7 +154,7 @@ class Keeper:
                 lease.news_since = time if lease.news_since is None else lease.news_since
             else:
                 lease.news_since = None
-            if run.ends_by + TO_OBEY <= time < run.returned_at and not (lease.overrun or run.ended):
+            if run.ends_by + OVERRUN_AFTER <= time < run.returned_at and not (lease.overrun or run.ended):
                 lease.overrun = True
                 limit = f"{run.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"
@@ -134,10 +165,10 @@ class Keeper:
         """Seconds until the first held lease expires."""
         return min((run.lease.deadline for run in list(self._held.values())), default=float("inf")) - loop.time()
 
-    def _give_up_overdue(self, time: float) -> None:
+    def _lose_overdue(self, time: float) -> None:
         for run in list(self._held.values()):
             if run.lease.deadline <= time:
-                self._give_up(run, "it could not be renewed in time")
+                self._lose(run, "it could not be renewed in time")
 
     async def _renew(self, loop: asyncio.AbstractEventLoop, runs: list[JobRun], within: float = math.inf) -> bool:
         if not runs:
@@ -145,7 +176,8 @@ class Keeper:
         reports = [Report(run.job.id, run.lease.token, run.started_at, run.effects.progress) for run in runs]
         sent = loop.time()
         try:
-            async with asyncio.timeout(min(self._period, self._left(loop), within)):
+            async with asyncio.timeout(min(self._period, self._left(loop), within)) as patience:
+                self._patience, self._is_look = patience, within < math.inf
                 driver = await self._session.driver()
                 answers = await driver.extend_lease(reports, self._session.now(), self._lease_for)
             for run, report, answer in zip(runs, reports, answers, strict=True):
@@ -158,20 +190,22 @@ class Keeper:
                 return False
             logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(runs), _named(error))
             return False
+        finally:
+            self._patience = None
         return True
 
     def _take(self, run: JobRun, answer: Extended | LeaseError, sent: float) -> None:
         if isinstance(answer, LeaseError):
-            if run.settling:  # it may be settled already: the verdict on the settle decides
+            if run.settling:  # it may be settled already: the verdict of the settle decides
                 self.drop(run)
             elif run.lease.token in self._held:
-                self._give_up(run, _named(answer))
+                self._lose(run, _named(answer))
             return
         run.lease.deadline = sent + self._lease_for.total_seconds()
         if run.stop is None and (answer.cancel_requested or answer.dead_letter_requested):
             run.host.request_stop(run, "cancel" if answer.cancel_requested else "dead_letter")
 
-    def _give_up(self, run: JobRun, why: str) -> None:
+    def _lose(self, run: JobRun, why: str) -> None:
         self.drop(run)
         run.lease.lose()
         run.host.request_stop(run, "lost")

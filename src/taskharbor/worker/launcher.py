@@ -28,9 +28,11 @@ THREAD = "taskharbor-worker"
 StopCall = Callable[[], None]
 Queues = Sequence[str] | Mapping[str, int] | None
 # For supervised processes. `on_begin` is called with each worker before it claims its first job; `on_stop` with
-# what signals would call to stop it, and returns what they call instead.
+# what signals would call to stop it, and returns what they call instead; `on_wait` whenever the store is found away
+# before that.
 on_begin: ContextVar[Callable[[RunningWorker], object] | None] = ContextVar("taskharbor_on_begin", default=None)
 on_stop: ContextVar[Callable[[StopCall], StopCall] | None] = ContextVar("taskharbor_on_stop", default=None)
+on_wait: ContextVar[Callable[[], object] | None] = ContextVar("taskharbor_on_wait", default=None)
 
 
 class RunningWorker(Struct, frozen=True, eq=False):
@@ -86,21 +88,21 @@ class Launcher:
                 await worker.stop()
 
     async def run(self, queues: Queues, release_abandoned: bool, **given: Any) -> None:
-        """Work until a signal says stop, then stop gracefully (X6)."""
+        """Work until a signal, then stop gracefully (X6)."""
         options = self._options(queues, **given)
         async with self._lived(waits=True) as worker_of:
             worker = worker_of(options)
             if (await self._client.session.driver()).ephemeral:
                 warn_of_memory()
             instead = on_stop.get()
-            with stop_signals(worker.tell_to_stop if instead is None else instead(worker.tell_to_stop)):
+            with stop_signals(worker.begin_stop if instead is None else instead(worker.begin_stop)):
                 await worker.warm_up()
                 _begin(worker)
                 try:
                     await worker.wait()
                 finally:
                     await worker.stop(hold_abandoned=release_abandoned)
-        await worker.release()
+        await worker.give_back_abandoned()
 
     async def drain(self, queues: Sequence[str] | None, raise_failures: bool, **given: Any) -> int:
         """Run everything that is due, and what that makes due; return the number of runs."""
@@ -133,7 +135,10 @@ class Launcher:
         async with AsyncExitStack() as stack:
             if self._client.session.attendance is not None:
                 stack.enter_context(self._client.session.attendance.working())
-            await (until_open(self._client.session) if waits else self._client.session.driver())
+            if waits:
+                await until_open(self._client.session, on_wait.get() or (lambda: None))
+            else:
+                await self._client.session.driver()
             if waits and self._application.recurring:
                 capability(await self._client.session.driver(), Schedules)
             await self._application.enter_lifespans(stack)

@@ -1,4 +1,8 @@
-"""The outcome of a run: what a return, an exception, a stop request or a shutdown means. The decider decides on it."""
+"""The outcome of a run: what a return, an exception, a stop request or a shutdown means. The decider decides on it.
+
+The outcomes themselves, and what an exception of a handler means, are in `core/outcome.py`. Here is what only the
+worker knows: stop requests, timeouts, arguments and results that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ AGAIN_IN = 1.0
 
 
 class StoreAway(Exception):
-    """The store was away when a run was to begin: not the job's fault."""
+    """The store was away when a run was to begin: the job is not at fault."""
 
 
 def returned(run: JobRun, task: Registered, value: Any, limit: int, time: float) -> Outcome:
@@ -84,7 +88,7 @@ def raised(
 
 
 def failure(error: BaseException, frames: TracebackType | None, task: Registered | None) -> Failed | Snoozed:
-    """The outcome of what a handler raised by itself."""
+    """The outcome of an exception that the handler itself raised."""
     if isinstance(error, Undecodable):
         return Failed("Undecodable", str(error), final="undecodable")
     try:
@@ -95,7 +99,7 @@ def failure(error: BaseException, frames: TracebackType | None, task: Registered
 
 
 def stopped(run: JobRun, task: Registered | None) -> Outcome:
-    """The outcome of a run that was asked to end before its first step."""
+    """The outcome of a run that was asked to end: before its handler began, or under way in a process of its own."""
     return _after_stop(run.stop or "shutdown", run.job, task)
 
 
@@ -107,7 +111,7 @@ def _after_stop(stop: Stop, job: JobRecord, task: Registered | None) -> Outcome:
     return CancelledByRequest() if stop == "cancel" else Interrupted(started=stop == "shutdown")
 
 
-def given_up(run: JobRun, task: Registered | None, time: float) -> Outcome:
+def abandoned(run: JobRun, task: Registered | None, time: float) -> Outcome:
     """The outcome of an abandoned run: cancelled if that was requested (T3), a timeout if that has passed (F5), else an
     interruption, which is not a failure."""
     if run.stop == "cancel":

@@ -16,7 +16,7 @@ from taskharbor.core.job import JobRecord
 PATIENCE = 10.0
 REST = 30.0
 ASIDE = 1.0
-MOMENT = 1e-6  # a shorter rest of a wait is a rounding error, and would be waited for again and again
+MOMENT = 1e-6  # less is a rounding error, and waiting for it would repeat for ever
 
 
 class Quarantine:

@@ -15,11 +15,11 @@ from taskharbor.errors import ConfigError
 
 
 class ToReserve(NamedTuple):
-    """At most `limit` jobs of `queues`. `kept` means that only slots kept for these queues are free."""
+    """At most `limit` jobs of `queues`. `only_own`: just the slots kept for these queues are free."""
 
     queues: list[str]
     limit: int
-    kept: bool = False
+    only_own: bool = False
 
 
 class QueueWeights:
@@ -57,7 +57,7 @@ class QueueWeights:
         return tuple(name for name in self.names if name in busy) if len(overruns) + kept >= self._slots else ()
 
     def claim(self, free: int, running: Iterable[str]) -> ToReserve:
-        """What to reserve with so many free slots, without the slots kept for queues that run nothing.
+        """The next reserve with so many free slots, without the slots kept for queues that run nothing.
 
         `running` are the queues of the jobs that run, looked at only if slots are kept.
         """
@@ -71,4 +71,4 @@ class QueueWeights:
         if spare > 0:
             return ToReserve(self.shares(), spare)
         self._rng.shuffle(idle)
-        return ToReserve(idle, min(free, 1), kept=True)  # one at a time, or one queue could take the slots of two
+        return ToReserve(idle, min(free, 1), only_own=True)  # one at a time, or one queue could take the slots of two

@@ -45,16 +45,16 @@ class Reserver:
             if claim.limit == 0:
                 await self._slot_or_stop()
                 continue
-            if claim.kept:
+            if claim.only_own:
                 self._freed.clear()
                 if more and await set_within(self._freed, SOON):
                     continue  # the next reserve serves all queues, not only the idle ones
             jobs = await self._try_to_reserve(claim, ids)
             if jobs is None:
                 continue
-            more = len(jobs) == claim.limit and not claim.kept
+            more = len(jobs) == claim.limit and not claim.only_own
             if len(jobs) < claim.limit and ids is None:
-                freed = self._freed if claim.kept else None
+                freed = self._freed if claim.only_own else None
                 await self._idle.until_work(found=bool(jobs), queues=claim.queues, freed=freed)
             elif not self._settler.idle:  # outcomes go first, into the same transaction as the next reserve
                 await asyncio.sleep(0)
@@ -85,7 +85,9 @@ class Reserver:
             logger.error("worker.stopped: %s", error)
             raise
         except Exception as error:
-            if isinstance(error, ConfigError) and not self._has_reserved:  # such as missing rights: they stay missing
+            if (
+                isinstance(error, ConfigError) and not self._has_reserved
+            ):  # such as missing rights: waiting does not fix them
                 raise
             self._failures += 1
             logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)

@@ -50,7 +50,7 @@ class HeldLease(Struct, eq=False, gc=False):
 
 
 class Effects(Struct, eq=False, gc=False):
-    """What a handler asked for. `settled` is the Ack that its own transaction has committed."""
+    """The effects that a handler asked for. `settled` is the Ack that its own transaction has committed."""
 
     new_jobs: tuple[NewJob, ...] = ()
     progress: Progress | None = None
@@ -69,6 +69,7 @@ class JobRun(Struct, eq=False, gc=False):
     `task` runs the handler, from `begun` to `ended`; None if a thread does it alone. `settling`: the outcome is on its
     way to the store. `abandoned`: the worker has stopped waiting for the handler. `ends_by` is when the timeout passes.
     `thread` runs a `def` handler, `returned_at` is when it ended, if the loop has not taken its result yet.
+    `in_process`: a process that can be killed runs the handler.
     """
 
     job: JobRecord
@@ -85,10 +86,11 @@ class JobRun(Struct, eq=False, gc=False):
     ends_by: float = math.inf
     returned_at: float = math.inf
     thread: int | None = None
+    in_process: bool = False
 
     @property
     def stop(self) -> Stop | None:
-        """Why the run should end, None if it should go on. A lost lease goes before every other reason."""
+        """Why the run should end, None if it should go on. A lost lease takes precedence over other reasons."""
         return "lost" if self.lease.lost else self.stop_request
 
     @property

@@ -1,7 +1,7 @@
 """The scheduler: enqueues the jobs of recurring tasks. Every worker has one, and there is no leader (N3).
 
 It asks the core which ticks are due, and swaps each schedule together with the job of its tick. Of several schedulers,
-one succeeds. A worker ticks only for the tasks that it knows.
+one succeeds. A worker ticks only for tasks that it has registered.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Scheduler:
                 await store.swap_schedules(swaps[:BITE], now)
                 del swaps[:BITE]
             if steps:
-                await asyncio.sleep(0)  # cron takes its time, and there may be many
+                await asyncio.sleep(0)  # computing ticks takes time, and there may be many
         if swaps:
             await store.swap_schedules(swaps, now)
         return wait

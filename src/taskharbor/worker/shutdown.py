@@ -32,7 +32,7 @@ class Shutdown:
 
     @property
     def holds_leases(self) -> bool:
-        """Whether leases of abandoned runs are kept until `release`."""
+        """Whether leases of abandoned runs are kept until `give_back_abandoned`."""
         return bool(self._abandoned)
 
     async def end_runs(self, grace: float | None, *, keep_leases: bool = False) -> None:
@@ -70,22 +70,24 @@ class Shutdown:
         run.abandoned = True
         if keep_lease:
             self._abandoned.append(run)
-        elif outcomes.is_late(run, self._loop.time()):  # it goes on here: no retry before its lease would have expired
-            self._pipeline.submit(run, self._given_up(run), not_before=run.lease.deadline - self._loop.time())
+        elif outcomes.is_late(
+            run, self._loop.time()
+        ):  # it still runs here: no retry before its lease would have expired
+            self._pipeline.submit(run, self._outcome(run), not_before=run.lease.deadline - self._loop.time())
         else:
             self._pipeline.let_go(run)
         if run.task is not None:
             abandoned.add(run.task)
             run.task.cancel()
-        else:  # a thread runs it, and can ask for nothing more
+        else:  # its thread goes on, but further effects are refused
             run.ended = True
             self._pipeline.conclude(run, Interrupted())
 
-    def _given_up(self, run: JobRun) -> Outcome:
-        return outcomes.given_up(run, self._tasks.get(run.job.type), self._loop.time())
+    def _outcome(self, run: JobRun) -> Outcome:
+        return outcomes.abandoned(run, self._tasks.get(run.job.type), self._loop.time())
 
-    def release(self) -> None:
+    def give_back_abandoned(self) -> None:
         """Give back the jobs of abandoned runs whose leases were kept: due when this process should be gone."""
         for run in self._abandoned:
             if run.effects.settled is None:
-                self._pipeline.submit(run, self._given_up(run), not_before=PROCESS_END)
+                self._pipeline.submit(run, self._outcome(run), not_before=PROCESS_END)

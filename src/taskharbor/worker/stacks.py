@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -40,11 +39,17 @@ def stack_of(run: JobRun) -> str:
 
 def _of_task(run: JobRun) -> list[FrameType]:
     """The frames of the coroutines that wait for each other; those of the thread if it runs one of them now."""
-    frames = list(_awaited(None if run.task is None else run.task.get_coro()))
+    task = run.task  # unknown during the first step of an eager task
+    frames = [] if task is None else list(_awaited(task.get_coro()))
     for frame in frames_by_thread().values():
-        if frames and frames[0] in (found := _outermost_first(frame)):
+        found = _outermost_first(frame)
+        if any(each in frames[:1] if task else _executes(each, run) for each in found):
             return found
     return frames
+
+
+def _executes(frame: FrameType, run: JobRun) -> bool:
+    return frame.f_code.co_filename == EXECUTOR and frame.f_locals.get("run") is run
 
 
 def _outermost_first(frame: FrameType) -> list[FrameType]:
@@ -102,5 +107,7 @@ def _is_library(frame: str) -> bool:
 
 @cache
 def _standard_library() -> tuple[str, ...]:
+    import sysconfig  # slow to import and rarely needed
+
     folders = {sysconfig.get_path(name).replace("\\", "/") + "/" for name in ("stdlib", "platstdlib")}
     return ("<frozen", *folders)

@@ -39,12 +39,13 @@ class Starter:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._timeouts = Timeouts(host.request_stop)
-        # Not around eager tasks: what their handlers ask of the loop is none of its business.
+        # Not for eager tasks: it would collect the callbacks of their handlers too.
         self._starts = nullcontext() if EAGER else TaskStarts(self._loop)
 
     def start(self, runs: Iterable[JobRun]) -> None:
         """Start these runs, together."""
         crew, executor, loop, conclude = self._crew, self._executor, self._loop, self._conclude
+        executor.start_clock.forget()
         with self._starts:
             for run in runs:
                 if crew is not None and executor.fits_a_thread(run.job):

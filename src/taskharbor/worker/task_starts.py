@@ -45,6 +45,6 @@ class TaskStarts:
         try:
             for callback, context in left:
                 context.run(callback)
-        finally:  # an interrupt by the user goes through the loop; the others begin all the same
+        finally:  # Ctrl-C passes through the loop; the other tasks begin anyway
             for callback, context in left:
                 self._loop.call_soon(callback, context=context)

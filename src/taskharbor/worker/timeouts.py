@@ -20,12 +20,12 @@ class Timeouts:
         self._at = math.inf
 
     def add(self, run: JobRun, timeout: float) -> None:
-        """A thread will take this run."""
+        """Watch a run that a thread will take."""
         self._runs.add(run)
         self._look_at(self._loop.time() + timeout)
 
     def discard(self, run: JobRun) -> None:
-        """It has ended."""
+        """Stop watching a run that has ended."""
         self._runs.discard(run)
         if not self._runs:
             self._look_at(math.inf)

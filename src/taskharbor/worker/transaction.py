@@ -111,7 +111,7 @@ async def _finish(
 async def is_settled(driver: Driver, run: JobRun) -> bool:
     """Whether the Ack of this run is in the store. A renewal waits for the transaction's lock, so its answer is final.
 
-    False if the store is away: the run then fails, and its settle is refused should the Ack be there after all.
+    False if the store is away: the run then fails, and its settle is refused if the Ack is stored after all.
     """
     session = run.host.client.session
     try:

@@ -104,7 +104,9 @@ class Upkeep:
         except Exception as error:
             if name not in self._failing:
                 self._failing.add(name)
-                level = logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING  # an outage may end
+                level = (
+                    logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING
+                )  # such as an outage: try again in the next round
                 logger.log(level, "upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
         else:
             self._failing.discard(name)

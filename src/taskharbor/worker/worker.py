@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from taskharbor.client.client import Client
 from taskharbor.core.job import JobRecord
@@ -26,7 +27,6 @@ from taskharbor.worker.handler_exits import contain_exits
 from taskharbor.worker.keeper import Keeper
 from taskharbor.worker.outcome_log import OutcomeLog
 from taskharbor.worker.pipeline import Pipeline
-from taskharbor.worker.processes.pool import ProcessPool
 from taskharbor.worker.quarantine import Quarantine
 from taskharbor.worker.queue_weights import QueueWeights
 from taskharbor.worker.reserver import Reserver
@@ -38,6 +38,9 @@ from taskharbor.worker.startup_log import log_start
 from taskharbor.worker.upkeep import Upkeep
 from taskharbor.worker.worker_options import WorkerOptions
 
+if TYPE_CHECKING:
+    from taskharbor.worker.processes.pool import ProcessPool
+
 logger = logging.getLogger("taskharbor.worker")
 FLUSH_PATIENCE = 10.0
 
@@ -48,6 +51,7 @@ class Worker:
     def __init__(self, client: Client, app: AppRegistry, options: WorkerOptions) -> None:
         session = client.session
         now, rng = session.now, session.rng
+        self._client, self._app = client, app
         self._session = session
         self._options = options
         self._tasks = tasks = app.tasks
@@ -61,9 +65,10 @@ class Worker:
         self._dead_hooks = DeadHooks(app.on_dead, now, options.threads)
         self._scheduler = Scheduler(client, app)
         self._upkeep = Upkeep(session, self._outcome_log, self._describe)
-        has_processes = options.threads and options.processes
-        self._processes = ProcessPool(client, app, options.concurrency, options.lease) if has_processes else None
-        self._executor = Executor(client, app, self._crew or threads, self._processes)
+        self._has_processes = options.threads and options.processes
+        self._processes: ProcessPool | None = None
+        pool = self._process_pool if self._has_processes else None
+        self._executor = Executor(client, app, self._crew or threads, pool)
         self._keeper = keeper = Keeper(
             session, timedelta(seconds=options.lease), None if self._crew is None else self._crew.unstick
         )
@@ -107,12 +112,20 @@ class Worker:
     def _is_isolated(self, job: JobRecord) -> bool:
         """Whether a crash of the job can only hit itself, because it runs in a process of its own."""
         task = self._tasks.get(job.type)
-        return self._processes is not None and task is not None and task.process
+        return self._has_processes and task is not None and task.process
 
     async def warm_up(self) -> None:
-        """Start the first processes of `process=True` tasks; an error says why they cannot work."""
-        if self._processes is not None:
-            await self._processes.warm_up(self._stopping)
+        """Start the first processes of `process=True` tasks; an error says why they cannot start."""
+        if self._has_processes and any(task.process for task in self._tasks.values()):
+            await self._process_pool().warm_up(self._stopping)
+
+    def _process_pool(self) -> ProcessPool:
+        if self._processes is None:
+            from taskharbor.worker.processes.pool import ProcessPool  # slow to import, and few applications need it
+
+            options = self._options
+            self._processes = ProcessPool(self._client, self._app, options.concurrency, options.lease)
+        return self._processes
 
     def start(self) -> None:
         """Work until `stop`."""
@@ -135,12 +148,12 @@ class Worker:
         ]
 
     async def wait(self) -> None:
-        """Return when the worker was told to stop, or cannot go on."""
+        """Return when the worker was asked to stop, or cannot go on."""
         await asyncio.wait({self._reserving})
         if not self._stopping.is_set():
             self._reserving.result()
 
-    def tell_to_stop(self) -> None:
+    def begin_stop(self) -> None:
         """Stop reserving; on a second call, stop waiting for handlers and for a store that does not answer."""
         if self._stopping.is_set():
             self._shutdown.hurry.set()
@@ -157,7 +170,7 @@ class Worker:
         """Let handlers finish for the grace period, cancel the rest, and give their jobs back (X6).
 
         A run that ignores its cancellation is abandoned: its lease expires by itself. With `hold_abandoned` the lease
-        is kept until `release`, which is for a process that ends right after it.
+        is kept until `give_back_abandoned`, which is for a process that ends right after it.
         """
         self._stop_reserving()
         await self._ticking.stop()
@@ -166,10 +179,10 @@ class Worker:
         if not self._shutdown.holds_leases:
             await self._end()
 
-    async def release(self) -> None:
+    async def give_back_abandoned(self) -> None:
         """Give back the jobs of abandoned runs: the last act of a process that ends now."""
         if self._shutdown.holds_leases:
-            self._shutdown.release()
+            self._shutdown.give_back_abandoned()
             await self._end()
 
     async def drain(self, failures: list[FailedRun] | None = None) -> int:

@@ -36,6 +36,7 @@ def deferred(client: Client, flow: Flow[R]) -> tuple[tuple[NewJob, ...], Job[R] 
 
 
 def _built(client: Client, what: Submission[T]) -> tuple[tuple[NewJob, ...], T]:
-    group = what.group(client.session)
+    session = client.session
+    group = what.group(session, session.now())
     jobs: tuple[Any, ...] = tuple(group.jobs)
     return jobs, what.handle(group, tuple(Enqueued(job.id, True) for job in jobs))

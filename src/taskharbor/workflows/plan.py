@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -57,12 +58,12 @@ class Plan(Generic[R]):
                 )
         return next(iter(clients.values()), None)
 
-    def group(self, session: Session) -> Group:
-        builder = JobBuilder(session)
+    def group(self, session: Session, now: datetime) -> Group:
+        builder = JobBuilder(session, now)
         workflow_id = builder.new_id()
         jobs = builder.checked(self._jobs(builder, workflow_id))
         key = self._options.get("idempotency_key")
-        expires_at = None if key is None else key_expiry(self._options, session.settings, builder.now)
+        expires_at = None if key is None else key_expiry(self._options, session.settings, now)
         return Group(jobs=jobs, key=key, key_expires_at=expires_at, workflow_id=workflow_id)
 
     def _jobs(self, builder: JobBuilder, workflow_id: str) -> list[NewJob]:

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.needs import (
-    Kept,
+    KeptUntil,
     Keys,
     Look,
     Members,
@@ -65,7 +65,7 @@ def _answer(reader: Reader, draft: Draft, need: Need) -> Requests[None]:
             yield from _look_up(reader, draft, keys)
         case Owned(workflows):
             yield from _look_up(reader, draft, (yield from reader.owned(workflows)))
-        case Kept(workflows):
+        case KeptUntil(workflows):
             for id in workflows:
                 draft.kept[id] = yield from reader.kept_until(id)
         case Members(workflow, most):

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from servers.postgres import PostgresServer
 from taskharbor.driver import at_once
-from taskharbor.drivers.postgres.direct import Direct
+from taskharbor.drivers.postgres.direct import LibpqConnection
 from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
 
 PUT = b"INSERT INTO put VALUES ($1::text, $2::bytea, $3::integer, $4::timestamptz) RETURNING 1"
@@ -35,10 +36,17 @@ def database(postgres: PostgresServer) -> str:
     return postgres.new_database()
 
 
-@pytest.fixture
-def connection(postgres: PostgresServer, database: str) -> Generator[psycopg.Connection[Any]]:
+@contextmanager
+def connected(postgres: PostgresServer, database: str) -> Generator[psycopg.Connection[Any]]:
+    """A connection with a table of its own."""
     with psycopg.connect(postgres.socket_url(database), autocommit=True) as connection:
         connection.execute("CREATE TEMP TABLE put (name text, raw bytea, number int, at timestamptz)")
+        yield connection
+
+
+@pytest.fixture
+def connection(postgres: PostgresServer, database: str) -> Generator[psycopg.Connection[Any]]:
+    with connected(postgres, database) as connection:
         yield connection
 
 
@@ -54,15 +62,24 @@ def connection(postgres: PostgresServer, database: str) -> Generator[psycopg.Con
 )
 def test_values_arrive_as_they_are(connection: psycopg.Connection[Any], values: tuple[Any, ...]) -> None:
     """R2: of every kind that a new job has, also those of a subclass."""
-    direct = Direct(connection)
+    direct = LibpqConnection(connection)
     assert [direct.count("put", PUT, values), direct.count("put", PUT, values)] == [1, 1]
     stored = connection.execute("SELECT * FROM put", prepare=False).fetchall()
     assert stored == [values, values]
 
 
+def test_rows_are_counted(connection: psycopg.Connection[Any]) -> None:
+    """I1: none means that nothing was stored, because the key exists."""
+    direct = LibpqConnection(connection)
+    for number in range(3):
+        assert direct.count("put", PUT, ("a", b"", number, None)) == 1
+    larger = b"SELECT 1 FROM put WHERE number > $1::integer"
+    assert [direct.count("larger", larger, (number,)) for number in range(3)] == [2, 1, 0]
+
+
 def test_a_nul_is_refused_not_cut_off(connection: psycopg.Connection[Any]) -> None:
     """Bad input changes nothing, and the connection can be used again."""
-    direct = Direct(connection)
+    direct = LibpqConnection(connection)
     with pytest.raises(asyncpg.CharacterNotInRepertoireError):
         direct.count("put", PUT, ("a\0b", b"", 1, None))
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
@@ -72,7 +89,7 @@ def test_a_nul_is_refused_not_cut_off(connection: psycopg.Connection[Any]) -> No
 
 def test_the_first_error_of_several_statements_is_raised(connection: psycopg.Connection[Any]) -> None:
     """Such as those that undo and release a savepoint."""
-    direct = Direct(connection)
+    direct = LibpqConnection(connection)
     with pytest.raises(asyncpg.NoActiveSQLTransactionError):
         direct.execute(b"SELECT 1; ROLLBACK TO nothing; SELECT 2")
     direct.execute(b"SELECT 1; SELECT 2")
@@ -81,7 +98,7 @@ def test_the_first_error_of_several_statements_is_raised(connection: psycopg.Con
 def test_a_session_that_ends_is_a_lost_connection(postgres: PostgresServer, database: str) -> None:
     """X2: never an answer."""
     with psycopg.connect(postgres.socket_url(database), autocommit=True) as connection:
-        direct = Direct(connection)
+        direct = LibpqConnection(connection)
         with pytest.raises((asyncpg.AdminShutdownError, ConnectionError)):
             direct.execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
         with pytest.raises(ConnectionError):
@@ -112,6 +129,6 @@ def test_the_wait_ends_when_the_connection_is_cut(connection: psycopg.Connection
     cutting = threading.Timer(0.0, duplicate.shutdown, [socket.SHUT_RDWR])
     cutting.start()
     with pytest.raises(ConnectionError):
-        Direct(connection).execute(b"SELECT pg_sleep(600)")
+        LibpqConnection(connection).execute(b"SELECT pg_sleep(600)")
     cutting.join()
     duplicate.close()

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from limits import LIMIT
 from servers.postgres import PostgresServer, binaries
 from taskharbor import Harbor
 from taskharbor.driver import Migration, WaitForWork
@@ -106,7 +107,7 @@ def _unnamed(value: object, schema: str) -> object:
 def by_psql(server: PostgresServer, database: str, text: str) -> None:
     """Run a script as an administrator would."""
     program = [str(binaries(18) / "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", server.socket_url(database)]
-    done = subprocess.run(program, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(program, input=text, capture_output=True, text=True, check=False, timeout=LIMIT)
     assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
 
 

@@ -143,6 +143,13 @@ class TestChecking:
             opened(at(odd_door, database, sslmode="verify-full", sslrootcert=authority.certificate))
         opened(at(odd_door, database, sslmode="verify-ca", sslrootcert=authority.certificate))
 
+    def test_a_certificate_that_only_newer_pythons_refuse(
+        self, postgres: PostgresServer, database: str, authority: Authority
+    ) -> None:
+        """The list of names is empty, which is against the standard. libpq does not mind, on any Python."""
+        with TlsDoor(postgres.port, authority.signed("nameless")) as door:
+            assert both_open(at(door, database, sslmode="verify-ca", sslrootcert=authority.certificate))
+
     def test_disable_does_without(self, door: TlsDoor, database: str) -> None:
         before = door.encrypted
         opened(at(door, database, sslmode="disable"))

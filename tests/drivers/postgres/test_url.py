@@ -14,7 +14,8 @@ from servers.postgres import PostgresServer
 from taskharbor import Harbor
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url, migrate, parse, redacted
-from taskharbor.drivers.postgres.login import Login, is_local, login
+from taskharbor.drivers.postgres.login import Login, login
+from taskharbor.drivers.shared.tls import is_local
 from taskharbor.errors import ConfigError, DriverUnavailable, HarborError, MissingExtra
 
 NOBODY = "postgresql://nowhere.invalid/db"

@@ -18,6 +18,7 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
+from limits import LIMIT
 from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.states import State
 from taskharbor.core.transition import Ack
@@ -266,7 +267,7 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
-        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT)
         folder.chmod(0o755)
         assert re.match("ConfigError .*read-only.*writable", said.stdout), said
         assert "Traceback" not in said.stderr

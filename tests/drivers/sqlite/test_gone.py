@@ -123,6 +123,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LOOK_EVERY", 0.0)
 
 
+@pytest.fixture
+def every_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocking writes look at the files, however short ago the last one did."""
+    monkeypatch.setattr(files, "A_MOMENT", 0.0)
+
+
 @taken
 @awaited
 async def test_every_acknowledged_write_is_visible_to_others(take_away: Callable[[Path], None], tmp_path: Path) -> None:
@@ -168,6 +174,25 @@ async def test_all_files_are_looked_at_from_time_to_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(files, "LOOK_EVERY", 0.0)
     assert "real.db-wal was deleted" in (known.wrong_now_and_then() or "")
     await driver.close()
+
+
+def test_blocking_writes_share_a_look_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X9: the first write after it is refused, which is within seconds."""
+    path = tmp_path / "jobs.db"
+    harbor = Harbor(f"sqlite:///{path}")
+
+    @harbor.task
+    def work() -> None: ...
+
+    work.enqueue()
+    assert files.A_MOMENT <= 0.01
+    monkeypatch.setattr(files, "A_MOMENT", FAR_TOO_LONG)
+    path.unlink()
+    work.enqueue()
+    monkeypatch.setattr(files, "A_MOMENT", 0.0)
+    with pytest.raises(StoreGone):
+        work.enqueue()
+    harbor.close()
 
 
 @pytest.mark.usefixtures("at_once")
@@ -360,6 +385,7 @@ async def test_a_working_worker_ends_with_an_error(tmp_path: Path) -> None:
     assert await stored(path, "other", job.id) == [True, False]
 
 
+@pytest.mark.usefixtures("every_write")
 def test_blocking_callers_get_the_error(tmp_path: Path) -> None:
     """X9: who enqueues, and who waits for a result."""
     path = tmp_path / "jobs.db"

@@ -16,6 +16,7 @@ from apsw import Connection
 from taskharbor.core.job import NewJob
 from taskharbor.core.transition import Ack
 from taskharbor.driver import Enqueued, Group
+from taskharbor.drivers.shared.claims import ClaimTerms, claim
 from taskharbor.drivers.sqlite import SqliteDriver
 from taskharbor.errors import ConfigError, DriverClosed, LeaseMismatch
 
@@ -261,3 +262,23 @@ def test_a_token_is_compared_as_it_is(change: str, tmp_path: Path) -> None:
         assert record.state == "inflight"
 
     play(tmp_path, scene)
+
+
+def test_a_claim_is_made_in_the_thread_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random bytes let other threads go on: read on the loop, they would part the outcomes of a batch from the next
+    claim, and each would have a commit of its own."""
+    threads = list[int]()
+
+    def noted(*terms: Any) -> ClaimTerms:
+        threads.append(threading.get_ident())
+        return claim(*terms)
+
+    monkeypatch.setattr("taskharbor.drivers.sqlite.driver.claim", noted)
+
+    async def scene(driver: SqliteDriver) -> None:
+        await driver.enqueue([group("a")], T)
+        assert len(await driver.reserve(["q"], T, MINUTE, 1, "w")) == 1
+
+    play(tmp_path, scene)
+    assert threads
+    assert threading.get_ident() not in threads

@@ -13,6 +13,7 @@ import pytest
 
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.sqlite import enqueue
+from taskharbor.drivers.sqlite import files as looks
 from taskharbor.drivers.sqlite.batch import Answer
 from taskharbor.drivers.sqlite.turns import Blocked
 from taskharbor.errors import DriverClosed, DriverUnavailable, StoreGone
@@ -23,11 +24,24 @@ from .turning import LONG, Noop, Stage, request
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.fixture
+def every_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write looks at the files, however short ago the last one did."""
+    monkeypatch.setattr(looks, "A_MOMENT", 0.0)
+
+
 def test_a_thread_alone_runs_its_own_request() -> None:
     """P1: no hop to another thread."""
     stage = Stage()
-    assert stage.turns.take(request("a")) == ("a", None)
+    alone = request("a")
+    assert stage.turns.take(alone) == ("a", None)
     assert stage.runs == [(threading.get_ident(), ["a"])]
+    assert alone.woken is None  # what only a caller in line needs
+
+
+def test_waking_a_caller_that_does_not_wait_does_nothing() -> None:
+    """P1: such as one that is in line, but waits for the lock."""
+    request("a").wake()
 
 
 def test_the_thread_inside_runs_all_that_wait() -> None:
@@ -102,6 +116,19 @@ def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
     assert [names for _, names in stage.runs] == [["first"], ["next"]]
 
 
+def test_a_turn_that_does_not_come_is_refused_also_while_the_caller_handles_an_error() -> None:
+    """X2: `DriverUnavailable`, not the error that the caller was about to enqueue a job for."""
+    stage = Stage()
+    first, end = stage.busy()
+    try:
+        raise ValueError("of the caller")
+    except ValueError:
+        with pytest.raises(DriverUnavailable, match="nothing was stored"):
+            stage.turns.take(request("late", seconds=0.05))
+    end.set()
+    first.join(LONG)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the first thread
 def test_the_requests_of_an_interrupted_thread_are_not_waited_for() -> None:
     """P1, X3: its followers are told that the outcome is unknown."""
@@ -158,9 +185,23 @@ def test_a_stale_hint_holds_no_caller_for_long() -> None:
     assert stage.turns._busy == 0
 
 
+def test_a_caller_that_meets_a_closed_door_waits_in_line() -> None:
+    """P1: no thread had said that it was about to enter, such as one that forks; whoever enters next may serve it."""
+    stage, answers = Stage(), list[Answer]()
+    caller = threading.Thread(target=lambda: answers.append(stage.turns.take(request("a"))))
+    with stage.turns.lock:
+        caller.start()
+        stage.waiting(1)
+        stage.turns.serve([request("awaited")])
+    caller.join(LONG)
+    assert answers == [("a", None)]
+    assert [names for _, names in stage.runs] == [["awaited", "a"]]
+
+
 # on a file
 
 
+@pytest.mark.usefixtures("every_write")
 def test_a_caller_inside_its_own_statement_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P1: as by a signal handler between the insert and its answer; no transaction is open there."""
     noop = Noop(tmp_path / "jobs.db")
@@ -211,6 +252,16 @@ def test_a_lock_of_another_process_ends_at_the_deadline(tmp_path: Path) -> None:
     noop.harbor.close()
 
 
+def test_a_line_of_callers_that_are_gone_is_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1, X9: there is nothing to look after."""
+    noop = Noop(tmp_path / "jobs.db")
+    monkeypatch.setattr(noop.thread, "_wrote", lambda *given: pytest.fail("nothing was written"))
+    assert noop.thread._turns._run([], monotonic() + LONG) == []
+    monkeypatch.undo()
+    noop.harbor.close()
+
+
+@pytest.mark.usefixtures("every_write")
 def test_a_file_that_is_gone_confirms_nothing(tmp_path: Path) -> None:
     """X9: the write that no other process would see is an error, at once."""
     noop = Noop(tmp_path / "jobs.db")
@@ -222,6 +273,7 @@ def test_a_file_that_is_gone_confirms_nothing(tmp_path: Path) -> None:
     noop.harbor.close()
 
 
+@pytest.mark.usefixtures("every_write")
 def test_a_log_that_is_gone_confirms_nothing_either(tmp_path: Path) -> None:
     """X9: also if the folder had not changed for long before."""
     noop = Noop(tmp_path / "jobs.db")

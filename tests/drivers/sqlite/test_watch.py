@@ -19,18 +19,18 @@ def test_the_kernel_reports_one_write_per_request(tmp_path: Path) -> None:
     """D13 (WaitForWork): armed once, reported once; a write without a request is not reported."""
     log = tmp_path / "log"
     log.write_bytes(b"")
-    told = threading.Semaphore(0)
-    kernel = KernelWatch.on(log, told.release)
+    notified = threading.Semaphore(0)
+    kernel = KernelWatch.on(log, notified.release)
     assert kernel is not None
     with log.open("ab", buffering=0) as file:
         file.write(b"unasked")
         for _ in range(3):
             assert kernel.arm()
             file.write(b"a")
-            assert told.acquire(timeout=LONG)
+            assert notified.acquire(timeout=LONG)
             file.write(b"unasked")
     kernel.close()
-    assert not told.acquire(blocking=False)
+    assert not notified.acquire(blocking=False)
 
 
 def test_without_a_watch_the_thread_looks_every_few_milliseconds(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_news_make_it_look_often_for_a_moment(tmp_path: Path) -> None:
     watcher = CommitWatcher(log, lambda: None)
     watcher.should_look()
     quiet = watcher.poll_interval()
-    watcher.told()
+    watcher.notified()
     assert watcher.should_look()
     assert watcher.poll_interval() <= min(quiet, watch.POLL_EVERY)
     watcher.found()

@@ -56,7 +56,7 @@ class Stage:
 class Noop:
     """A harbor on a file."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
+    def __init__(self, path: Path | str, **settings: Any) -> None:
         self.harbor = Harbor(f"sqlite:///{path}", **settings)
         self.task: Task[[int], None] = self.harbor.task(name="noop")(_noop)
         self.task.enqueue(0)

@@ -20,7 +20,7 @@ from taskharbor.client import clock as clocks
 from taskharbor.driver import Driver, Group, GroupResult
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.drivers.postgres.blocking import BlockingNotifier
-from taskharbor.drivers.sqlite import enqueue
+from taskharbor.drivers.sqlite import enqueue, files
 from taskharbor.drivers.sqlite.batch import Answer
 from taskharbor.errors import BlockingCallInLoop, DriverUnavailable, StoreGone
 from taskharbor.testing import LostRequest, Wrapper
@@ -101,7 +101,7 @@ def a_blocking_write_to_a_file_that_is_gone_is_an_error() -> None:
         noop = Noop(Path(folder) / "jobs.db")
         (Path(folder) / "jobs.db").rename(Path(folder) / "elsewhere.db")
         try:
-            with pytest.raises(StoreGone):
+            with mock.patch.object(files, "A_MOMENT", 0.0), pytest.raises(StoreGone):
                 noop.task.enqueue(1)
         finally:
             noop.harbor.close()

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
+
+from msgspec.structs import replace
 
 from taskharbor import Harbor
 from taskharbor.client import clock as clocks
+from taskharbor.client.job_builder import JobBuilder, current_run
+from taskharbor.core.job import NewJob
 from taskharbor.driver import Driver
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing import LoopClock, SkewedClock, Slow, Wrapper
@@ -84,3 +90,30 @@ async def a_change_of_the_engines_clock_is_followed() -> None:
         engine.offset = timedelta(seconds=500)
         await asyncio.sleep(70)
         assert abs(harbor.admin.now() - engine()) < timedelta(seconds=1)
+
+
+@scene
+async def jobs_share_only_what_their_task_says() -> None:
+    """R5: settings are the harbor's of the moment, options and lineage those of each job."""
+    world = World()
+    session = world.harbor.client.session
+
+    @world.harbor.task(queue="mail")
+    async def work(number: int) -> None: ...
+
+    def built(step: Any, workflow_id: str | None = None) -> NewJob:
+        (job,) = JobBuilder(session).jobs([step], workflow_id)
+        return job
+
+    first = built(work.step(1))
+    special = built(work.using(queue="other", id="mine", delay=5).step(2))
+    assert (special.id, special.queue, special.run_at is None) == ("mine", "other", False)
+    assert built(work.step(3), "flow").workflow_id == "flow"
+    parent = current_run.set(SimpleNamespace(job=first))
+    assert built(work.step(4)).headers.get("parent_id") == first.id
+    current_run.reset(parent)
+    after = built(work.step(5))
+    assert (after.queue, after.run_at, after.workflow_id, after.headers) == ("mail", None, None, {})
+    assert len({job.id for job in (first, special, after)}) == 3
+    session.settings = replace(session.settings, timeout=7.0)
+    assert built(work.step(6)).timeout == 7.0

@@ -236,3 +236,33 @@ async def the_fencing_number_grows_with_every_claim() -> None:
     async with world.worker():
         await ended(world, job)
     assert seen == [2, 3]
+
+
+@scene
+async def a_cancelled_run_in_a_process_ends_before_the_heartbeat() -> None:
+    """T3, F5: it is asked about again and again; a short run is not, nor one that nothing can kill."""
+    world = World()
+    ends: list[float] = []
+
+    @world.harbor.task
+    async def run(seconds: float, in_process: bool) -> None:
+        current()._run.in_process = in_process
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            ends.append(time())
+
+    async with world.worker(concurrency=2):
+        await run.aenqueue(1000.0, False)
+        await asyncio.sleep(3)
+        before = len(world.log.calls("extend_lease"))
+        for _ in range(10):
+            await (await run.aenqueue(0.2, True)).aresult()
+        await asyncio.sleep(1)
+        assert len(world.log.calls("extend_lease")) == before
+        job = await run.aenqueue(1000.0, True)
+        await asyncio.sleep(3)  # its start is reported
+        await job.acancel()
+        asked_at = time()
+        await until(lambda: world.memory._store.jobs[job.id].state == "cancelled")
+        assert ends[-1] - asked_at <= 0.5

@@ -34,9 +34,9 @@ def real_scene(play: Callable[[Path], None]) -> Callable[[], None]:
 
 
 @contextmanager
-def working(app: slots.App, concurrency: int = 1) -> Generator[slots.App]:
+def working(app: slots.App, concurrency: int = 1, lease: float = LEASE) -> Generator[slots.App]:
     """A worker on a store of its own."""
-    with app.harbor.stand_in("memory://"), app.harbor.worker(concurrency=concurrency, lease=LEASE, grace=0.0):
+    with app.harbor.stand_in("memory://"), app.harbor.worker(concurrency=concurrency, lease=lease, grace=0.0):
         yield app
 
 
@@ -68,6 +68,19 @@ def a_hanging_process_is_killed_at_its_timeout(folder: Path) -> None:
 
 
 @real_scene
+def a_cancelled_process_is_killed_without_a_heartbeat(folder: Path) -> None:
+    """T3, F5: the next heartbeat would come in twenty minutes."""
+    with working(slots.bare, lease=3600) as app:
+        job = app.hang.enqueue(str(folder / "pids"))
+        wait_for((folder / "pids").exists, "it runs")
+        wait_for(lambda: job.record().progress is not None, "no news is left to report")
+        job.cancel()
+        wait_for(lambda: job.state() == "cancelled", "it runs on")
+        pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+        wait_for(lambda: not any(map(slots.is_alive, pids)), "a process lives on")
+
+
+@real_scene
 def a_process_that_dies_is_a_crash_of_its_job(folder: Path) -> None:
     """F6: counted at once and not as an attempt, up to the bound."""
     with working(slots.bare) as app:
@@ -90,7 +103,7 @@ def a_suspect_in_a_process_needs_no_empty_worker(folder: Path) -> None:
 @real_scene
 def a_result_after_the_timeout_of_a_process_is_discarded(folder: Path) -> None:
     """F5: a handler that ends when it is asked to has still timed out."""
-    with working(slots.bare) as app, mock.patch.object(slot, "TO_OBEY", PATIENCE):
+    with working(slots.bare) as app, mock.patch.object(slot, "KILL_AFTER", PATIENCE):
         record = failed(app.yield_late.using(timeout=0.2, max_attempts=1).enqueue())
         assert record.last_error == "TimeoutError: timed out after 0.2 s"
 

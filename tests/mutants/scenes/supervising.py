@@ -12,10 +12,10 @@ from typing import Any
 
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Driver
-from taskharbor.supervisor.actions import Action, End, Kill, Start, Stop
+from taskharbor.supervisor.actions import Action, EndSupervision, KillWorker, StartWorker, StopWorker
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.supervisor.fleet import FAILED_STARTS, Fleet
-from taskharbor.supervisor.messages import Beat, Message, Ready
+from taskharbor.supervisor.messages import Beat, Message, WorkerReady
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor
 from taskharbor.testing.faults import Call, Wrapper
@@ -24,7 +24,7 @@ from world import World, time
 from .stage import LEASE, scene
 
 DEAD, OTHER = "host:1:aa", "host:2:bb"
-READY = Ready(worker=DEAD, lease=LEASE, memory=1, store="memory://", store_timeout=30, keep_done=60)
+READY = WorkerReady(worker=DEAD, lease=LEASE, memory=1, store="memory://", store_timeout=30, keep_done=60)
 
 
 async def claimed(world: World, worker: str, number: int = 1) -> list[JobRecord]:
@@ -33,9 +33,9 @@ async def claimed(world: World, worker: str, number: int = 1) -> list[JobRecord]
     return await world.memory.reserve(["default"], world.clock(), timedelta(seconds=LEASE), number, worker)
 
 
-async def give_up(world: World) -> None:
+async def put_back(world: World) -> None:
     """Give up what the dead worker holds."""
-    await DeadLeases(world.harbor.client.session, DeadWorker(worker=DEAD, lease=LEASE)).give_up()
+    await DeadLeases(world.harbor.client.session, DeadWorker(worker=DEAD, lease=LEASE)).put_back()
 
 
 @scene
@@ -43,7 +43,7 @@ async def jobs_of_a_dead_worker_are_due_with_a_crash() -> None:
     """L9, F6: at once and all of them, without an attempt; those of another worker stay where they are."""
     world = World()
     lost, kept = await claimed(world, DEAD, 600), await claimed(world, OTHER)
-    task = asyncio.create_task(give_up(world))
+    task = asyncio.create_task(put_back(world))
     await asyncio.sleep(0.1)
     for job in [await world.record(job.id) for job in lost]:
         assert (job.state, job.crashes, job.attempts, job.lease) == ("ready", 1, 0, None)
@@ -71,7 +71,7 @@ async def a_job_taken_over_by_another_worker_is_left_alone() -> None:
     """L9, G3: each put back is fenced by the token that the dead worker had."""
     world = World(TakenOver)
     await claimed(world, DEAD)
-    await give_up(world)
+    await put_back(world)
     [taken] = world.store.taken
     assert await world.record(taken.id) == taken
 
@@ -80,7 +80,7 @@ async def a_job_taken_over_by_another_worker_is_left_alone() -> None:
 async def a_claim_that_is_committed_after_the_death_is_found() -> None:
     """L9: a reserve was on its way when the process died."""
     world = World()
-    task = asyncio.create_task(give_up(world))
+    task = asyncio.create_task(put_back(world))
     await asyncio.sleep(1)
     [late] = await claimed(world, DEAD)
     await asyncio.sleep(2)
@@ -102,7 +102,7 @@ async def a_store_that_is_away_is_asked_again() -> None:
     """L9, X2: as long as the leases last."""
     world = World(Unreachable)
     [job] = await claimed(World.over(world, world.memory), DEAD)
-    task = asyncio.create_task(give_up(world))
+    task = asyncio.create_task(put_back(world))
     await asyncio.sleep(15)
     assert (await world.record(job.id)).crashes == 1
     await task
@@ -143,7 +143,7 @@ async def supervised(world: World) -> AsyncGenerator[tuple[Supervisor, FakeProce
     options = SupervisorOptions(processes=1)
     supervisor = Supervisor([], options, lambda url, timeout: world.harbor.client.session, Random(1))
     [start] = supervisor._fleet.decide(time())
-    assert isinstance(start, Start)
+    assert isinstance(start, StartWorker)
     child: Any = FakeProcess()
     supervisor._running[start.number] = child
     supervisor._fleet.ready(start.number, READY, time())
@@ -157,7 +157,7 @@ async def nothing_is_given_up_before_the_process_has_ended() -> None:
     world = World()
     [held] = await claimed(world, DEAD)
     async with supervised(world) as (supervisor, child):
-        supervisor._perform(Kill(1, "the scene wants it"))
+        supervisor._perform(KillWorker(1, "the scene wants it"))
         supervisor._reap()
         await asyncio.sleep(1)
         assert child.kills == 1
@@ -176,7 +176,7 @@ async def a_worker_that_stopped_as_asked_has_not_crashed() -> None:
     async with supervised(world) as (supervisor, child):
         supervisor._fleet.stop()
         [stop] = supervisor._fleet.decide(time())
-        assert isinstance(stop, Stop)
+        assert isinstance(stop, StopWorker)
         supervisor._fleet.ended(stop.number, 0)
         child.code = 0
         supervisor._reap()
@@ -212,7 +212,22 @@ async def a_worker_without_beats_is_killed_after_its_lease() -> None:
     assert ground.decide(5 * LEASE) == []
     actions = [action for _ in range(60) for action in ground.decide(1)]
     [kill] = actions
-    assert isinstance(kill, Kill)
+    assert isinstance(kill, KillWorker)
+
+
+@scene
+async def a_worker_that_hangs_before_it_is_ready_is_killed() -> None:
+    """X5: in an import, say; not one that waits for its store."""
+    ground = Ground(1)
+    ground.decide()
+    for _ in range(300):
+        ground.fleet.waits(1, ground.now)
+        assert not [action for action in ground.decide(1.9) if isinstance(action, KillWorker)]
+    ground.fleet.waits(1, ground.now)
+    for _ in range(600):
+        if [action for action in ground.decide(1) if isinstance(action, KillWorker)]:
+            return
+    raise AssertionError("it hangs for ever")
 
 
 @scene
@@ -225,12 +240,12 @@ async def workers_are_replaced_one_by_one_successors_first() -> None:
     replaced = 0
     while actions := ground.decide():
         [start] = actions
-        assert isinstance(start, Start)
+        assert isinstance(start, StartWorker)
         assert start.instead is not None
         assert ground.decide() == []
         ground.work()
         [stop] = ground.decide()
-        assert stop == Stop(start.instead, "its successor is ready")
+        assert stop == StopWorker(start.instead, "its successor is ready")
         assert ground.decide() == []
         ground.fleet.exited(start.instead, 0, ground.now)
         replaced += 1
@@ -244,11 +259,11 @@ async def workers_that_do_not_start_are_not_started_for_ever() -> None:
     starts = 0
     for _ in range(1000):
         for action in ground.decide(0.1):
-            if isinstance(action, End):
+            if isinstance(action, EndSupervision):
                 assert action.code == 1
                 assert starts == FAILED_STARTS
                 return
-            assert isinstance(action, Start)
+            assert isinstance(action, StartWorker)
             starts += 1
             ground.fleet.exited(action.number, 1, ground.now)
     raise AssertionError(f"no end after {starts} starts")

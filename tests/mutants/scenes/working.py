@@ -282,7 +282,7 @@ async def jobs_that_arrive_during_a_stop_are_given_back_unrun() -> None:
     job = await work.aenqueue()
     async with world.worker() as worker:
         await asyncio.sleep(7)
-        worker.tell_to_stop()
+        worker.begin_stop()
     record = await world.record(job)
     assert (stage.starts, record.state, record.version) == ([], "ready", 1)
 

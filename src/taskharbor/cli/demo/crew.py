@@ -19,7 +19,7 @@ _EVENT = re.compile(
 )
 
 
-class Told(NamedTuple):
+class LogLine(NamedTuple):
     """A log line of a worker: an event's name and its text, the id of its job, and the task without its module."""
 
     ship: Ship
@@ -32,13 +32,13 @@ class Told(NamedTuple):
 class Ship:
     """One worker process."""
 
-    def __init__(self, name: str, queues: str, url: str, told: queue.SimpleQueue[Told]) -> None:
+    def __init__(self, name: str, queues: str, url: str, lines: queue.SimpleQueue[LogLine]) -> None:
         self.name = name
         self.queues = queues
         self.state = "starting"
         self.finished = 0
         self.running = 0
-        self._told = told
+        self._lines = lines
         # a process group of its own, so that a Ctrl-C in the terminal reaches the demo only
         self._process = subprocess.Popen(
             [
@@ -65,9 +65,9 @@ class Ship:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if found := _EVENT.search(line):
-                self._told.put(Told(self, found[3], found[4] or "", found[1], found[2]))
+                self._lines.put(LogLine(self, found[3], found[4] or "", found[1], found[2]))
             elif line.startswith("taskharbor: "):
-                self._told.put(Told(self, "worker.failed", line.strip()))
+                self._lines.put(LogLine(self, "worker.failed", line.strip()))
 
     def kill(self) -> None:
         """kill -9: no chance to shut down."""
@@ -97,22 +97,22 @@ class Ship:
         self._process.stderr.close()
 
 
-class Crew:
+class DemoWorkers:
     """The three workers."""
 
     def __init__(self, url: str) -> None:
-        self._told: queue.SimpleQueue[Told] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[LogLine] = queue.SimpleQueue()
         self.ships: list[Ship] = []
         self._url = url
 
     def start(self) -> None:
         """Start all."""
         for name, queues in QUEUES.items():
-            self.ships.append(Ship(name, queues, self._url, self._told))
+            self.ships.append(Ship(name, queues, self._url, self._lines))
 
-    def heard(self) -> list[Told]:
+    def new_lines(self) -> list[LogLine]:
         """The log lines since the last call."""
-        return [self._told.get() for _ in range(self._told.qsize())]
+        return [self._lines.get() for _ in range(self._lines.qsize())]
 
     def by_worker(self, worker: str) -> Ship | None:
         """The ship behind a worker's id, `host:pid:…`."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from taskharbor.cli.demo.cargo import Cargo
-from taskharbor.cli.demo.crew import Crew, Ship, Told
+from taskharbor.cli.demo.crew import DemoWorkers, LogLine, Ship
 from taskharbor.core.durations import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
@@ -36,7 +36,7 @@ class Story:
     """The events so far. `frame` is called for every screen update, `tell` for every event."""
 
     def __init__(self, url: str, frame: Callable[[Story], None], tell: Callable[[Event], None]) -> None:
-        self.crew = Crew(url)
+        self.crew = DemoWorkers(url)
         self.cargo = Cargo()
         self.victim: Ship | None = None
         self.killed_at: datetime | None = None
@@ -77,8 +77,8 @@ class Story:
         await self._go_home()
 
     async def _step(self) -> None:
-        for told in self.crew.heard():
-            self._react(told)
+        for line in self.crew.new_lines():
+            self._react(line)
         records = await self.cargo.look()
         for ship in self.crew.ships:
             ship.running = sum(_held_by(ship, record) for record in records)
@@ -90,28 +90,28 @@ class Story:
             self._follow(voyage, records)
         self._frame(self)
 
-    def _react(self, told: Told) -> None:
-        ship, error = told.ship, told.text.partition(": ")[2]
-        match told.event:
+    def _react(self, line: LogLine) -> None:
+        ship, error = line.ship, line.text.partition(": ")[2]
+        match line.event:
             case "worker.started":
                 ship.state = "working" if ship.state == "starting" else ship.state
                 self.tell(f"{ship.name} is at work, pid {ship.pid}, on {ship.queues.replace(',', ' and ')}")
             case "worker.stopped":
                 self.tell(f"{ship.name} stops gracefully after {ship.finished} jobs")
             case "worker.failed" | "lease.lost" | "store.unavailable":
-                is_minor = told.event != "worker.failed"
-                self.tell(f"{ship.name}: {told.event}: {told.text}", "yellow", minor=is_minor)
+                is_minor = line.event != "worker.failed"
+                self.tell(f"{ship.name}: {line.event}: {line.text}", "yellow", minor=is_minor)
             case "recurring.declared":
-                self.first_tick = tick = datetime.fromisoformat(told.text.rpartition("next ")[2])
+                self.first_tick = tick = datetime.fromisoformat(line.text.rpartition("next ")[2])
                 self.tell(f"{ship.name} stores the schedule of the bell: it rings every second from {tick:%H:%M:%S} on")
             case "job.succeeded":
                 ship.finished += 1
-                if told.job in self.cargo.voyage.ids:
+                if line.job in self.cargo.voyage.ids:
                     self.tell(f"{ship.name} finishes the voyage", "bold green")
             case "job.retrying":
-                self.tell(f"{told.task} fails on {ship.name}, will be tried again: {error}", "yellow", minor=True)
+                self.tell(f"{line.task} fails on {ship.name}, will be tried again: {error}", "yellow", minor=True)
             case "job.dead":
-                self.tell(f"{told.task} goes to the dead-letter queue: {error}", "red")
+                self.tell(f"{line.task} goes to the dead-letter queue: {error}", "red")
             case _:
                 pass
 

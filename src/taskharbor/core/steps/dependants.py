@@ -38,7 +38,7 @@ def put_end(draft: Draft, before: JobRecord, after: JobRecord) -> None:
     draft.put(after)
 
 
-def tell(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
+def apply_ends(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
     """Carry the end of jobs on to their dependants, and from cancelled dependants, kept as long, to theirs.
 
     Each edge is satisfied at most once; the last one releases the dependant.
@@ -54,10 +54,10 @@ def tell(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
                 put_end(draft, child, evolve.withdrawn(child, now, keep_until))
 
 
-def tell_of(draft: Draft, ids: Sequence[str], now: datetime) -> Step[bool]:
+def apply_stored_ends(draft: Draft, ids: Sequence[str], now: datetime) -> Step[bool]:
     """Carry the end of jobs that are written already on to their dependants; return whether any is in line now."""
     yield from look_below(draft, ids)
-    yield from tell(draft, [draft.existing(id) for id in ids], now)
+    yield from apply_ends(draft, [draft.existing(id) for id in ids], now)
     return any(after is not None and after.state is READY for _, _, after in draft.jobs.changes())
 
 

@@ -10,7 +10,7 @@ from taskharbor.core.evolve import Deletion
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import DONE, TERMINAL
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Kept, Members, Step
+from taskharbor.core.steps.needs import KeptUntil, Members, Step
 
 # How soon prune looks again at what it keeps because a workflow has not ended.
 PRUNE_AGAIN = timedelta(hours=1)
@@ -52,7 +52,7 @@ def prune(draft: Draft, ids: Sequence[str], now: datetime, limit: int) -> Step[i
     over = [job for id in ids if (job := draft.job(id)) is not None and _is_over(job, now) and not is_needed(draft, id)]
     workflows = dict.fromkeys(job.workflow_id for job in over if job.workflow_id is not None)
     if workflows:
-        yield Kept(list(workflows))
+        yield KeptUntil(list(workflows))
     going: dict[str, JobRecord] = {}
     for job in over:
         if len(going) == limit:
@@ -77,7 +77,7 @@ def _members(draft: Draft, workflow: str, now: datetime, most: int) -> Step[dict
     if _stays(draft, workflow, now):
         return {}
     yield Members(workflow, most)
-    yield Kept([workflow])  # again: a driver that locks did not hold them before
+    yield KeptUntil([workflow])  # again: a driver that locks did not hold them before
     yield from draft.look_up_owned([workflow])  # keys after jobs, the order in which such a driver locks them
     if _stays(draft, workflow, now):
         return {}

@@ -44,7 +44,7 @@ class Owned(Struct, frozen=True, gc=False):
     workflows: Sequence[str]
 
 
-class Kept(Struct, frozen=True, gc=False):
+class KeptUntil(Struct, frozen=True, gc=False):
     """Until when the last record of each workflow is kept; None while one of its jobs has not ended."""
 
     workflows: Sequence[str]
@@ -69,5 +69,5 @@ class NamedSchedules(Struct, frozen=True, gc=False):
     names: Sequence[str]
 
 
-Need = Look | Keys | Owned | Kept | Members | Payloads | NamedSchedules
+Need = Look | Keys | Owned | KeptUntil | Members | Payloads | NamedSchedules
 Step = Generator[Need, None, R]

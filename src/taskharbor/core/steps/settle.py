@@ -8,7 +8,7 @@ from datetime import datetime
 from taskharbor.core import evolve
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import TERMINAL
-from taskharbor.core.steps.dependants import look_below, look_up_keys, put_end, tell
+from taskharbor.core.steps.dependants import apply_ends, look_below, look_up_keys, put_end
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import look_for, store_new
 from taskharbor.core.steps.needs import Step
@@ -34,6 +34,6 @@ def settle(draft: Draft, transitions: Sequence[Transition], now: datetime) -> St
         put_end(draft, job, after)
         store_new(draft, to.new_jobs, now)
         if after.state in TERMINAL:
-            yield from tell(draft, [after], now)
+            yield from apply_ends(draft, [after], now)
     draft.tallies += tallies(written, now)
     return verdicts

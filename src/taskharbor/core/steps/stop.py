@@ -8,7 +8,7 @@ from datetime import datetime
 from taskharbor.core import evolve
 from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering
 from taskharbor.core.states import INFLIGHT, TERMINAL
-from taskharbor.core.steps.dependants import look_below, look_up_keys, put_end, tell
+from taskharbor.core.steps.dependants import apply_ends, look_below, look_up_keys, put_end
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.lease import held_until, is_unwanted
 from taskharbor.core.steps.needs import Step
@@ -23,7 +23,7 @@ def cancel(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime
     yield from look_up_keys(draft, ids)
     answers: list[Cancellation] = [_cancel(draft, id, now, keep_until) for id in ids]
     ended = [id for id, answer in zip(ids, answers, strict=True) if answer == "cancelled"]
-    yield from tell(draft, [draft.existing(id) for id in ended], now)
+    yield from apply_ends(draft, [draft.existing(id) for id in ended], now)
     return answers
 
 
@@ -41,11 +41,11 @@ def _cancel(draft: Draft, id: str, now: datetime, keep_until: datetime) -> Cance
 
 
 def dead_letter(draft: Draft, deaths: Sequence[DeadLetter], now: datetime) -> Step[list[DeadLettering]]:
-    """Dead-letter ready and waiting jobs, and ask the holders of inflight ones to stop; then tell the dependants."""
+    """Dead-letter ready and waiting jobs, ask the holders of inflight ones to stop; then apply that to dependants."""
     yield from look_below(draft, [death.id for death in deaths])
     answers: list[DeadLettering] = [_dead_letter(draft, death, now) for death in deaths]
     ended = [death.id for death, answer in zip(deaths, answers, strict=True) if answer == "dead"]
-    yield from tell(draft, [draft.existing(id) for id in ended], now)
+    yield from apply_ends(draft, [draft.existing(id) for id in ended], now)
     return answers
 
 
@@ -78,6 +78,6 @@ def sweep(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime,
             end = evolve.lapsed if job.state is INFLIGHT else evolve.withdrawn
             ended = end(job, now, keep_until)
             put_end(draft, job, ended)
-            yield from tell(draft, [ended], now)
+            yield from apply_ends(draft, [ended], now)
             swept += 1
     return swept

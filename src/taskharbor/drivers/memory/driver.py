@@ -24,7 +24,7 @@ from taskharbor.core.shown import due_since, shown
 from taskharbor.core.states import Shown
 from taskharbor.core.tally import Tally, added, tallies
 from taskharbor.core.transition import Transition
-from taskharbor.driver import DeadGroup, QueueCounts, WorkerRecord, WorkflowCounts
+from taskharbor.driver import DeadGroup, QueueCounts, StoreSetting, WorkerRecord, WorkflowCounts
 from taskharbor.drivers.memory import overview
 from taskharbor.drivers.memory.store import Store
 from taskharbor.drivers.wakeup import Wakeup
@@ -35,6 +35,7 @@ INSIDE = (
     "this thread is inside the store already, which a signal handler or a finalizer interrupted: nothing was stored. "
     "Set a flag there, and enqueue where the flag is checked"
 )
+LOST = "every job ends with the process: use it for tests only"
 ENDED = frozenset({Shown.DONE, Shown.DLQ, Shown.CANCELLED})
 
 
@@ -63,16 +64,24 @@ class MemoryDriver:
         """The store for one atomic step, after which waiters are woken."""
         if self._pid != os.getpid():  # before taking the lock, which a parent thread may have held at the fork
             raise DriverForked("a memory store belongs to the process that opened it; a child has only a copy")
-        if self._inside == threading.get_ident():
+        me, held = threading.get_ident(), False
+        if self._inside == me:
             raise DriverUnavailable(INSIDE)
-        with self._lock:
-            try:
-                self._inside = threading.get_ident()
+        try:
+            try:  # as `locked` does it
+                held = self._lock.acquire()
+                self._inside = me
                 if self._closed:
                     raise DriverClosed("this memory driver was closed")
                 yield self._store
             finally:
-                self._inside = None
+                if self._inside == me:
+                    self._inside = None
+                self._lock.release()
+        except RuntimeError as error:
+            if held or error.__context__ is None:
+                raise
+            raise error.__context__ from None
         for wakeup in wakeups:
             wakeup.wake()
 
@@ -280,3 +289,9 @@ class MemoryDriver:
     async def forget_tallies(self, before: datetime) -> None:
         with self._step():
             self._tallies = {key: tally for key, tally in self._tallies.items() if key[0] >= before}
+
+    # Durability
+
+    async def durability(self) -> list[StoreSetting]:
+        with self._step():
+            return [StoreSetting("ephemeral", "yes", "warning", LOST)]

@@ -40,7 +40,9 @@ async def migrate(
     try:
         return await (schema.plan(login) if dry else schema.migrate(login, tell))
     except Exception as error:
-        raise failure(error, login) from error
+        if (ours := failure(error, login)) is error:
+            raise  # `from` would make it the cause of itself
+        raise ours from error
 
 
 def _read(url: SplitResult, options: dict[str, str]) -> tuple[Login, bool]:

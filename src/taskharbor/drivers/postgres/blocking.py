@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from taskharbor.driver import Group, GroupResult, at_once
+from taskharbor.driver.locking import locked
 from taskharbor.drivers.postgres import enqueue
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.deadline import Watched, start_thread
@@ -57,20 +58,22 @@ class BlockingEnqueue:
     def enqueue(self, groups: Sequence[Group], now: datetime, timeout: float, *, news: bool) -> list[GroupResult]:
         """`Driver.enqueue`; `news`: workers are to be woken."""
         deadline = time.monotonic() + timeout
-        tell = self._channel if news and self._notifier.is_due() else None
+        channel = self._channel if news and self._notifier.is_due() else None
         try:
-            results = self._stored(groups, now, tell, deadline)
+            results = self._stored(groups, now, channel, deadline)
         except BaseException:
-            if news:  # it may have been committed, and earlier ones may wait to be notified of
+            if news:  # it may have been committed, and earlier commits may still need a notification
                 self._notifier.defer()
             raise
-        if news and tell is None:
+        if news and channel is None:
             self._notifier.defer()
         return results
 
-    def _stored(self, groups: Sequence[Group], now: datetime, tell: str | None, deadline: float) -> list[GroupResult]:
+    def _stored(
+        self, groups: Sequence[Group], now: datetime, channel: str | None, deadline: float
+    ) -> list[GroupResult]:
         whole = self._login.pooled or not enqueue.is_one_step(groups)
-        step = partial(_whole if whole else enqueue.enqueue, groups=groups, now=now, channel=tell)
+        step = partial(_whole if whole else enqueue.enqueue, groups=groups, now=now, channel=channel)
         for attempt in range(TRIES):
             try:
                 return self._run(step, deadline - time.monotonic())
@@ -150,21 +153,25 @@ class BlockingNotifier:
 
     def is_due(self) -> bool:
         """Whether the next commit has to notify; if so, for all before it."""
+        return locked(self._lock, self._is_due)
+
+    def _is_due(self) -> bool:
         now = time.monotonic()
-        with self._lock:
-            if now < self._notified_at + MOMENT:
-                return False
-            self._notified_at, self._deferred = now, False
-            return True
+        if now < self._notified_at + MOMENT:
+            return False
+        self._notified_at, self._deferred = now, False
+        return True
 
     def defer(self) -> None:
         """Notify of a commit that was just made, at the end of the moment."""
-        with self._lock:
-            self._deferred = True
-            if not self._flushing:
-                with suppress(RuntimeError):  # no thread: the next call tries again, and idle workers poll
-                    start_thread(self._flush)
-                    self._flushing = True  # last: an interrupt before leaves a second thread at most
+        locked(self._lock, self._defer)
+
+    def _defer(self) -> None:
+        self._deferred = True
+        if not self._flushing:
+            with suppress(RuntimeError):  # no thread: the next call tries again, and idle workers poll
+                start_thread(self._flush)
+                self._flushing = True  # last: an interrupt before this leaves a second thread at most
 
     def _flush(self) -> None:
         while (left := self._left()) is not None:
@@ -187,7 +194,9 @@ class BlockingNotifier:
 
     def close(self) -> None:
         """Send a deferred notification now."""
-        with self._lock:
-            deferred, self._deferred = self._deferred, False
-        if deferred:
+        if locked(self._lock, self._undefer):
             self._notify()
+
+    def _undefer(self) -> bool:
+        deferred, self._deferred = self._deferred, False
+        return deferred

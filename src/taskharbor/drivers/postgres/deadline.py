@@ -16,13 +16,15 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from taskharbor.driver.locking import locked
+
 if TYPE_CHECKING:
     import psycopg
 
     from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
 
 
-# One without a descriptor of its own.
+# A socket without a descriptor of its own.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
@@ -43,19 +45,20 @@ class Watch:
 
     def begin(self, line: Watched, within: float) -> None:
         """Start to wait for an answer."""
-        with self._lock:
-            due = self._due[line] = time.monotonic() + within
-            if not self._looking:
-                self._looks_at = due
-                start_thread(self._look)
-                self._looking = True  # last: an interrupt before leaves a second thread at most
-            elif due < self._looks_at:
-                self._changed.notify()
+        locked(self._lock, lambda: self._begin(line, within))
+
+    def _begin(self, line: Watched, within: float) -> None:
+        due = self._due[line] = time.monotonic() + within
+        if not self._looking:
+            self._looks_at = due
+            start_thread(self._look)
+            self._looking = True  # last: an interrupt before this leaves a second thread at most
+        elif due < self._looks_at:
+            self._changed.notify()
 
     def end(self, line: Watched) -> None:
         """Stop waiting for an answer."""
-        with self._lock:
-            self._due.pop(line, None)
+        locked(self._lock, lambda: self._due.pop(line, None))
 
     def _look(self) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
-from taskharbor.core.steps.dependants import tell_of
+from taskharbor.core.steps.dependants import apply_stored_ends
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.drafts import LIVE, LOOKS, nowhere, run
 
@@ -18,7 +18,7 @@ async def dependants(db: Db, ids: Sequence[str]) -> Sequence[Row]:
     return await db.rows("dependants", list(ids)) if ids else []
 
 
-async def tell(db: Db, states: Mapping[str, State], edges: Sequence[Row], now: datetime) -> bool:
+async def apply_ends(db: Db, states: Mapping[str, State], edges: Sequence[Row], now: datetime) -> bool:
     """Apply the end of jobs to their dependants, and of cancelled ones to theirs; return whether any is in line now.
 
     Satisfied edges are counted off first, once for each dependant. A dependant that is to be cancelled has an edge
@@ -34,7 +34,7 @@ async def tell(db: Db, states: Mapping[str, State], edges: Sequence[Row], now: d
         released = await _release(db, counts, now)
         await db.rows("dependants_satisfy", [edge[1] for edge in met], [edge[2] for edge in met])
     if cancelling:
-        released |= await run(db, LIVE, tell_of, [id for id in states if id in cancelling], now)
+        released |= await run(db, LIVE, apply_stored_ends, [id for id in states if id in cancelling], now)
     return released
 
 

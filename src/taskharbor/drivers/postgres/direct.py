@@ -1,4 +1,4 @@
-"""Statements on a connection of psycopg, run by libpq itself: a cursor takes twice as long for the same.
+"""Statements on a connection of psycopg, run by libpq itself: a cursor takes twice as long.
 
 The waits are short ones in a row, as psycopg's own are, so that Ctrl-C ends them. After an error that is not the
 server's answer, the state of the connection is unknown.
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.pq.abc import PGresult
 
-# The longest wait in milliseconds: Python may overlook a signal that comes just before it.
-A_WHILE = 100
+# Milliseconds between two looks for signals: one that arrives just before a wait does not interrupt it.
+LONGEST_WAIT = 100
 Value = str | bytes | int | datetime | None
 
 
-class Direct:
+class LibpqConnection:
     """A connection in autocommit mode that one thread uses at a time. Its errors are those of asyncpg."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -78,7 +78,7 @@ class Direct:
         return pgconn.get_result()
 
     def _failure(self, answer: PGresult) -> Exception:
-        """What the server says; without a SQLSTATE, the connection broke."""
+        """The server's error as one of asyncpg; without a SQLSTATE, the connection broke."""
         message, state = answer.error_message.decode(errors="replace").strip(), answer.error_field(self._sqlstate)
         if state is None:
             return ConnectionError(message)
@@ -98,10 +98,10 @@ def _encoded(value: Value) -> bytes | None:
 
 
 def _waiting(descriptor: int) -> Callable[[bool], object]:
-    """A wait until a socket can be read, or with True written, or a while is over."""
+    """Return a function that waits until a socket can be read or (True) written, at most LONGEST_WAIT."""
     if not hasattr(select, "poll"):
-        return lambda writes: select.select([descriptor], [descriptor] if writes else [], [], A_WHILE / 1000)
+        return lambda writes: select.select([descriptor], [descriptor] if writes else [], [], LONGEST_WAIT / 1000)
     reads, both = select.poll(), select.poll()
     reads.register(descriptor, select.POLLIN)
     both.register(descriptor, select.POLLIN | select.POLLOUT)
-    return lambda writes: (both if writes else reads).poll(A_WHILE)
+    return lambda writes: (both if writes else reads).poll(LONGEST_WAIT)

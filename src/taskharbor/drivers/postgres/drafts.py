@@ -27,7 +27,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.states import TERMINAL
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.failure import Moved
 from taskharbor.drivers.postgres.rows import text_or_none
@@ -89,7 +89,7 @@ class Drafting:
             case Owned(workflows):
                 self._keyed.update(workflows)
                 self._learn_keys(await self._rows("step_owned", workflows))
-            case Kept(workflows):
+            case KeptUntil(workflows):
                 draft.kept.update(await self._pairs("step_kept", workflows))
                 draft.kept.update(dict.fromkeys(self._contended.intersection(workflows)))
             case Members(workflow, most):

@@ -20,7 +20,16 @@ from taskharbor.core.reserved import in_line, is_news
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
-from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
+from taskharbor.driver import (
+    DeadGroup,
+    OwnTransaction,
+    QueueCounts,
+    StoreSetting,
+    Transaction,
+    WorkerRecord,
+    WorkflowCounts,
+)
+from taskharbor.drivers.postgres import durability as durable
 from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
 from taskharbor.drivers.postgres.blocking import BlockingEnqueue
 from taskharbor.drivers.postgres.bookmarks import Bookmarks
@@ -93,8 +102,8 @@ class PostgresDriver:
         whole = not enqueue.is_one_step(groups)
         if not any(is_news(group.jobs) for group in groups):
             return await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, None), whole=whole)
-        with self._notifier.about(self._work_channel) as tell:
-            results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, tell), whole=whole)
+        with self._notifier.about(self._work_channel) as channel:
+            results = await self._callers.write(lambda db: enqueue.enqueue(db, groups, now, channel), whole=whole)
         self._work.wake()
         return results
 
@@ -221,11 +230,11 @@ class PostgresDriver:
 
         async def and_notify(db: Db) -> R:
             result = await step(db)
-            if tell is not None:
-                await db.rows("notify", tell)
+            if channel is not None:
+                await db.rows("notify", channel)
             return result
 
-        with self._notifier.about(self._work_channel) as tell:
+        with self._notifier.about(self._work_channel) as channel:
             result = await self._callers.write(and_notify)
         self._work.wake()
         if ends:
@@ -313,6 +322,12 @@ class PostgresDriver:
         async with self._pool.connection(works=True) as db, db.transaction() if self._login.pooled else nullcontext():
             now: datetime = await db.connection.fetchval("SELECT clock_timestamp()")
             return now
+
+    # Durability
+
+    async def durability(self) -> list[StoreSetting]:
+        async with self._pool.connection(works=True) as db, db.transaction() if self._login.pooled else nullcontext():
+            return durable.durability(await db.connection.fetchval(durable.READ, durable.NAMES))
 
 
 _drivers: WeakSet[PostgresDriver] = WeakSet()

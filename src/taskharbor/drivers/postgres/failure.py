@@ -8,6 +8,7 @@ import asyncpg
 
 from taskharbor.drivers.postgres.db import Connection
 from taskharbor.drivers.postgres.login import Login
+from taskharbor.drivers.shared import tls
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError, SchemaMismatch
 
 AWAY: tuple[type[BaseException], ...] = (
@@ -50,10 +51,6 @@ class Moved(DriverError):
 def is_conflict(error: BaseException) -> bool:
     """Whether a transaction was in conflict with another one, and has to be repeated."""
     return isinstance(error, Moved) or isinstance(error.__cause__, CROSSED)
-
-
-# X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
-OTHER_NAMES = (62, 64)
 
 
 def is_harmless(error: BaseException, connection: Connection) -> bool:
@@ -101,15 +98,7 @@ def _unsafe(error: Exception, login: Login) -> ConfigError | None:
     """The error for a connection that is less safe than the URL requires, with the fix."""
     where = login.where
     if isinstance(error, ssl.SSLCertVerificationError):
-        if error.verify_code in OTHER_NAMES:
-            return ConfigError(
-                f"{where} shows a certificate for another name ({error.verify_message}): write the host as the "
-                "certificate names it, or add sslmode=verify-ca to the URL"
-            )
-        return ConfigError(
-            f"{where} shows a certificate that no trusted authority has signed ({error.verify_message}): name its "
-            "authority with sslrootcert=/path/to/ca.pem in the URL, or go unchecked with sslmode=require"
-        )
+        return tls.unverified(error, where)
     if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
         return ConfigError(f"{where} offers no TLS: set ssl=on there, or add sslmode=disable to the URL")
     return None

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from taskharbor.drivers.shared.tls import SYSTEM
 from taskharbor.errors import ConfigError
 
-SYSTEM = "system"
 # A file that cannot exist: libpq ignores what it does not find.
 NOWHERE = f"{os.devnull}/nothing"
 BUNDLES = ("ca-certificates.crt", "ca-bundle.crt")

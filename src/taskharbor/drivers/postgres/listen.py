@@ -118,7 +118,7 @@ class Listener:
         self._wake()  # earlier notifications were missed
 
     def _failed(self, error: Exception) -> None:
-        if not self._failures:  # workers poll meanwhile, so one line is enough
+        if not self._failures:  # workers poll meanwhile, so logging it once is enough
             logger.warning("store.unavailable: not listening, trying again: %s", failure(error, self._login))
         self._failures += 1
 

@@ -1,12 +1,9 @@
-"""What a URL says: the address of the server, the login, and how safe the connection has to be."""
+"""The parts of a URL: the address of the server, the login, and how safe the connection has to be."""
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Mapping
-from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
@@ -15,13 +12,14 @@ from msgspec import Struct
 
 from taskharbor.drivers.postgres import libpq
 from taskharbor.drivers.postgres.sql import DEFAULT_SCHEMA, quoted
+from taskharbor.drivers.shared import tls
 from taskharbor.errors import ConfigError
 
 if TYPE_CHECKING:
     import psycopg
 
 TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
-# For one attempt. Callers try again, and work again within 5 s after a server is back (X2).
+# For one attempt. Callers retry, and recover within 5 s after the server is back (X2).
 CONNECT_WITHIN = 3.0
 MOST_PORTS = 65_535
 # A handler's own statement may take any time, but not on a dead connection.
@@ -115,7 +113,7 @@ def login(url: SplitResult, options: dict[str, str]) -> Login:
     host = _host(url, options)
     schema = options.pop("namespace", DEFAULT_SCHEMA)
     quoted(schema)
-    tls, words = _encryption(host, options)
+    encryption, words = _encryption(host, options)
     return Login(
         host=host,
         port=_port(url, options),
@@ -124,7 +122,7 @@ def login(url: SplitResult, options: dict[str, str]) -> Login:
         database=unquote(url.path[1:]) or None,
         schema=schema,
         pooled=switch(options, "pgbouncer"),
-        tls=tls,
+        tls=encryption,
         libpq_options=words,
     )
 
@@ -174,7 +172,7 @@ def _part(name: str, given: str | None, options: dict[str, str]) -> str | None:
 def _encryption(host: str, options: dict[str, str]) -> tuple[ssl.SSLContext | None, dict[str, str]]:
     """The encryption, for asyncpg and for libpq: verified by default, unless the server is on this machine."""
     root, own, key = (options.pop(name, None) or None for name in ("sslrootcert", "sslcert", "sslkey"))
-    unsaid = "disable" if is_local(host) and root is None and own is None else "verify-full"
+    unsaid = "disable" if tls.is_local(host) and root is None and own is None else "verify-full"
     mode = options.pop("sslmode", unsaid)
     if mode not in TLS_MODES:
         raise ConfigError(
@@ -184,42 +182,4 @@ def _encryption(host: str, options: dict[str, str]) -> tuple[ssl.SSLContext | No
         raise ConfigError("sslkey in the URL needs sslcert beside it")
     if mode == "disable" or host.startswith("/"):
         return None, {"sslmode": "disable"}
-    return _context(mode, root, own, key), libpq.words(mode, root, own, key)
-
-
-def _context(mode: str, root: str | None, own: str | None, key: str | None) -> ssl.SSLContext:
-    named = {"sslrootcert": root, "sslcert": own, "sslkey": key}
-    try:
-        context = ssl.create_default_context(cafile=None if root == libpq.SYSTEM else root)
-        if own is not None:
-            context.load_cert_chain(own, key, password=_no_password)
-            _check_private(key or own)
-    except OSError as error:
-        files = ", ".join(f"{name}={file}" for name, file in named.items() if file is not None)
-        raise ConfigError(f"the certificates in the URL cannot be used ({error}): check {files}") from error
-    context.check_hostname = mode == "verify-full"
-    context.verify_flags &= ~ssl.VERIFY_X509_PARTIAL_CHAIN  # what newer Pythons accept and libpq does not
-    if mode == "require" and root is None:  # with one it is checked, as libpq does
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _check_private(key: str) -> None:
-    """As libpq does: a key is for its owner, or root's and for a group."""
-    info = Path(key).stat()
-    if os.name == "posix" and info.st_mode & (0o037 if info.st_uid == 0 else 0o077):
-        raise ConfigError(f"others can read or change the key in {key}: chmod 600 it")
-
-
-def _no_password() -> str:
-    raise ConfigError("the key in sslkey has a password: use one without, that only this user can read")
-
-
-def is_local(host: str) -> bool:
-    """Whether this host is on this machine."""
-    if host.startswith("/") or host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return tls.context(mode, root, own, key), libpq.words(mode, root, own, key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncpg
 
 from taskharbor.drivers.postgres.db import Row
-from taskharbor.drivers.postgres.direct import Direct, Value
+from taskharbor.drivers.postgres.direct import LibpqConnection, Value
 
 if TYPE_CHECKING:
     import psycopg
@@ -88,7 +88,7 @@ class OwnPsycopgDb(BlockingPsycopgDb):
         self._error = Error
         self._cursor = RawCursor(connection, row_factory=tuple_row)  # one for all statements
         self._texts = {name: text.encode() for name, text in sql.items()}
-        self._direct = Direct(connection)
+        self._direct = LibpqConnection(connection)
         is_direct = connection.prepare_threshold is not None and connection.info.encoding == "utf-8"
         self._often = OFTEN if is_direct else ()
 
@@ -131,7 +131,7 @@ def is_idle(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _as_asyncpg(error: psycopg.Error) -> Exception:
-    """What the server says, as the error of asyncpg of the same SQLSTATE; without one, the connection broke."""
+    """The server's error as one of asyncpg, by its SQLSTATE; without one, the connection broke."""
     if error.sqlstate is None:
         return ConnectionError(str(error))
     return asyncpg.PostgresError.new({"C": error.sqlstate, "M": str(error)})

@@ -18,7 +18,7 @@ import asyncpg
 from taskharbor.driver import Migration
 from taskharbor.drivers.postgres.db import Connection
 from taskharbor.drivers.postgres.login import Login
-from taskharbor.drivers.postgres.sql import Script, migrations, quoted, statements
+from taskharbor.drivers.postgres.sql import SchemaScript, migrations, quoted, statements
 from taskharbor.errors import ConfigError, DriverUnavailable, SchemaMismatch
 
 OLDEST_SERVER = 14
@@ -58,7 +58,7 @@ async def look(connection: Connection, login: Login) -> Found:
     return Found(row[0], row[0] if row[1] is None else row[1], True)
 
 
-def missing(found: Found, login: Login) -> list[Script]:
+def missing(found: Found, login: Login) -> list[SchemaScript]:
     """The scripts that lead from the schema as found to the newest one."""
     scripts = migrations(login.schema)
     if found.works_with > len(scripts):
@@ -110,7 +110,7 @@ async def migrate(login: Login, tell: Tell = lambda _: None) -> Migration:
         try:
             async with connection.transaction(readonly=True):
                 found = await look(connection, login)
-            done: list[Script] = []
+            done: list[SchemaScript] = []
             while (script := await _next_script(connection, login, tell)) is not None:
                 tell(script.name)
                 done.append(script)
@@ -126,7 +126,7 @@ async def migrate(login: Login, tell: Tell = lambda _: None) -> Migration:
             ) from error
 
 
-def _migration(login: Login, found: Found, scripts: list[Script]) -> Migration:
+def _migration(login: Login, found: Found, scripts: list[SchemaScript]) -> Migration:
     return Migration(
         what=f"schema {login.schema}",
         version=max([found.version, *(script.number for script in scripts)]),
@@ -135,7 +135,7 @@ def _migration(login: Login, found: Found, scripts: list[Script]) -> Migration:
     )
 
 
-async def _next_script(connection: Connection, login: Login, tell: Tell) -> Script | None:
+async def _next_script(connection: Connection, login: Login, tell: Tell) -> SchemaScript | None:
     """Run one script; None if there is nothing left to do."""
     for _ in range(TRIES):
         try:
@@ -149,7 +149,7 @@ async def _next_script(connection: Connection, login: Login, tell: Tell) -> Scri
     )
 
 
-async def _try_script(connection: Connection, login: Login) -> Script | None:
+async def _try_script(connection: Connection, login: Login) -> SchemaScript | None:
     async with _turn(connection, login):
         found = await look(connection, login)
         script = next(iter(missing(found, login)), None)
@@ -179,14 +179,14 @@ async def _turn(connection: Connection, login: Login) -> AsyncGenerator[None]:
     )
 
 
-async def _run_alone(login: Login, script: Script) -> None:
+async def _run_alone(login: Login, script: SchemaScript) -> None:
     """Run statements outside a transaction, on a connection of their own; the other one holds the lock."""
     async with _connected(login) as connection:
         for statement in script_statements(script):
             await connection.execute(statement)
 
 
-def script_statements(script: Script) -> list[str]:
+def script_statements(script: SchemaScript) -> list[str]:
     """The statements of a script: in our files, each ends at the end of a line."""
     return [part.strip() for part in re.split(r";[ \t]*(?:\n|$)", script.text) if part.strip()]
 
@@ -196,7 +196,7 @@ def _key(schema: str) -> str:
     return "hashtextextended('" + f"taskharbor {schema}".replace("'", "''") + "', 0)"
 
 
-def _opening(schema: str, script: Script, found: Found) -> str:
+def _opening(schema: str, script: SchemaScript, found: Found) -> str:
     """What precedes the first script. The schema may exist already: its owner need not have the right to create one."""
     if script.number > 1:
         return ""
@@ -205,14 +205,14 @@ def _opening(schema: str, script: Script, found: Found) -> str:
     return f"{make}CREATE TABLE {name}.version (number integer PRIMARY KEY, works_with integer);\n"
 
 
-def _record(schema: str, script: Script) -> str:
+def _record(schema: str, script: SchemaScript) -> str:
     known = migrations(schema)[: script.number]
     works_with = max((it.number for it in known if it.breaking), default=1)
     values = f"({script.number}, {works_with})"
     return f"INSERT INTO {quoted(schema)}.version (number, works_with) VALUES {values};\n"  # noqa: S608
 
 
-def _whole(schema: str, found: Found, scripts: list[Script]) -> str:
+def _whole(schema: str, found: Found, scripts: list[SchemaScript]) -> str:
     """All as one script for psql; empty if there is nothing to do."""
     if not scripts:
         return ""
@@ -223,7 +223,7 @@ def _whole(schema: str, found: Found, scripts: list[Script]) -> str:
     return head + "".join(_as_text(schema, script, found) for script in scripts)
 
 
-def _as_text(schema: str, script: Script, found: Found) -> str:
+def _as_text(schema: str, script: SchemaScript, found: Found) -> str:
     opening, record = _opening(schema, script, found), _record(schema, script)
     if script.alone:
         return f"\n-- {script.name}: not in a transaction\n{script.text.strip()}\n{record}"

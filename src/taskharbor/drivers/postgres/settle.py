@@ -20,7 +20,7 @@ from taskharbor.core.states import CANCELLED, DLQ, DONE, State
 from taskharbor.core.tally import Key, key_of, minute_of, tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.drivers.postgres.db import Db
-from taskharbor.drivers.postgres.dependants import dependants, hold, tell
+from taskharbor.drivers.postgres.dependants import apply_ends, dependants, hold
 from taskharbor.drivers.postgres.drafts import LOOKS
 from taskharbor.drivers.postgres.enqueue import add
 from taskharbor.drivers.postgres.inspection import get
@@ -165,10 +165,10 @@ async def _move(db: Db, transitions: Sequence[Transition], now: datetime) -> dic
 async def _carry_on(
     db: Db, written: Sequence[Transition], states: dict[str, State], now: datetime, stir: Callable[[], object]
 ) -> bool:
-    """Store the new jobs of written outcomes and tell dependants; return whether there are any."""
+    """Store the new jobs of written outcomes and apply the ends to dependants; return whether there are any."""
     await add(db, [job for to in written for job in to.new_jobs], now)
     edges = await dependants(db, [id for id, state in states.items() if state is not State.READY])
-    released = await tell(db, {to.id: states[to.id] for to in written}, edges, now)
+    released = await apply_ends(db, {to.id: states[to.id] for to in written}, edges, now)
     if released or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
         stir()
     return bool(edges)
@@ -216,7 +216,7 @@ async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State
 
 
 def _history(outcomes: Sequence[Transition]) -> tuple[list[object], ...]:
-    """What settle_put_back and settle_ended write of the run and of those before it."""
+    """The columns about this run and earlier ones that settle_put_back and settle_ended write."""
     return (
         [to.attempts for to in outcomes],
         [to.crashes for to in outcomes],

@@ -21,7 +21,7 @@ LONGEST_NAME = 57  # of 63: the channel is named after the schema
 OURS = re.compile(r"(?P<text>')?\bharbor\.")
 
 
-class Script(Struct, frozen=True, kw_only=True):
+class SchemaScript(Struct, frozen=True, kw_only=True):
     """A script that leads from version `number - 1` of the schema to `number`. Its file name says what kind it is.
 
     `NNNN_name.sql` runs in a transaction and only adds, so that older programs go on working. `.alone` in the name: it
@@ -51,16 +51,16 @@ def statements(schema: str) -> Mapping[str, str]:
     return {name: within(text, schema) for name, text in shared.statements(PACKAGE).items()}
 
 
-def migrations(schema: str) -> list[Script]:
+def migrations(schema: str) -> list[SchemaScript]:
     """The scripts that make the schema, in order."""
     return [_script(number, *it, schema) for number, it in enumerate(_texts(), start=1)]
 
 
-def _script(number: int, file: str, text: str, schema: str) -> Script:
+def _script(number: int, file: str, text: str, schema: str) -> SchemaScript:
     name, *kinds = file.split(".")
     if not name.startswith(f"{number:04}_") or not set(kinds) <= {"alone", "breaking"}:
         raise AssertionError(f"migrations/{file}.sql: step {number} is named {number:04}_name[.alone][.breaking].sql")
-    return Script(
+    return SchemaScript(
         number=number, name=name, text=within(text, schema), alone="alone" in kinds, breaking="breaking" in kinds
     )
 

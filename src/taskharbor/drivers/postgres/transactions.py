@@ -42,7 +42,7 @@ async def location(db: Db, login: Login, channel: str) -> Location:
     return Location(str(database), login.schema, channel)
 
 
-class Awaited:
+class AwaitedTransaction:
     """A transaction on an asyncpg connection."""
 
     blocks = False
@@ -101,12 +101,14 @@ class Awaited:
 
 
 @asynccontextmanager
-async def awaited(pool: Pool, location: Location, committed: Callable[[], object]) -> AsyncGenerator[Awaited]:
+async def awaited(
+    pool: Pool, location: Location, committed: Callable[[], object]
+) -> AsyncGenerator[AwaitedTransaction]:
     """A transaction for a block. An error or a cancellation inside the block costs no connection."""
     begun, raised = False, None
     try:
         async with pool.connection() as db:
-            tx = Awaited(db, location, pool.login, committed)
+            tx = AwaitedTransaction(db, location, pool.login, committed)
             await tx.begin()
             begun = True
             try:
@@ -124,7 +126,7 @@ async def awaited(pool: Pool, location: Location, committed: Callable[[], object
         raise raised
 
 
-class Blocking:
+class BlockingTransaction:
     """A transaction on a psycopg connection."""
 
     blocks = True
@@ -173,7 +175,7 @@ class Blocking:
 
     @contextmanager
     def _guarded(self, within: float, *, asked: bool = False) -> Generator[None]:
-        """Limit the time and translate errors, as in `Awaited`."""
+        """Limit the time and translate errors, as in `AwaitedTransaction`."""
         if self.handle.closed:  # for which psycopg's block raises nothing
             raise DriverUnavailable(f"{self._login.where}: the connection is closed, nothing was committed")
         with translated(self._login, asked=asked), self._line.answered(within):
@@ -188,10 +190,10 @@ class BlockingPool:
         self._pool = PsycopgPool(login.connect_blocking, MOST_IDLE)
 
     @contextmanager
-    def transaction(self, location: Location, committed: Callable[[], object]) -> Generator[Blocking]:
+    def transaction(self, location: Location, committed: Callable[[], object]) -> Generator[BlockingTransaction]:
         """A transaction for a block."""
         with self._line() as line:
-            tx = Blocking(line, location, self._login, committed)
+            tx = BlockingTransaction(line, location, self._login, committed)
             tx.begin()
             try:
                 yield tx

@@ -12,7 +12,7 @@ from taskharbor.errors import LeaseError, StoreCorrupt
 
 
 class ClaimTerms(NamedTuple):
-    """What the claims of one call have in common; their tokens begin with `tokens`."""
+    """The terms that the claims of one call share; their tokens begin with `tokens`."""
 
     now: datetime
     expires_at: datetime

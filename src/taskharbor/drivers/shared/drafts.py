@@ -1,4 +1,4 @@
-"""What the SQL drivers read and write of a job when they run a step of the core (decision 19)."""
+"""The columns of a job that the SQL drivers read and write when they run a step of the core (decision 19)."""
 
 from __future__ import annotations
 

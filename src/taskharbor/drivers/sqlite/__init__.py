@@ -1,4 +1,4 @@
-"""The SQLite driver: one file, one thread that owns the connection, group commit.
+"""The SQLite driver: one file, one connection that threads use in turns, group commit.
 
 Built on apsw, never on the standard library's sqlite3: two copies of SQLite on one file in one process cancel each
 other's locks and lose committed data.

@@ -26,8 +26,8 @@ Answer = tuple[Any, BaseException | None]
 class Request(Struct, eq=False, kw_only=True):
     """Work for the connection. A `single` one is one statement, which commits by itself.
 
-    `peek` answers a writing request without the write lock, or returns None if only the lock can tell. After the commit
-    the waiters of `wakes` are woken.
+    `peek` answers a writing request without the write lock, or returns None if it needs the lock. After the commit the
+    waiters of `wakes` are woken.
     """
 
     work: Work
@@ -55,6 +55,8 @@ class Awaited(Request, eq=False, kw_only=True):
 def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[Answer]:
     """Run requests in order, in as few transactions as possible."""
     try:
+        if len(requests) == 1 and (one := requests[0]).single and not one.abandoned:
+            return [(one.work(db), None)]
         return [(result, None) for result in _together(db, requests)]
     except BaseException as error:
         # No call comes before this one, so that no interrupt does. SQLite ends the transaction by itself after some
@@ -69,8 +71,6 @@ def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[Answer]
 
 
 def _together(db: Connection, requests: Sequence[Request]) -> list[Any]:
-    if len(requests) == 1 and (one := requests[0]).single and not one.abandoned:
-        return [one.work(db)]
     if all(not it.writes or it.peek is not None for it in requests):
         answers = _read(db, requests)
         if answers is not None:

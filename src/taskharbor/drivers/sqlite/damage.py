@@ -16,7 +16,7 @@ from apsw import Connection
 from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
 from taskharbor.drivers.shared.columns import DECODERS, STATES
-from taskharbor.drivers.sqlite.dependants import dependants, tell
+from taskharbor.drivers.sqlite.dependants import apply_ends, dependants
 from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, Row, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
@@ -68,7 +68,7 @@ def dead_letter(db: Connection, seq: int, now: int, error: Exception) -> None:
     cause = fingerprint(str(mended[1]), REASON, message)
     db.execute(DEAD_LETTER, (seq, now, now + KEPT_FOR, message, REASON, cause, FOR_EVER, *mended))
     id = str(mended[0])
-    tell(db, [(id, State.DLQ)], dependants(db, [id]), now)
+    apply_ends(db, [(id, State.DLQ)], dependants(db, [id]), now)
 
 
 def corrupt(db: Connection, last: int, error: Exception) -> Exception:

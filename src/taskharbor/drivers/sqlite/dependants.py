@@ -10,7 +10,7 @@ from apsw import Connection
 
 from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
-from taskharbor.core.steps.dependants import tell_of
+from taskharbor.core.steps.dependants import apply_stored_ends
 from taskharbor.drivers.sqlite.drafts import run
 from taskharbor.drivers.sqlite.rows import Row, moment
 from taskharbor.drivers.sqlite.sql import load
@@ -35,7 +35,7 @@ def dependants(db: Connection, ids: Iterable[str]) -> Edges:
     return edges
 
 
-def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None:
+def apply_ends(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None:
     """Apply the end of jobs to their dependants, and of cancelled ones to theirs.
 
     Satisfied edges are counted off first, once for each dependant, so a chord's finalizer costs one small step per
@@ -50,10 +50,10 @@ def tell(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None
     db.executemany(SATISFY, met)
     _count_off(db, (child for child, _ in met), now)
     if cancelling := dict.fromkeys(id for outcome, _, _, id in effects if outcome is Effect.CANCEL):
-        run(db, tell_of, list(cancelling), moment(now))
+        run(db, apply_stored_ends, list(cancelling), moment(now))
 
 
-def tell_done(db: Connection, ids: Iterable[str], now: int) -> None:
+def apply_successes(db: Connection, ids: Iterable[str], now: int) -> None:
     """The same for jobs that all succeeded: every open edge is satisfied."""
     if db.execute(ANY).get is not None:
         met = db.execute(SATISFY_ALL, (msgspec.json.encode(list(ids)).decode(),))

@@ -14,7 +14,7 @@ from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.line import SINCE_EVER
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Kept, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
 from taskharbor.drivers.shared import drafts
 from taskharbor.drivers.shared.columns import STATES
 from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment
@@ -61,7 +61,7 @@ def _answer(db: Connection, draft: Draft, need: Need) -> None:
                 draft.unfinished |= dict(_rows(db, UNFINISHED, owners))
         case Owned(workflows):
             _learn_keys(db, draft, OWNED, workflows)
-        case Kept(workflows):
+        case KeptUntil(workflows):
             until = {id: db.execute(KEPT, (id,)).get for id in workflows}
             draft.kept |= {id: None if stored is None else _time(stored) for id, stored in until.items()}
         case Members(workflow, most):

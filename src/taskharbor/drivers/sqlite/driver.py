@@ -1,4 +1,5 @@
-"""The async face of the SQLite store: every verb is a request to the thread that owns the connection."""
+"""The verbs of the SQLite store. Each is a request: awaited ones run in the batch thread, `enqueue_blocking` in the
+thread of its caller or of another that has the turn."""
 
 from __future__ import annotations
 
@@ -22,8 +23,17 @@ from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps import forget, replay, reschedule, stop
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
-from taskharbor.driver import DeadGroup, OwnTransaction, QueueCounts, Transaction, WorkerRecord, WorkflowCounts
+from taskharbor.driver import (
+    DeadGroup,
+    OwnTransaction,
+    QueueCounts,
+    StoreSetting,
+    Transaction,
+    WorkerRecord,
+    WorkflowCounts,
+)
 from taskharbor.drivers.shared.claims import claim
+from taskharbor.drivers.sqlite import durability as durable
 from taskharbor.drivers.sqlite import enqueue, inspection, manage, records, reserve, settle
 from taskharbor.drivers.sqlite.batch import Awaited, Work
 from taskharbor.drivers.sqlite.drafts import run
@@ -82,7 +92,8 @@ class SqliteDriver:
     def enqueue_blocking(self, groups: Sequence[Group], now: datetime, timeout: float) -> list[GroupResult]:
         work, single, wakes = self._enqueueing(groups, now)
         request = Blocked(work=work, writes=True, single=single, wakes=wakes, deadline=monotonic() + timeout)
-        return cast("list[GroupResult]", self._thread.run_blocking(request))
+        results: list[GroupResult] = self._thread.run_blocking(request)
+        return results
 
     def _enqueueing(self, groups: Sequence[Group], now: datetime) -> tuple[Enqueueing, bool, Sequence[Wakeup]]:
         """The work of an enqueue, whether it is one statement, and what it wakes."""
@@ -103,9 +114,11 @@ class SqliteDriver:
     ) -> list[JobRecord]:
         self._thread.check()
         check_duration(lease_for)
-        to, damaged = claim(now, lease_for, worker), list[int]()
+        damaged = list[int]()
         jobs = await self._write(
-            lambda db: reserve.reserve(db, to, queues, limit, ids, damaged),
+            # The terms are made in the thread of the store: reading random bytes lets that thread go on, and it would
+            # commit the outcomes that came before this request without waiting for it.
+            lambda db: reserve.reserve(db, claim(now, lease_for, worker), queues, limit, ids, damaged),
             peek=None if ids is not None else lambda db: reserve.peek(db, queues, now, limit),
         )
         if damaged:  # they have ended, and a caller or a dependant may have waited for that
@@ -242,3 +255,8 @@ class SqliteDriver:
 
     async def forget_tallies(self, before: datetime) -> None:
         await self._write(lambda db: records.forget_tallies(db, before))
+
+    # Durability
+
+    async def durability(self) -> list[StoreSetting]:
+        return await self._read(durable.durability)

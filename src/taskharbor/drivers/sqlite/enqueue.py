@@ -40,9 +40,10 @@ def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[Grou
 
 def plain(groups: Sequence[Group]) -> NewJob | None:
     """The only job of the groups, if one statement stores it."""
-    if len(groups) == 1 and len(jobs := groups[0].jobs) == 1 and groups[0].key is None and _is_plain(jobs):
-        return jobs[0]
-    return None
+    if len(groups) != 1 or len(jobs := groups[0].jobs) != 1 or groups[0].key is not None:
+        return None
+    job = jobs[0]
+    return job if job.idempotency_key is None and not job.depends_on else None
 
 
 def enqueue_one(db: Connection, job: NewJob, now: int) -> list[GroupResult]:

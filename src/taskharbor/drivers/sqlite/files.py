@@ -15,6 +15,8 @@ import apsw
 # Seconds between looks at all three files, so that not every request pays for one. (A look at the log also makes the
 # next commit slower: file systems then keep its times more exactly.)
 LOOK_EVERY = 0.5
+# Seconds after a look in which a blocking write does without one: of a burst, not every write pays for it.
+A_MOMENT = 0.001
 # A folder that changed this many nanoseconds before a look may change again without another time: some kernel ticks.
 SETTLED = 50_000_000
 
@@ -48,10 +50,15 @@ class Files:
         self._folder = _common_folder(name, db.filename_wal)
         self._still: Stamp | None = None
         self._looked = time.monotonic()
+        self._stamped = 0.0
 
     def wrong_now_and_then(self) -> str | None:
         """What happened to the files, checked at most every LOOK_EVERY seconds."""
         return None if time.monotonic() - self._looked < LOOK_EVERY else self._look(self._stamp())
+
+    def wrong_a_moment_ago(self) -> str | None:
+        """What happened to the files, for one of many writes: checked now, unless it was within A_MOMENT."""
+        return None if time.monotonic() - self._stamped < A_MOMENT else self.wrong()
 
     def wrong(self) -> str | None:
         """What happened to the files, checked now: a commit that is only in a deleted log is lost.
@@ -59,6 +66,7 @@ class Files:
         A file that is deleted, renamed or replaced changes its folder. If that has not changed, neither have they.
         """
         stamp = self._stamp()
+        self._stamped = time.monotonic()
         if stamp is not None and stamp == self._still and time.monotonic() - self._looked < LOOK_EVERY:
             return None
         return self._look(stamp)

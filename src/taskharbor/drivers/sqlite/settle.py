@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import cast
-from weakref import WeakKeyDictionary
 
 import msgspec
 from apsw import Connection, Cursor
@@ -18,10 +16,10 @@ from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.shared.columns import STATES, json_or_none, split_token
 from taskharbor.drivers.shared.outcomes import is_plain
-from taskharbor.drivers.sqlite.dependants import Ended, dependants, free_key, tell, tell_done
+from taskharbor.drivers.sqlite.dependants import Ended, apply_ends, apply_successes, dependants, free_key
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import EPOCH, FOR_EVER, MICROSECOND, Row, micros, micros_or_none, span
+from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, micros, micros_or_none, span
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
@@ -30,12 +28,7 @@ PUT_BACK, CANCEL = load("settle_put_back"), load("settle_cancel")
 DONE, DONE_RANGE = load("settle_done"), load("settle_done_range")
 ADD = load("tally_add")
 
-# When each job was started, by its number.
-Starts = dict[int, int | None]
-ScalarFunction = Callable[..., int | None]
-
 _json = msgspec.json.Encoder()
-_starts_of: WeakKeyDictionary[Connection, Starts] = WeakKeyDictionary()
 
 
 def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
@@ -43,7 +36,7 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
     at = micros(now)
     finished = _finish_plain(db, transitions, at)
     if len(finished) == len(transitions):
-        tell_done(db, finished, at)
+        apply_successes(db, finished, at)
         _count(db, transitions, now)
         return ["ok"] * len(transitions)
     edges = dependants(db, (to.id for to in transitions))
@@ -59,7 +52,7 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
             continue
         written.append(to)
         if to.new_jobs:
-            tell(db, ended, edges, at)  # an earlier end does not affect new jobs
+            apply_ends(db, ended, edges, at)  # an earlier end does not affect new jobs
             ended = []
             _add(db, to.new_jobs, at)
             # A new job may depend on this one or on another of the batch.
@@ -67,7 +60,7 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
         if to.id in edges and end[1] is not State.READY:
             ended.append(end)
         verdicts.append("ok")
-    tell(db, ended, edges, at)
+    apply_ends(db, ended, edges, at)
     _count(db, written, now)
     return verdicts
 
@@ -93,39 +86,40 @@ def _finish_plain(db: Connection, transitions: Sequence[Transition], now: int) -
 
 
 def _finish(db: Connection, acks: Sequence[Transition], now: int) -> bool:
-    """Write plain successes by a statement for each claim, all or none: False if any is refused or repeated."""
-    claims: dict[tuple[str, datetime], list[Transition]] = {}
-    prefix, keep_until, claim = "", None, list[Transition]()
+    """Write plain successes, all or none: False if any is refused or repeated.
+
+    Those of one claim that started at one time share a statement. Workers read the time of starts once a millisecond.
+    """
+    alike: dict[tuple[str, datetime, datetime | None], list[Transition]] = {}
+    prefix, keep_until, started_at, some = "", None, None, list[Transition]()
     for to in acks:
-        if to.keep_until is not keep_until or not to.token.startswith(prefix):
-            prefix, keep_until = split_token(to.token)[0], to.keep_until
-            claim = claims.setdefault((prefix, keep_until), [])
-        claim.append(to)
+        if to.keep_until is not keep_until or to.started_at is not started_at or not to.token.startswith(prefix):
+            prefix, keep_until, started_at = split_token(to.token)[0], to.keep_until, to.started_at
+            some = alike.setdefault((prefix, keep_until, started_at), [])
+        some.append(to)
     db.execute("SAVEPOINT finish")
-    complete = all(_finish_claim(db, claim, prefix, now, until) for (prefix, until), claim in claims.items())
+    complete = all(_finish_alike(db, some, now, *values) for values, some in alike.items())
     if not complete:
         db.execute("ROLLBACK TO finish")
     db.execute("RELEASE finish")
     return complete
 
 
-def _finish_claim(db: Connection, acks: Sequence[Transition], prefix: str, now: int, keep_until: datetime) -> bool:
+def _finish_alike(
+    db: Connection, acks: Sequence[Transition], now: int, prefix: str, keep_until: datetime, started_at: datetime | None
+) -> bool:
     numbers = _numbers(acks, prefix)
     if numbers is None:
         return False
-    starts, until = _starts(db), micros(keep_until)
+    terms = prefix, now, micros(keep_until), micros_or_none(started_at)
     try:
-        times = [None if (start := to.started_at) is None else (start - EPOCH) // MICROSECOND for to in acks]
-        starts.update(zip(numbers, times, strict=True))
-        if (found := span(starts)) is not None:
-            cursor = db.execute(DONE_RANGE, (found[0], prefix, now, until, found[1]))
+        if (found := span(numbers)) is not None:
+            db.execute(DONE_RANGE, (found[0], *terms, found[1]))
         else:
-            cursor = db.execute(DONE, (_json.encode(list(starts)).decode(), prefix, now, until))
-        return cursor.connection.changes() == len(acks)
+            db.execute(DONE, (_json.encode(numbers).decode(), *terms))
+        return db.changes() == len(acks)
     except OverflowError:  # no number of a row
         return False
-    finally:
-        starts.clear()
 
 
 def _numbers(acks: Sequence[Transition], prefix: str) -> Sequence[int] | None:
@@ -144,15 +138,6 @@ def _numbers(acks: Sequence[Transition], prefix: str) -> Sequence[int] | None:
 
 def _tokens(acks: Sequence[Transition], prefix: str, numbers: Sequence[int]) -> list[str]:
     return [f"{prefix}{number} {to.id}" for number, to in zip(numbers, acks, strict=True)]
-
-
-def _starts(db: Connection) -> Starts:
-    """The starts that the function `run_started` of this connection knows: cheaper than a join with a list of them."""
-    starts = _starts_of.get(db)
-    if starts is None:
-        starts = _starts_of[db] = {}
-        db.create_scalar_function("run_started", cast("ScalarFunction", starts.get), 1)
-    return starts
 
 
 def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:

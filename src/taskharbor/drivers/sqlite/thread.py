@@ -1,4 +1,4 @@
-"""The thread that owns the connection and takes whole batches.
+"""The batch thread: runs the requests of event loops on the connection, in whole batches.
 
 A switch between threads costs more than the work of a job, so requests are not handed over one by one: the thread takes
 all that arrived while it was busy, and wakes each event loop once with their answers. Callers that block take turns
@@ -9,6 +9,7 @@ processes; otherwise it sleeps.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from taskharbor.drivers.sqlite.connection import BusyHandler, open_store
 from taskharbor.drivers.sqlite.files import Files, Identity
 from taskharbor.drivers.sqlite.turns import Blocked, Turns
 from taskharbor.drivers.sqlite.watch import CommitWatcher
+from taskharbor.drivers.sqlite.writeback import WriteBack, fdatasync
 from taskharbor.drivers.wakeup import Wakeup
 from taskharbor.errors import DriverClosed, DriverForked, DriverUnavailable, StoreGone
 
@@ -61,6 +63,7 @@ class BatchThread:
         self._in_sqlite = self._turns.lock
         self._busy_handler = BusyHandler()
         self._watcher: CommitWatcher | None = None
+        self._write_back: WriteBack | None = None
         self._closed = False
         self._ended = False
         self._files: Files | None = None
@@ -100,16 +103,20 @@ class BatchThread:
             raise StoreGone(wrong)
 
     def run_blocking(self, request: Blocked) -> Any:
-        """Run a request in the calling thread, or have it run by another that is at it."""
+        """Run a request in the calling thread, or let the thread that has its turn run it."""
         self.check()
-        if self._turns.is_inside and self.db is not None and self.db.in_transaction:
-            raise DriverUnavailable(INSIDE)
-        result, error = self._turns.take(request)
+        result, error = self._inside(request) if self._turns.is_inside else self._turns.take(request)
         if error is not None:
             raise error
         for wakeup in request.wakes:
             wakeup.wake()
         return result
+
+    def _inside(self, request: Blocked) -> Answer:
+        """Run a request of a signal handler or a finalizer, but never as part of the transaction it interrupted."""
+        if self.db is not None and self.db.in_transaction:
+            raise DriverUnavailable(INSIDE)
+        return self._answers([request], request.deadline)[0]
 
     def submit(self, request: Awaited) -> None:
         """Hand over a request; its future gets the answer."""
@@ -169,12 +176,16 @@ class BatchThread:
                 self._seen = _data_version(looks)
                 self._files = files = Files(self.path, self.file, db)
             watcher = self._watcher = CommitWatcher(Path(db.filename_wal), lambda: self._queue.put(ThreadMessage.NEWS))
-            _post([(self._opened, (None, None))])
             try:
+                if self._synchronous == "normal" and fdatasync is not None:
+                    self._write_back = WriteBack(db.filename_wal)
+                _post([(self._opened, (None, None))])
                 while self._turn(looks, files, watcher):
                     pass
             finally:
                 watcher.close()
+                if self._write_back is not None:
+                    self._write_back.close()
         except BaseException as error:
             self._end()
             _post([(self._opened, (None, error))])
@@ -195,21 +206,30 @@ class BatchThread:
 
     def _answers(self, requests: Sequence[Request], deadline: float) -> Sequence[Answer]:
         """The answers to a batch, in the thread that has its turn. No write is confirmed that other processes cannot
-        see."""
+        see, but for those of blocking callers within a moment."""
         answers: Sequence[Answer] = ()
         db, files = self.db, self._files
         if db is not None and files is not None:
             self._busy_handler.deadline = deadline
             answers = batch.run(db, self.path, requests)
-            if any([it.writes for it in requests]):  # noqa: C419  a generator would take longer
-                if self._watcher is not None:
-                    self._watcher.wrote()
-                if (wrong := files.wrong()) is not None:
-                    self._mind(wrong)
+            for it in requests:
+                if it.writes:
+                    self._wrote(files, deadline)
+                    break
         elif self._gone is None:
             return [(None, DriverClosed("this sqlite driver was closed")) for _ in requests]
         gone = self._gone
         return answers if gone is None else [(None, StoreGone(gone)) for _ in requests]
+
+    def _wrote(self, files: Files, deadline: float) -> None:
+        """Note a commit, and check that it went to a file that other processes see."""
+        if self._watcher is not None:
+            self._watcher.wrote()
+        if self._write_back is not None:
+            self._write_back.wrote()
+        is_batch = deadline == math.inf  # of the thread itself, which many requests share
+        if (wrong := files.wrong() if is_batch else files.wrong_a_moment_ago()) is not None:
+            self._mind(wrong)
 
     def _mind(self, wrong: str | None) -> None:
         """Close a file that was moved or deleted, and wake all waiters: their next call raises."""
@@ -229,7 +249,7 @@ class BatchThread:
                 if isinstance(item, Awaited):
                     requests.append(item)
                 elif item is ThreadMessage.NEWS:
-                    watcher.told()
+                    watcher.notified()
                 stop = stop or item is ThreadMessage.STOP
                 if self._queue.empty():
                     break
@@ -243,7 +263,7 @@ class BatchThread:
         if not (self.work.awaited or self.ends.awaited) or not watcher.should_look():
             return
         if not self._in_sqlite.acquire(blocking=False):
-            return  # a caller is at it: look a little later
+            return  # a caller has its turn: look a little later
         try:
             version = _data_version(looks)
         except apsw.Error:
@@ -277,7 +297,7 @@ class BatchThread:
         self.db = self.file = None
 
     def _refuse_rest(self) -> None:
-        """Refuse the requests that are left, which there are only if this thread broke down."""
+        """Refuse the remaining requests: there are some only if this thread failed."""
         while not self._queue.empty():
             item = self._queue.get()
             if isinstance(item, Awaited):

@@ -1,8 +1,9 @@
-"""Turns inside SQLite: one thread at a time, which commits for all that wait meanwhile.
+"""Turns inside SQLite: one thread at a time, which commits for all that wait in line.
 
 A thread that finds no other inside enters by itself, without a hop to another thread. While one is inside, others put
-their requests in line; the next to enter takes the whole line into one commit. The turn is a lock and nothing else, so
-a thread that is interrupted anywhere leaves nothing behind that others would wait for longer than A_WHILE.
+their requests in line; the next to enter takes the whole line into one commit. Only the main thread runs just its own
+request: signals interrupt it, and that must not cost others their answers. The turn is a lock and nothing else, so a
+thread that is interrupted anywhere leaves nothing behind that others would wait for longer than A_WHILE.
 
 Interrupts (Ctrl-C, a signal handler that raises) come after calls and at the start of functions. So a lock is acquired
 inside the `try` whose `finally` releases it, and that release is the first call of its `finally`.
@@ -10,14 +11,13 @@ inside the `try` whose `finally` releases it, and that release is the first call
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import get_ident
 from time import monotonic
-
-from msgspec import field
 
 from taskharbor.drivers.sqlite.batch import Answer, Request
 from taskharbor.errors import DriverUnavailable
@@ -38,7 +38,8 @@ class Blocked(Request, eq=False, kw_only=True, gc=False):
 
     deadline: float
     answer: Answer | None = None
-    woken: threading.Lock = field(default_factory=threading.Lock)  # acquired by the caller, released to wake it
+    in_line: bool = False
+    woken: threading.Lock | None = None  # of a caller that waits in line: acquired by it, released to wake it
     left: bool = False
 
     @property
@@ -47,9 +48,10 @@ class Blocked(Request, eq=False, kw_only=True, gc=False):
 
     def wake(self) -> None:
         """Wake the caller, if it waits in line."""
-        if self.woken.locked():
+        woken = self.woken
+        if woken is not None and woken.locked():
             with suppress(RuntimeError):  # another thread woke it at this moment
-                self.woken.release()
+                woken.release()
 
 
 class Turns:
@@ -68,17 +70,15 @@ class Turns:
         return self._inside == get_ident()
 
     def take(self, request: Blocked) -> Answer:
-        """Run a request in this thread, or have the thread inside run it."""
+        """Run a request in this thread, which is not inside, or have the thread inside run it."""
         me = get_ident()
-        if self._inside == me:
-            return self._run([request], request.deadline)[0]
         try:
-            waits = self._busy not in (0, me)
-            if waits:
-                request.woken.acquire()  # before others see the request: they wake only a caller that holds it
-            self._line.append(request)
-            if waits:
-                request.woken.acquire(timeout=max(0.0, min(A_WHILE, request.deadline - monotonic())))
+            busy = self._busy
+            if busy and busy != me:
+                request.woken = woken = threading.Lock()
+                woken.acquire()  # before others see the request: they wake only a caller that holds it
+                self._put_in_line(request)
+                woken.acquire(timeout=max(0.0, min(A_WHILE, request.deadline - monotonic())))
             if request.answer is None:
                 self._busy = me  # from here on others wait in line, not for the lock
                 self._enter(request)
@@ -94,7 +94,7 @@ class Turns:
             try:
                 self._inside = self._busy = get_ident()
                 waiting = self._taken()
-                answers = self._run([*requests, *waiting], float("inf"))
+                answers = self._run([*requests, *waiting], math.inf)
                 _give(waiting, answers[len(requests) :])
             finally:
                 self._inside, self._busy = None, 0
@@ -102,10 +102,15 @@ class Turns:
         return answers[: len(requests)]
 
     def _enter(self, request: Blocked) -> None:
-        held = False
+        held = late = False
         try:
             try:
-                held = self.lock.acquire(timeout=min(max(0.0, request.deadline - monotonic()), threading.TIMEOUT_MAX))
+                held = self.lock.acquire(False)
+                if not held:
+                    self._put_in_line(request)
+                    left = max(0.0, request.deadline - monotonic())
+                    held = self.lock.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+                    late = not held
                 if held:
                     self._lead(request)
             finally:
@@ -113,22 +118,30 @@ class Turns:
         except RuntimeError as error:
             if held:
                 raise
-            # It was never acquired: the time is over, or the wait was interrupted.
-            raise error.__context__ or DriverUnavailable(NO_TURN) from None
+            # It was never acquired: the time is over, or the wait was interrupted. Only then is the context the
+            # interrupt; else it is an exception that the caller may be handling.
+            raise DriverUnavailable(NO_TURN) if late else error.__context__ or error from None
         if self._line:
             self._wake_next()
+
+    def _put_in_line(self, request: Blocked) -> None:
+        if not request.in_line:
+            request.in_line = True
+            self._line.append(request)
 
     def _lead(self, own: Blocked) -> None:
         try:
             self._inside = self._busy = get_ident()
-            if own.answer is not None or own not in self._line:
+            if own.in_line and (own.answer is not None or own not in self._line):
                 return  # it has its answer, or the thread that had taken it was interrupted
             if not self._serves_others():
-                self._line.remove(own)
+                if own.in_line:
+                    self._line.remove(own)
                 own.answer = self._run([own], own.deadline)[0]
                 return
             begun = monotonic()
-            self._run_all(self._taken(), own.deadline)
+            taken = self._taken() if self._line else []
+            self._run_all(taken if own.in_line else [*taken, own], own.deadline)
             if self._line and (ended := monotonic()) - begun < QUICK:
                 while self._line and monotonic() - ended < QUICK:
                     self._run_all(self._taken(), own.deadline)

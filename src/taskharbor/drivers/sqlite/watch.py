@@ -29,8 +29,8 @@ EVENT = struct.Struct("iIII")
 class CommitWatcher:
     """Decides how long to sleep and whether to look now. For one thread; only the kernel's events come from another."""
 
-    def __init__(self, log: Path, tell: Callable[[], None]) -> None:
-        self._kernel = KernelWatch.on(log, tell)
+    def __init__(self, log: Path, notify: Callable[[], None]) -> None:
+        self._kernel = KernelWatch.on(log, notify)
         self._armed = False
         self._wrote = False
         self._look_until = 0.0
@@ -42,7 +42,7 @@ class CommitWatcher:
             return POLL_EVERY
         return SAFETY_NET if self._armed else LOOK_EVERY
 
-    def told(self) -> None:
+    def notified(self) -> None:
         """Note an event: the log is being written, by another process or by this one."""
         self._armed = False
         self._look_until = time.monotonic() + (LOOK_FOR_AFTER_OWN if self._wrote else LOOK_FOR)
@@ -53,7 +53,7 @@ class CommitWatcher:
         self._wrote = True
 
     def found(self) -> None:
-        """Note that a commit was seen: no need to look any longer."""
+        """Note that a commit was seen: stop looking."""
         self._look_until = 0.0
 
     def should_look(self) -> bool:
@@ -81,17 +81,17 @@ class CommitWatcher:
 class KernelWatch:
     """One-shot events for writes to a file, from a thread that sleeps in the kernel."""
 
-    def __init__(self, libc: ctypes.CDLL, descriptor: int, file: Path, tell: Callable[[], None]) -> None:
+    def __init__(self, libc: ctypes.CDLL, descriptor: int, file: Path, notify: Callable[[], None]) -> None:
         self._libc = libc
         self._descriptor = descriptor
         self._file = os.fsencode(file)
-        self._tell = tell
+        self._tell = notify
         self._end, self._end_told = os.pipe()
         self._thread = threading.Thread(target=self._listen, name="taskharbor watch", daemon=True)
         self._thread.start()
 
     @classmethod
-    def on(cls, file: Path, tell: Callable[[], None]) -> KernelWatch | None:
+    def on(cls, file: Path, notify: Callable[[], None]) -> KernelWatch | None:
         """Return a watch, or None where the kernel has none."""
         if not sys.platform.startswith("linux"):
             return None
@@ -99,7 +99,7 @@ class KernelWatch:
             libc = ctypes.CDLL(None, use_errno=True)
             descriptor = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
             if descriptor >= 0:
-                return cls(libc, descriptor, file, tell)
+                return cls(libc, descriptor, file, notify)
         return None
 
     def arm(self) -> bool:

@@ -19,7 +19,7 @@ from taskharbor.testing.check.keys import check_flow_keys, check_keys
 from taskharbor.testing.check.liveness import check_liveness
 from taskharbor.testing.check.operations import BrokenHistory, pair
 from taskharbor.testing.check.overtaking import check_overtaking
-from taskharbor.testing.check.report import INVARIANTS, Counts, Duplicate, Reference, Report, Violation
+from taskharbor.testing.check.report import INVARIANTS, CheckReport, Counts, Duplicate, Reference, Violation
 from taskharbor.testing.check.runs import check_runs
 from taskharbor.testing.check.steps import JobStory
 from taskharbor.testing.check.stories import Stories
@@ -31,10 +31,10 @@ __all__ = [
     "INVARIANTS",
     "OVERTAKING",
     "BrokenHistory",
+    "CheckReport",
     "Counts",
     "Duplicate",
     "Reference",
-    "Report",
     "Violation",
     "check",
 ]
@@ -42,7 +42,7 @@ __all__ = [
 OVERTAKING = 1000
 
 
-def check(events: Iterable[Event], *, overtaking: int | None = OVERTAKING, drained: bool = True) -> Report:
+def check(events: Iterable[Event], *, overtaking: int | None = OVERTAKING, drained: bool = True) -> CheckReport:
     """Check a history.
 
     `overtaking` is how many later jobs may pass a due one (H11; None: any number); `drained` says that the run
@@ -57,7 +57,7 @@ def check(events: Iterable[Event], *, overtaking: int | None = OVERTAKING, drain
             violations.append(found)
         else:
             duplicates.append(found)
-    return Report(violations, duplicates, stories.counts)
+    return CheckReport(violations, duplicates, stories.counts)
 
 
 def _findings(stories: Stories, overtaking: int | None, drained: bool) -> Iterator[Violation | Duplicate]:

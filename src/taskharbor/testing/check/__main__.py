@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from taskharbor.testing.check import INVARIANTS, OVERTAKING, Report, check
+from taskharbor.testing.check import INVARIANTS, OVERTAKING, CheckReport, check
 from taskharbor.testing.history import Event, Final, read
 
 FINE, VIOLATED, UNUSABLE = range(3)
@@ -75,7 +75,7 @@ def _number_or_none(text: str) -> int | None:
     return None if text == "any" else _number(text)
 
 
-def _plain(report: Report, limit: int) -> dict[str, Any]:
+def _plain(report: CheckReport, limit: int) -> dict[str, Any]:
     """The report as JSON: all the counts, and up to `limit` findings of each kind."""
     by_name = report.by_name
     return {

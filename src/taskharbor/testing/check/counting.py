@@ -66,7 +66,7 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
     settle, claim = step.settle, lease.claim.claim
     more = settle.attempts - claim.attempts
     crashed = more == 0 and bool(settle.failures) and settle.crashes == claim.crashes + 1
-    if _is_given_up(lease, step):
+    if _is_put_back_for_the_dead(lease, step):
         return
     if more not in (0, 1) or (settle.crashes not in (0, claim.crashes) and not crashed):
         message = f"was settled from {_in_words(_count(lease))} to {_in_words((settle.attempts, settle.crashes))}"
@@ -77,7 +77,7 @@ def _outcome(story: JobStory, lease: LeaseSpan, step: Settling, spec: JobEntry |
         yield story.violation("H6", f"was put back after {settle.attempts} attempts of {spec.max_attempts}", step)
 
 
-def _is_given_up(lease: LeaseSpan, step: Settling) -> bool:
+def _is_put_back_for_the_dead(lease: LeaseSpan, step: Settling) -> bool:
     settle, count = step.settle, _count(lease)
     by_another = settle.to == "put_back" and step.op.call.who != lease.claim.op.call.who
     return by_another and (settle.attempts, settle.crashes) == (count[0], count[1] + 1)

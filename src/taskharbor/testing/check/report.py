@@ -67,7 +67,7 @@ class Counts(Struct):
     executions: int = 0
 
 
-class Report(Struct, frozen=True):
+class CheckReport(Struct, frozen=True):
     """The outcome of a check."""
 
     violations: list[Violation]

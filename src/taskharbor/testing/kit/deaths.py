@@ -179,6 +179,15 @@ class DeadLetterCases(Cases):
         assert await s.dead_letter("a", "b") == ["dead", "dead"]
         assert await s.states("a", "b", "c") == ["dlq", "dlq", "ready"]
 
+    async def test_Q2_a_first_claim_after_a_replay_shows_its_lineage(self, s: Scene) -> None:
+        """Q2, D2: a job that was dead before it ever ran comes with its history, as the store has it."""
+        await s.add(job("a"))
+        await s.dead_letter("a")
+        await s.replay("a")
+        [claimed] = await s.reserve()
+        assert (claimed.version, claimed.replays, claimed.original_id) == (1, 1, "a")
+        assert claimed == await s.get()
+
     async def test_Q4_a_dead_letter_by_hand_can_be_replayed_and_deleted(self, s: Scene) -> None:
         """Q2, Q4: like any other."""
         await s.add(job("a"), job("b"))

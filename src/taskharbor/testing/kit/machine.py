@@ -304,8 +304,8 @@ class Lockstep(stateful.RuleBasedStateMachine):
         for queue in draw.QUEUES:
             due = [_wakes(record) for record in records if record.queue == queue and queue not in self.paused]
             first = min((each for each in due if each is not None), default=None)
-            told = self.do(self.driver.next_due([queue]))
-            assert first is None or (told is not None and told <= max(first, self.now))
+            hint = self.do(self.driver.next_due([queue]))
+            assert first is None or (hint is not None and hint <= max(first, self.now))
 
 
 def _answers(got: object) -> object:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from taskharbor.core.job import Progress
 from taskharbor.core.reserved import TASKS
 from taskharbor.driver import Extended, Report, Reschedule
 from taskharbor.errors import InvalidLeaseDuration
@@ -233,6 +234,21 @@ class ReserveCases(Cases):
             assert (again.crashes, again.attempts) == (count, 0)
             assert (lease.claimed_at, lease.expires_at) == (s.now, s.now + timedelta(seconds=10))
             assert again.settled_token is None
+            first = again
+
+    async def test_D5_T2_a_reclaim_in_line_changes_what_one_by_id_does(self, s: Scene) -> None:
+        """D5, T2: token, version and crashes; `run_at`, start and progress are cleared."""
+        await s.add(job("a", run_at=at(-5)))
+        [first] = await s.reserve(lease=10)
+        assert first.run_at == at(-5)
+        for count in (1, 2, 3):
+            await s.extend(Report("a", token_of(first), s.now, Progress(0.9, "nearly")), lease=10)
+            s.tick(10)
+            [again] = await s.reserve(lease=10)
+            assert token_of(again) != token_of(first)
+            assert (again.version, again.crashes, again.attempts) == (count + 1, count, 0)
+            assert (again.run_at, again.started_at, again.progress) == (None, None, None)
+            assert await s.get() == again
             first = again
 
     async def test_D5_a_reclaim_is_stored(self, s: Scene) -> None:

@@ -87,6 +87,16 @@ class SettleCases(Cases):
         s.tick(10)
         assert await s.without_effect(s.settle(SETTLES[kind](held, **FIELDS))) == ["LeaseExpired"]
 
+    async def test_D7_a_settle_by_an_earlier_clock_ends_a_lapsed_job(self, s: Scene) -> None:
+        """D7, D3: seen as lapsed by one clock, settled by one that is behind, it is not handed out again."""
+        held = await s.held(lease=30)
+        s.tick(30)
+        assert await s.reserve(queues=["elsewhere"]) == []
+        s.tick(-1)
+        await s.end(ack(held))
+        s.tick(1)
+        assert await s.order() == []
+
     @each_kind
     async def test_D7_a_refused_settle_brings_no_new_jobs_and_moves_no_child(self, s: Scene, kind: str) -> None:
         """D7, D9, K2: all of a settle is refused, its effects included."""
@@ -174,6 +184,15 @@ class SettleCases(Cases):
         assert await s.states(*"abcde", "new") == ["done", "done", "dlq", "done", "done", "ready"]
         assert [(await s.get(id)).result for id in "abde"] == [None, b"2", None, None]
         assert (await s.get("d")).keep_until == at(9999) != (await s.get("a")).keep_until
+
+    async def test_R1_plain_successes_of_one_claim_keep_their_own_starts(self, s: Scene) -> None:
+        """R1, T2: some started together, one earlier, and of one it is not known."""
+        await s.add(*(job(id) for id in "abcde"))
+        held = await s.reserve(5)
+        starts = [at(0.1), at(0.2), None, at(0.2), at(0.100001)]
+        s.tick(1)
+        await s.end(*(ack(each, started_at=start) for each, start in zip(held, starts, strict=True)))
+        assert [(await s.get(each.id)).started_at for each in held] == starts
 
     @each_kind
     async def test_D8_repeating_a_settle_is_replayed(self, s: Scene, kind: str) -> None:

@@ -21,10 +21,10 @@ from taskharbor.testing.loop import Deadlock
 
 T = TypeVar("T")
 Wait = Callable[[], Awaitable[Any]]
-RETURN_WITHIN = 60.0  # of real time: a store that is no simulation may take a while
+RETURN_WITHIN = 60.0  # of real time: a store that is not simulated may be slow
 
 
-class Ended(NamedTuple):
+class CallResult(NamedTuple):
     """How a function or a wait ended."""
 
     value: Any = None
@@ -42,8 +42,8 @@ class _Caller(threading.Thread):
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__(name="taskharbor-simulated-call", daemon=True)
         self._function = function
-        self._events: SimpleQueue[Wait | Ended] = SimpleQueue()
-        self._answers: SimpleQueue[Ended] = SimpleQueue()
+        self._events: SimpleQueue[Wait | CallResult] = SimpleQueue()
+        self._answers: SimpleQueue[CallResult] = SimpleQueue()
         self._cancelled: asyncio.CancelledError | None = None
         self.waits: asyncio.Task[Any] | None = None  # kept here: the loop has only a weak reference
 
@@ -51,9 +51,9 @@ class _Caller(threading.Thread):
 
     def run(self) -> None:
         try:
-            ended = Ended(self._function())
+            ended = CallResult(self._function())
         except BaseException as error:
-            ended = Ended(error=error)
+            ended = CallResult(error=error)
         self._events.put(ended)
 
     def wait_for(self, wait: Wait) -> Any:
@@ -65,7 +65,7 @@ class _Caller(threading.Thread):
 
     # on the loop
 
-    def turn(self) -> Wait | Ended:
+    def turn(self) -> Wait | CallResult:
         """Stand still until the thread waits or has ended."""
         try:
             return self._events.get(timeout=RETURN_WITHIN)
@@ -76,20 +76,20 @@ class _Caller(threading.Thread):
 
     async def attend(self, wait: Wait) -> Any:
         """Do what the thread waits for, again and again, until it ends."""
-        event: Wait | Ended = wait
-        while not isinstance(event, Ended):
+        event: Wait | CallResult = wait
+        while not isinstance(event, CallResult):
             self._answers.put(await self._answer(event))
             event = self.turn()
         return event.result()
 
-    async def _answer(self, wait: Wait) -> Ended:
+    async def _answer(self, wait: Wait) -> CallResult:
         try:
-            return Ended(await wait())
+            return CallResult(await wait())
         except asyncio.CancelledError as error:  # the simulation ends: further waits of the thread raise it too
             self._cancelled = error
-            return Ended(error=error)
+            return CallResult(error=error)
         except BaseException as error:
-            return Ended(error=error)
+            return CallResult(error=error)
 
 
 def in_turns(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> asyncio.Future[T]:
@@ -97,7 +97,7 @@ def in_turns(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> asyn
     caller = _Caller(function)
     caller.start()
     event = caller.turn()
-    if not isinstance(event, Ended):
+    if not isinstance(event, CallResult):
         caller.waits = loop.create_task(caller.attend(event))
         return asyncio.shield(caller.waits)
     future: asyncio.Future[T] = loop.create_future()
@@ -123,7 +123,7 @@ class InTurns(Wrapper):
         return wait_for(perform)
 
 
-class Direct(Wrapper):
+class PassThrough(Wrapper):
     """A wrapper that has nothing to add to a blocking enqueue: the driver inside runs it in the calling thread."""
 
     def _enqueue_blocking(

@@ -244,11 +244,11 @@ class _Post:
         while True:
             await self.process.ended.wait()
             if self._cluster.faults.supervised:
-                self._give_up()
+                self._put_back()
             await asyncio.sleep(SHORTEST_DOWNTIME + self._chance.uniform(0, self._cluster.faults.downtime))
             self._launch()
 
-    def _give_up(self) -> None:
+    def _put_back(self) -> None:
         """What a supervisor does after the death of a worker that was not asked to stop, or did not end by itself."""
         harbor, worker = self._generation, self._worker
         main = self.process.main
@@ -256,10 +256,10 @@ class _Post:
             return
         dead = DeadWorker(worker=worker, lease=self._options["lease"])
 
-        async def give_up() -> None:
-            await DeadLeases(harbor.client.session, dead).give_up()
+        async def put_back() -> None:
+            await DeadLeases(harbor.client.session, dead).put_back()
 
-        self._cluster.start("supervisor", harbor, give_up)
+        self._cluster.start("supervisor", harbor, put_back)
 
     async def _kill(self) -> None:
         self._cluster.kill(self.process)

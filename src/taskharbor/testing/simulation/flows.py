@@ -41,10 +41,10 @@ class RandomFlows:
 
         @harbor.task(name="link", max_attempts=2, retry=Retry(base=1, cap=2))
         async def link(given: Any) -> int:
-            said = current().headers
-            await self._check(given, msgspec.json.decode(said["expected"]))
-            await self._live(said["temper"])
-            return int(said["number"])
+            headers = current().headers
+            await self._check(given, msgspec.json.decode(headers["expected"]))
+            await self._live(headers["temper"])
+            return int(headers["number"])
 
         @harbor.task(name="starter", max_attempts=2, retry=Retry(base=1, cap=2))
         async def starter() -> None:
@@ -111,8 +111,8 @@ class RandomFlows:
 
     def _taking(self, expected: Any, number: int) -> Task:
         """A step that knows its expected argument."""
-        said = {"expected": msgspec.json.encode(expected).decode(), "number": str(number), "temper": self._temper()}
-        return self._link.using(headers=said)
+        headers = {"expected": msgspec.json.encode(expected).decode(), "number": str(number), "temper": self._temper()}
+        return self._link.using(headers=headers)
 
     def _number(self) -> int:
         return self._chance.randint(1, 10**6)
@@ -140,8 +140,8 @@ class RandomFlows:
         id = current().id
         (parents,) = await self._cluster.undisturbed(lambda store: capability(store, WorkflowStore).parents([id], MUCH))
         if not all(parent.satisfied for parent in parents) or not _is_right(given, expected, iter(parents)):
-            told = f"job {id} was given {given!r} instead of {expected!r}; its parents are {parents}"
-            self._cluster.errors.append(WrongResult(told))
+            message = f"job {id} was given {given!r} instead of {expected!r}; its parents are {parents}"
+            self._cluster.errors.append(WrongResult(message))
 
 
 def _grouped(parts: list[Part]) -> Part:

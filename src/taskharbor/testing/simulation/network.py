@@ -14,7 +14,7 @@ from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing.clock import Clock
 from taskharbor.testing.faults import Call
 from taskharbor.testing.recorder import RECORDED
-from taskharbor.testing.simulation.blocking import Direct, InTurns
+from taskharbor.testing.simulation.blocking import InTurns, PassThrough
 from taskharbor.testing.simulation.faults import Faults
 from taskharbor.testing.simulation.processes import ProcessLoop, outside
 
@@ -61,7 +61,7 @@ def _release(hint: asyncio.Future[None]) -> None:
         hint.set_result(None)
 
 
-class EngineTime(Direct):
+class EngineTime(PassThrough):
     """An engine with a clock of its own (L8): the virtual one, even if the store is a real server."""
 
     def __init__(self, inner: Driver, clock: Clock) -> None:

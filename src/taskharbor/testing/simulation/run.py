@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from taskharbor.core.urls import redacted
-from taskharbor.testing.check import Counts, Report, check
+from taskharbor.testing.check import CheckReport, Counts, check
 from taskharbor.testing.history import Called, Event, Final
 from taskharbor.testing.simulation.cluster import Cluster
 from taskharbor.testing.simulation.faults import Faults, drawn
@@ -34,7 +34,7 @@ class Result(Struct, frozen=True):
     driver: str
     faults: Faults
     events: list[Event]
-    report: Report
+    report: CheckReport
 
     @property
     def operations(self) -> int:
@@ -74,8 +74,8 @@ def explain(result: Result) -> str:
 
 
 def _involved(result: Result) -> set[str]:
-    told = "\n".join(map(str, result.report.violations[:20]))
-    return {job.id for event in result.events if isinstance(event, Final) for job in event.jobs if job.id in told}
+    shown = "\n".join(map(str, result.report.violations[:20]))
+    return {job.id for event in result.events if isinstance(event, Final) for job in event.jobs if job.id in shown}
 
 
 def simulate(
@@ -99,7 +99,7 @@ def simulate(
         try:
             runner.run(_play(scenario, store, seed, weather, limit, events))
         except Exception as error:
-            result = Result(name, seed, redacted(driver), weather, events, Report([], [], Counts()))
+            result = Result(name, seed, redacted(driver), weather, events, CheckReport([], [], Counts()))
             error.add_note("\n".join([*result.trace().splitlines()[-LAST_LINES:], f"replay: {result.replay}"]))
             raise
         finally:

@@ -14,17 +14,19 @@ from secrets import token_hex
 from typing import Any
 
 from taskharbor.core.urls import with_options
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, Erases, offered
 from taskharbor.drivers import from_url, parse
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing.faults import Call
-from taskharbor.testing.simulation.blocking import Direct
+from taskharbor.testing.simulation.blocking import PassThrough
 
 ANSWER_WITHIN = 60.0
-SERVERS = ("postgresql", "postgres")
+POSTGRES = ("postgresql", "postgres")
+REDIS = ("redis", "rediss", "unix", "valkey")
+SERVERS = (*POSTGRES, *REDIS)
 
 
-class Elsewhere(Direct):
+class Elsewhere(PassThrough):
     """A driver on the event loop of another thread; each call blocks until it returns."""
 
     def __init__(self, inner: Driver, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,7 +48,7 @@ def kind(driver: str) -> str:
 
 @contextmanager
 def opened(driver: str, chance: Random) -> Generator[Driver]:
-    """A new, empty store: `memory`, `sqlite`, or the URL of any engine; on PostgreSQL, in a schema of its own."""
+    """A new, empty store: `memory`, `sqlite`, or the URL of any engine; on a server, in a namespace of its own."""
     if driver == "memory":
         yield MemoryDriver(chance)
         return
@@ -65,14 +67,17 @@ def _own(driver: str, folder: Path) -> str:
         return f"sqlite:///{folder / 'jobs.db'}?synchronous=normal"
     if kind(driver) not in SERVERS:
         return driver
-    return with_options(driver, namespace=f"simulation_{token_hex(8)}", migrate="true")
+    own = {"namespace": f"simulation_{token_hex(8)}"}
+    return with_options(driver, **own, **({"migrate": "true"} if kind(driver) in POSTGRES else {}))
 
 
 async def _ended(driver: Driver, url: str) -> None:
-    """Remove the schema from a server."""
+    """Remove the schema, or the keys, from a server."""
+    if (own := offered(driver, Erases)) is not None and kind(url) in SERVERS:
+        await own.erase()
     await driver.close()
     parts, options = parse(url)
-    if parts.scheme in SERVERS:
+    if parts.scheme in POSTGRES:
         from taskharbor.drivers.postgres.login import login  # only here, where asyncpg is
 
         place = login(parts, options)

@@ -46,7 +46,7 @@ def _line(
         case history.Raised():
             called = calls[event.who, event.number]
             hidden = jobs is not None and not any(_concerns(item, jobs) for item in called.items)
-            doubt = ", perhaps done" if event.unknown else ""
+            doubt = ", may be done" if event.unknown else ""
             return None if hidden else f"{at}  {event.who:<12}   … #{event.number} → {event.error}{doubt}"
         case history.Began() | history.Ended():
             if jobs is not None and event.id not in jobs:

@@ -1,4 +1,4 @@
-"""The child's end of the socket. Any of its threads may send; whichever needs a message next reads it."""
+"""The child's end of the socket. Any thread may send; the thread that needs the next message reads it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from taskharbor.driver.locking import locked
 from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
 
 CHUNK = 1 << 18
@@ -22,8 +23,8 @@ class Channel:
         self._link = link
         self._take = take
         self._frames = Frames()
-        self._kept: deque[Down] = deque()
-        self._room = memoryview(bytearray(SMALL))  # a job that is at its memory limit leaves none
+        self._next_jobs: deque[Down] = deque()
+        self._room = memoryview(bytearray(SMALL))  # allocated now: a job at its memory limit leaves no room
         self._unsent: deque[bytes] = deque()
         self._sending = threading.RLock()
         self._is_sending = False
@@ -33,13 +34,12 @@ class Channel:
         """Send it whole. A child without a worker ends."""
         self._unsent.append(frame(message))
         try:
-            with self._sending:
-                self._send_all()
+            locked(self._sending, self._send_all)
         except OSError:
             os._exit(1)
 
     def _send_all(self) -> None:
-        """Send what waits; in a signal handler that has interrupted a send, leave it to that."""
+        """Send what waits. A signal handler that has interrupted a send leaves its message to that send."""
         while self._unsent and not self._is_sending:
             self._is_sending = True
             try:
@@ -49,7 +49,7 @@ class Channel:
                 self._is_sending = False
 
     def receive(self) -> Down | None:
-        """The next message; None when the worker wants no more of this child."""
+        """The next message; None when the worker has closed the channel."""
         with self._reading:
             return self._next()
 
@@ -75,7 +75,7 @@ class Channel:
         message = self._next()
         if message is None:  # the worker is gone
             os._exit(1)
-        self._take_or_keep(message)
+        self._take_or_defer(message)
 
     def _take_all(self) -> None:
         try:
@@ -84,19 +84,19 @@ class Channel:
             return
         self._frames.feed(self._room[:size])
         for body in self._frames:
-            self._take_or_keep(decode_down(body))
+            self._take_or_defer(decode_down(body))
 
-    def _take_or_keep(self, message: Down) -> None:
-        """Only the main thread starts a job: another may be looking when the next one arrives."""
+    def _take_or_defer(self, message: Down) -> None:
+        """Only the main thread starts a job, but another thread may read the message."""
         if isinstance(message, Perform):
-            self._kept.append(message)
+            self._next_jobs.append(message)
         else:
             self._take(message)
 
     def _next(self) -> Down | None:
         while True:
-            if self._kept:
-                return self._kept.popleft()
+            if self._next_jobs:
+                return self._next_jobs.popleft()
             for body in self._frames:
                 return decode_down(body)
             try:

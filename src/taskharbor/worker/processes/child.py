@@ -1,4 +1,4 @@
-"""The main program of a child process: import the application, enter its lifespans, run jobs until told to leave."""
+"""The main program of a child process: import the application, enter its lifespans, run jobs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,18 @@ from taskharbor.worker import memory
 from taskharbor.worker.application import HarborParts, harbors
 from taskharbor.worker.processes import limits, logs
 from taskharbor.worker.processes.channel import Channel
-from taskharbor.worker.processes.home import Home
-from taskharbor.worker.processes.job import Jobs
-from taskharbor.worker.processes.messages import Broken, Down, Granted, Perform, Ready, Renewed, Start, Stop
+from taskharbor.worker.processes.child_loop import ChildLoop
+from taskharbor.worker.processes.job import ChildJobs
+from taskharbor.worker.processes.messages import (
+    Broken,
+    ChildReady,
+    Down,
+    Granted,
+    Perform,
+    Renewed,
+    StartChild,
+    StopRun,
+)
 
 NO_STORE = (
     "this job runs in a process of its own, which cannot reach a store that lives inside the worker: enqueue by "
@@ -47,18 +56,18 @@ class WorkerClock:
         return self._time + timedelta(seconds=time.monotonic() - self._at)
 
 
-class Child:
+class ChildProgram:
     """The child of one worker, from its start to its end."""
 
     def __init__(self, link: socket.socket) -> None:
         self._channel = Channel(link, self._take)
         self._clock = WorkerClock()
-        self._jobs: Jobs | None = None
+        self._jobs: ChildJobs | None = None
 
     def main(self) -> int:
         """Serve until the worker closes the channel; return the exit code."""
         start = self._channel.receive()
-        if not isinstance(start, Start):
+        if not isinstance(start, StartChild):
             return 1
         limits.die_with(start.parent)
         try:
@@ -66,13 +75,13 @@ class Child:
         except BaseException as error:
             self._channel.send(Broken(bounded(_described(error))))
             return 1
-        self._channel.send(Ready(memory.resident(), memory.data()))
+        self._channel.send(ChildReady(memory.resident(), memory.data()))
         while (message := self._channel.receive()) is not None:
             self._take(message)
         jobs.leave()
         return 0
 
-    def _started(self, start: Start) -> Jobs:
+    def _started(self, start: StartChild) -> ChildJobs:
         logs.relay(start.levels, self._channel.send)
         for module in start.modules:
             with importing(module):
@@ -84,8 +93,8 @@ class Child:
         parts.client.session.serve_child(self._clock, start.payload_limit, refusal)
         if start.limited and (why := limits.why_unlimited()) is not None:
             raise ConfigError(f"memory= cannot be enforced: {why}. Leave it out, or run this worker on Linux")
-        jobs = Jobs(parts.client, parts.app, self._channel, lambda: Home(parts.app))
-        logs.relay(start.levels, self._channel.send)  # once more: imports and lifespans may have set up their own
+        jobs = ChildJobs(parts.client, parts.app, self._channel, lambda: ChildLoop(parts.app))
+        logs.relay(start.levels, self._channel.send)  # again: imports and lifespans may have set up logging
         return jobs
 
     def _take(self, message: Down) -> None:
@@ -95,17 +104,17 @@ class Child:
             case Perform():
                 self._clock.set(message.now)
                 jobs.perform(message)
-            case Stop(reason):
+            case StopRun(reason):
                 jobs.stop(reason)
             case Renewed(until):
                 jobs.renew(until)
             case Granted():
                 jobs.grant()
-            case Start():
+            case StartChild():
                 raise AssertionError("a child starts once")
 
 
-def _harbor(start: Start) -> HarborParts:
+def _harbor(start: StartChild) -> HarborParts:
     """The harbor of the worker, among those that the modules have made."""
     for name in start.tasks:
         if not any(name in parts.app.tasks for parts in harbors()):
@@ -132,12 +141,12 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def main(fd: int) -> None:
-    """Run a child on the socket of this number. A stop of the worker's whole group is the worker's to handle."""
+    """Run a child on the socket of this number. Only the worker reacts to signals that stop the whole group."""
     os.set_inheritable(fd, False)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, _ignore)  # not SIG_IGN, which programs that a handler starts would inherit
     faulthandler.enable()
-    code = Child(socket.socket(fileno=fd)).main()
+    code = ChildProgram(socket.socket(fileno=fd)).main()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The exit of a child: noticed at once on Linux, whatever has inherited its socket, and within a moment elsewhere."""
+"""The exit of a child: noticed at once on Linux, even if another process has its socket; within 50 ms elsewhere."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from taskharbor.client.client import Client
 from taskharbor.core.transition import Ack
 from taskharbor.worker.decider import Decider
 from taskharbor.worker.processes.channel import Channel
-from taskharbor.worker.processes.messages import Committing, Kept, Progressed, Settled
+from taskharbor.worker.processes.messages import Committing, NotCommitted, Progressed, Settled
 from taskharbor.worker.running import JobRun, Stop
 
 REPORT_EVERY = 0.05  # seconds between two reports of progress
@@ -45,7 +45,7 @@ class ChildHost:
 
     def hold(self, run: JobRun) -> None:
         """The transaction was not committed."""
-        self._channel.send(Kept())
+        self._channel.send(NotCommitted())
 
     def let_go(self, run: JobRun) -> None:
         """No-op: `acknowledge` asks the worker."""
@@ -71,10 +71,10 @@ class ChildHost:
         self._send_progress(run)
 
     def _reports_in(self, seconds: float, run: JobRun) -> bool:
-        """Report then; False if there is no room for another thread below the memory limit of the job."""
-        timer = threading.Timer(seconds, self._report, (run,))
-        timer.daemon = True
+        """Report after so many seconds; False if the job's memory limit leaves no room for a thread."""
         try:
+            timer = threading.Timer(seconds, self._report, (run,))
+            timer.daemon = True
             timer.start()
         except (RuntimeError, MemoryError):
             return False

@@ -28,12 +28,12 @@ from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.around import Arounds
 from taskharbor.worker.context import JobContext, enter
 from taskharbor.worker.memory import data, resident
-from taskharbor.worker.processes import home as homes
+from taskharbor.worker.processes import child_loop
 from taskharbor.worker.processes.channel import Channel
-from taskharbor.worker.processes.home import Home
+from taskharbor.worker.processes.child_loop import ChildLoop
 from taskharbor.worker.processes.host import ChildHost, ChildRun
 from taskharbor.worker.processes.limits import capped
-from taskharbor.worker.processes.messages import Ended, Perform
+from taskharbor.worker.processes.messages import Perform, RunEnded
 from taskharbor.worker.processes.watchdog import Watchdog
 from taskharbor.worker.running import NO_EFFECTS, HeldLease, Stop
 from taskharbor.worker.stacks import beyond
@@ -41,22 +41,22 @@ from taskharbor.worker.stacks import beyond
 MEASURE_EVERY = 1.0  # seconds between two looks at the own memory
 # Files whose frames say nothing about a handler's failure.
 OURS = frozenset(
-    (__file__, around.__file__, contextlib.__file__, homes.__file__, executor.__file__, threading.__file__)
+    (__file__, around.__file__, contextlib.__file__, child_loop.__file__, executor.__file__, threading.__file__)
 )
 Result = Succeeded | Failed | Snoozed
 
 
-class Jobs:
-    """Runs the jobs of a child: `def` handlers here, others on the loop of `home`."""
+class ChildJobs:
+    """Runs the jobs of a child: `def` handlers here, others on its loop."""
 
-    def __init__(self, client: Client, app: AppRegistry, channel: Channel, make_home: Callable[[], Home]) -> None:
+    def __init__(self, client: Client, app: AppRegistry, channel: Channel, make_loop: Callable[[], ChildLoop]) -> None:
         self._client = client
         self._tasks = app.tasks
         self._middleware = tuple(reversed(app.middleware))
         self._arounds = Arounds(app.arounds)
         self._channel = channel
-        self._make_home = make_home
-        self._home: Home | None = None
+        self._make_home = make_loop
+        self._child_loop: ChildLoop | None = None
         self.host = ChildHost(client, channel)
         self.watchdog = Watchdog(channel.look)
         self._base = copy_context()
@@ -66,14 +66,14 @@ class Jobs:
         self._measured = -math.inf
         self._room = _room(task.memory for task in app.tasks.values() if task.process)
         if app.lifespans or app.middleware:
-            self._base = self.home.base
+            self._base = self.child_loop.base
 
     @property
-    def home(self) -> Home:
+    def child_loop(self) -> ChildLoop:
         """The loop, started when first needed."""
-        if self._home is None:
-            self._home = self._make_home()
-        return self._home
+        if self._child_loop is None:
+            self._child_loop = self._make_home()
+        return self._child_loop
 
     def perform(self, message: Perform) -> None:
         """Run a job. Returns at once if it runs on the loop."""
@@ -85,12 +85,12 @@ class Jobs:
         self.watchdog.until = message.until
         context = self._base.copy()
         if task.is_async or self._middleware:
-            self.home.start(lambda: self._start(run, task, message, context))
+            self.child_loop.start(lambda: self._start(run, task, message, context))
         else:
             context.run(self._call, run, task, message)
 
     def _start(self, run: ChildRun, task: Registered, message: Perform, context: Context) -> None:
-        self._task = self.home.loop.create_task(self._await(run, task, message), context=context)
+        self._task = self.child_loop.loop.create_task(self._await(run, task, message), context=context)
 
     def renew(self, until: float) -> None:
         """The lease lasts longer."""
@@ -108,8 +108,8 @@ class Jobs:
         if run is None:
             return
         run.stop_request = reason
-        if self._home is not None:
-            self._home.start(lambda: self._cancel(run))
+        if self._child_loop is not None:
+            self._child_loop.start(lambda: self._cancel(run))
 
     def _cancel(self, run: ChildRun) -> None:
         if self._run is run and self._task is not None:
@@ -121,7 +121,7 @@ class Jobs:
             enter(run)
             value = self._arounds.call(run, task.handler, *args, **kwargs)
             if inspect.iscoroutine(value):
-                value = self.home.result(_within(copy_context(), self._rest(run, value)))
+                value = self.child_loop.result(_within(copy_context(), self._rest(run, value)))
             timed.result = self._returned(run, task, value)
         self._end(run, timed)
 
@@ -168,7 +168,7 @@ class Jobs:
         self._channel.send(timed.message(run.lease.lost, size, spent))
 
     def _end_copies(self, run: ChildRun) -> None:
-        """End this process if a handler has forked it: the job is that of the process which was copied."""
+        """End this process if a handler has forked it: the job belongs to the process that forked."""
         if os.getpid() != self._pid:
             sys.stderr.write(f"a process forked by {run.job.type} has left its handler: end it there, by os._exit()\n")
             sys.stderr.flush()
@@ -176,8 +176,8 @@ class Jobs:
 
     def leave(self) -> None:
         """Leave the lifespans."""
-        if self._home is not None:
-            self._home.leave()
+        if self._child_loop is not None:
+            self._child_loop.leave()
 
 
 class _Timed(AbstractContextManager["_Timed"]):
@@ -207,15 +207,15 @@ class _Timed(AbstractContextManager["_Timed"]):
     def _failure(self, error: BaseException) -> Result:
         result = outcomes.failure(error, beyond(error, OURS), self._retry_task)
         if isinstance(error, MemoryError) and self._memory is not None and isinstance(result, Failed):
-            self.spent = True  # what is left of the run may still be in memory
+            self.spent = True  # data of the run may still be in memory
             limit = f"over the memory limit of {shown_size(self._memory)}"
             result = replace(result, message=f"{limit}: {result.message}" if result.message else limit)
         return result
 
-    def message(self, lost: bool, size: int, spent: bool) -> Ended:
+    def message(self, lost: bool, size: int, spent: bool) -> RunEnded:
         """The message about its end."""
         result = self.result
-        return Ended(
+        return RunEnded(
             seconds=self.ended_at - self._begun,
             succeeded=result if isinstance(result, Succeeded) else None,
             failed=result if isinstance(result, Failed) else None,
@@ -227,7 +227,7 @@ class _Timed(AbstractContextManager["_Timed"]):
 
 
 def _room(limits: Iterable[int | None]) -> int | None:
-    """The most memory that a run may leave behind: a quarter of what the smallest limit adds to a fresh process."""
+    """The most memory that a run may leave in use: a fresh process plus a quarter of the rest of the smallest limit."""
     least = min((limit for limit in limits if limit is not None), default=None)
     return None if least is None else (fresh := data()) + (least - fresh) // 4
 
@@ -252,5 +252,5 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
 
 
 async def _within(context: Context, work: Any) -> Any:
-    """Await in a context: that of the thread which asked."""
+    """Await in the context of the calling thread."""
     return await asyncio.get_running_loop().create_task(work, context=context)

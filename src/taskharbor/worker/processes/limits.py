@@ -1,7 +1,7 @@
-"""What a child process keeps to: its parent's life, its memory limit. Enforced by the system.
+"""The limits that the system enforces on a child process: it ends with its parent, and a run has a memory limit.
 
 The memory of a run is limited by RLIMIT_DATA: all private memory that may be written, allocated or not yet touched.
-Only Linux enforces it; whether this system does is tried out before the first job.
+Only Linux enforces it; a child tries it before its first job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent ends: by the kernel on Linux, by a thread that looks elsewhere."""
+    """End this process when its parent ends: by the kernel on Linux, elsewhere by a thread that polls."""
     if sys.platform == "linux":
         import ctypes
 
@@ -35,14 +35,14 @@ def die_with(parent: int) -> None:
 
 
 def watch(parent: int) -> None:
-    """Exit as soon as the parent is another process."""
+    """Poll until this process has another parent, then exit."""
     while os.getppid() == parent:
         time.sleep(LOOK_EVERY)
     os._exit(1)
 
 
 def why_unlimited() -> str | None:
-    """Why this system cannot limit the memory of a job; None if it can. Found out by trying."""
+    """Why this system cannot limit the memory of a job; None if it can."""
     if sys.platform != "linux":
         return f"{sys.platform} does not enforce RLIMIT_DATA"
     with capped(data() + ROOM):

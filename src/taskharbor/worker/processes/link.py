@@ -14,7 +14,7 @@ from taskharbor.worker.processes.messages import Down, Frames, Up, decode_up, fr
 CHUNK = 1 << 18
 
 
-class Link:
+class ChildLink:
     """Calls `take` with each message, and `cut` when the child has closed its end or sent what cannot be read."""
 
     def __init__(self, end: socket.socket, take: Callable[[Up], None], cut: Callable[[str | None], None]) -> None:
@@ -27,7 +27,7 @@ class Link:
         self._loop.add_reader(end.fileno(), self._read)
 
     def send(self, message: Down) -> None:
-        """Send a message, as soon as the socket takes it. One to a dying child is lost, and its death is noticed."""
+        """Send a message as soon as the socket takes it; to a dying child it is lost, which `cut` reports."""
         data = frame(message)
         if not self._unsent:
             data = data[self._sent(data) :]
@@ -70,12 +70,12 @@ class Link:
             self._cut(f"it has sent something unreadable: {error}")
 
     def finish(self) -> None:
-        """Tell the child that nothing more will come."""
+        """Close the sending side: the child leaves after its job."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Take what a dead child has left behind, and close."""
+        """Take the last messages of a dead child, and close."""
         with suppress(OSError):
             while data := self._socket.recv(CHUNK):
                 self._frames.feed(data)

@@ -51,6 +51,8 @@ class _Relay(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._send(Logged(_fields(record)))
+        except RecursionError:  # the caller's, such as signals that come faster than their handler logs
+            raise
         except Exception:
             self.handleError(record)
 

@@ -1,7 +1,7 @@
-"""What a worker and its child processes write to each other: msgpack in frames, over a socket pair.
+"""The messages between a worker and its child processes: msgpack in frames, over a socket pair.
 
-Down go `Start`, `Perform`, `Renewed`, `Stop` and `Granted`, up goes everything else. A child has at most one job.
-Times are on the monotonic clock of the host, which all of its processes share.
+The worker sends `StartChild`, `Perform`, `Renewed`, `StopRun` and `Granted`, a child everything else. A child has at
+most one job. Times are on the monotonic clock of the host, which all of its processes share.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from msgspec import Struct
 from taskharbor.core.job import JobRecord, Progress
 from taskharbor.core.outcome import Failed, Snoozed, Succeeded
 from taskharbor.core.transition import Ack
-from taskharbor.worker.running import Stop as Reason
+from taskharbor.worker.running import Stop
 
 
 class _Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
     """One frame."""
 
 
-class Start(_Message, frozen=True, array_like=True, tag=True):
-    """What a child imports and keeps to. `harbor` counts the harbors that have all of these `tasks`.
+class StartChild(_Message, frozen=True):
+    """The application that a child imports. `harbor` is an index among the harbors that have all of these `tasks`.
 
     `url` is the store, None if it lives inside the worker. `limited`: some tasks have a memory limit.
     """
@@ -39,7 +39,7 @@ class Start(_Message, frozen=True, array_like=True, tag=True):
     limited: bool
 
 
-class Perform(_Message, frozen=True, array_like=True, tag=True):
+class Perform(_Message, frozen=True):
     """Run a job under its lease, which lasts until `until` if it is not renewed.
 
     `payload` is given if it is not the record's own, `memory` is the limit of this run.
@@ -52,60 +52,60 @@ class Perform(_Message, frozen=True, array_like=True, tag=True):
     until: float
 
 
-class Renewed(_Message, frozen=True, array_like=True, tag=True):
+class Renewed(_Message, frozen=True):
     """The lease of the running job lasts longer."""
 
     until: float
 
 
-class Stop(_Message, frozen=True, array_like=True, tag=True):
+class StopRun(_Message, frozen=True):
     """The run should end; the process is killed in a moment."""
 
-    reason: Reason
+    reason: Stop
 
 
-class Granted(_Message, frozen=True, array_like=True, tag=True):
+class Granted(_Message, frozen=True):
     """The worker no longer renews the lease: the transaction may settle."""
 
 
-class Ready(_Message, frozen=True, array_like=True, tag=True):
+class ChildReady(_Message, frozen=True):
     """The child is ready for its first job; its resident and its private memory in bytes."""
 
     resident: int
     data: int
 
 
-class Broken(_Message, frozen=True, array_like=True, tag=True):
+class Broken(_Message, frozen=True):
     """The child cannot start, and why."""
 
     reason: str
 
 
-class Progressed(_Message, frozen=True, array_like=True, tag=True):
+class Progressed(_Message, frozen=True):
     """The handler has reported progress."""
 
     progress: Progress
 
 
-class Committing(_Message, frozen=True, array_like=True, tag=True):
+class Committing(_Message, frozen=True):
     """The handler's transaction is about to settle the job by this Ack: stop renewing the lease."""
 
     ack: Ack
 
 
-class Kept(_Message, frozen=True, array_like=True, tag=True):
+class NotCommitted(_Message, frozen=True):
     """The transaction was not committed: renew the lease again."""
 
 
-class Settled(_Message, frozen=True, array_like=True, tag=True):
+class Settled(_Message, frozen=True):
     """The transaction is committed: the job is done."""
 
 
-class Ended(_Message, frozen=True, array_like=True, tag=True):
+class RunEnded(_Message, frozen=True):
     """The run has ended after so many seconds, with one of three outcomes.
 
     `lost`: the store has refused its lease. `resident` is the memory of the child, -1 if it was not measured. `spent`:
-    the child should run nothing more.
+    replace the child before the next job.
     """
 
     seconds: float
@@ -123,14 +123,14 @@ class Ended(_Message, frozen=True, array_like=True, tag=True):
         return outcome
 
 
-class Logged(_Message, frozen=True, array_like=True, tag=True):
+class Logged(_Message, frozen=True):
     """A log record, with its message and its traceback as text."""
 
     fields: dict[str, str | int | float | bool | None]
 
 
-Down = Start | Perform | Renewed | Stop | Granted
-Up = Ready | Broken | Progressed | Committing | Kept | Settled | Ended | Logged
+Down = StartChild | Perform | Renewed | StopRun | Granted
+Up = ChildReady | Broken | Progressed | Committing | NotCommitted | Settled | RunEnded | Logged
 decode_down: Callable[[bytes], Down] = msgspec.msgpack.Decoder(Down).decode
 decode_up: Callable[[bytes], Up] = msgspec.msgpack.Decoder(Up).decode
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,7 +1,7 @@
 """The pool of child processes of a worker: hands jobs to free ones, starts more when needed, replaces old ones.
 
-One child per core is warm from the worker's start on. More are started for jobs that have to wait: short ones do not.
-If no child can start, the jobs are given back, and the next try comes after a pause.
+One child per core is started with the worker and kept warm. More are started when jobs have to wait for a free one. If
+no child can start, jobs are given back, and the next start is tried after a backoff.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from taskharbor.core.outcome import Deferred, Failed, Outcome
 from taskharbor.core.sizes import shown_size
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
-from taskharbor.worker.processes.messages import Ended, Perform, Ready, Start
-from taskharbor.worker.processes.slot import Slot
+from taskharbor.worker.processes.messages import ChildReady, Perform, RunEnded, StartChild
+from taskharbor.worker.processes.slot import ProcessSlot
 from taskharbor.worker.processes.starting import check_system, start_message
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.transaction import is_settled
@@ -30,7 +30,7 @@ from taskharbor.worker.transaction import is_settled
 logger = logging.getLogger("taskharbor.worker")
 LOOK_EVERY = 1.0
 GROW_AFTER = 0.02  # seconds that a job waits for a free child before one is started for it
-IDLE_FOR = 60.0  # then a child beyond the warm ones is let go
+IDLE_FOR = 60.0  # seconds, after which a child beyond the warm ones is retired
 AGE_SPREAD = 0.1  # so that children of one age are not replaced together
 
 
@@ -49,13 +49,13 @@ class ProcessPool:
         self._look_every = min(LOOK_EVERY, lease / 4)
         self._warm = min(limit, os.cpu_count() or 1)
         self._recycle = client.session.settings.recycle
-        self._start: Start | None = None
-        self._slots: set[Slot] = set()
-        self._starting: set[Slot] = set()
-        self._leaving: set[Slot] = set()
-        self._idle: list[Slot] = []
-        self._waiting: deque[asyncio.Future[Slot]] = deque()
-        self._late: set[asyncio.Future[Slot]] = set()
+        self._start: StartChild | None = None
+        self._slots: set[ProcessSlot] = set()
+        self._starting: set[ProcessSlot] = set()
+        self._leaving: set[ProcessSlot] = set()
+        self._idle: list[ProcessSlot] = []
+        self._waiting: deque[asyncio.Future[ProcessSlot]] = deque()
+        self._late: set[asyncio.Future[ProcessSlot]] = set()
         self._growing: asyncio.TimerHandle | None = None
         self._failures = 0
         self._retry_at = 0.0
@@ -83,7 +83,7 @@ class ProcessPool:
             await self._resolve(slot, run)
         return outcome
 
-    async def _resolve(self, slot: Slot, run: JobRun) -> None:
+    async def _resolve(self, slot: ProcessSlot, run: JobRun) -> None:
         """Ask the store whether the transaction of a dead child was committed."""
         with suppress(Exception):  # a store that is away refuses what comes next, should the Ack be there after all
             if await is_settled(await self._client.session.driver(), run):
@@ -91,14 +91,14 @@ class ProcessPool:
                 return
         run.host.hold(run)
 
-    async def _free_slot(self) -> Slot:
+    async def _free_slot(self) -> ProcessSlot:
         while True:
             slot = self._idle.pop() if self._idle else await self._next_slot()
             if slot.usable:
                 return slot
 
-    async def _next_slot(self) -> Slot:
-        waiter: asyncio.Future[Slot] = self._loop.create_future()
+    async def _next_slot(self) -> ProcessSlot:
+        waiter: asyncio.Future[ProcessSlot] = self._loop.create_future()
         self._waiting.append(waiter)
         self._replenish()
         if self._growing is None:
@@ -125,7 +125,7 @@ class ProcessPool:
             return
         check_system()
         self._warming = True
-        first: asyncio.Future[Slot] = self._loop.create_future()
+        first: asyncio.Future[ProcessSlot] = self._loop.create_future()
         self._waiting.append(first)
         self._replenish()
         stopped = asyncio.ensure_future(stopping.wait())
@@ -146,12 +146,12 @@ class ProcessPool:
             stopped.cancel()
 
     def _replenish(self) -> None:
-        """Have the warm children."""
+        """Start children until there are as many as are kept warm."""
         for _ in range(self._warm - len(self._slots)):
             self._spawn()
 
     def _grow(self) -> None:
-        """Start a child for each job that waits since the last look, within the limit."""
+        """Start a child for each job that has waited since the last call, within the limit."""
         waiting = [waiter for waiter in self._waiting if not waiter.done()]
         late = sum(waiter in self._late for waiter in waiting)
         for _ in range(min(late - len(self._starting), self._limit - len(self._slots))):
@@ -165,7 +165,7 @@ class ProcessPool:
         if self._start is None:
             self._start = start_message(self._client, self._app)
         try:
-            slot = Slot(self._start, self)
+            slot = ProcessSlot(self._start, self)
         except OSError as error:  # such as no more processes, or no more files
             self._failed(f"{type(error).__name__}: {error}")
             return
@@ -175,8 +175,8 @@ class ProcessPool:
         if self._looking is None:
             self._looking = self._loop.call_later(self._look_every, self._look)
 
-    def ready(self, slot: Slot, ready: Ready) -> None:
-        """A child is ready for its first job, unless limits stand against every job."""
+    def ready(self, slot: ProcessSlot, ready: ChildReady) -> None:
+        """A child is ready for its first job; killed if a fresh process already exceeds a limit."""
         if (why := self._why_too_small(ready)) is not None:
             self._refuse(slot, why)
             return
@@ -184,7 +184,7 @@ class ProcessPool:
         self._starting.discard(slot)
         self._offer(slot)
 
-    def _why_too_small(self, ready: Ready) -> str | None:
+    def _why_too_small(self, ready: ChildReady) -> str | None:
         recycle = self._recycle.memory
         if isinstance(recycle, int) and ready.resident >= recycle:
             fresh = shown_size(ready.resident)
@@ -195,12 +195,12 @@ class ProcessPool:
                 return f"memory= of {task.name} is {shown_size(task.memory)}, but a fresh process has {fresh}: raise it"
         return None
 
-    def _refuse(self, slot: Slot, why: str) -> None:
+    def _refuse(self, slot: ProcessSlot, why: str) -> None:
         slot.trouble = why
         slot.kill()
 
-    def free(self, slot: Slot, ended: Ended) -> None:
-        """A child has ended its job: it gets the next one, unless its time has come."""
+    def free(self, slot: ProcessSlot, ended: RunEnded) -> None:
+        """A child has ended its job: it gets the next one, unless it is due for replacement."""
         if slot not in self._slots:
             return
         age = (self._loop.time() - slot.born) * slot.age_factor
@@ -209,7 +209,7 @@ class ProcessPool:
         else:
             self._offer(slot)
 
-    def _offer(self, slot: Slot) -> None:
+    def _offer(self, slot: ProcessSlot) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -218,7 +218,7 @@ class ProcessPool:
         if slot.alive and not self._closed:
             self._idle.append(slot)
 
-    def _retire(self, slot: Slot) -> None:
+    def _retire(self, slot: ProcessSlot) -> None:
         self._slots.discard(slot)
         self._leaving.add(slot)
         if slot in self._idle:
@@ -226,8 +226,8 @@ class ProcessPool:
         slot.retire()
         self._replenish()
 
-    def gone(self, slot: Slot, why: str) -> None:
-        """A child has ended: at its job, of old age, or before its first job."""
+    def gone(self, slot: ProcessSlot, why: str) -> None:
+        """A child has ended: during a job, when retired, or before its first job."""
         started = slot not in self._starting
         self._slots.discard(slot)
         self._starting.discard(slot)
@@ -252,7 +252,7 @@ class ProcessPool:
                     waiter.set_exception(NoChild(why))
 
     def _look(self) -> None:
-        """Pass renewed leases on, replace children that are too old, let those go that are idle for long."""
+        """Pass renewed leases on, retire idle children that are due for replacement or no longer needed."""
         self._looking = None
         time = self._loop.time()
         for slot in self._slots:
@@ -265,7 +265,7 @@ class ProcessPool:
             self._looking = self._loop.call_later(self._look_every, self._look)
 
     async def close(self, patience: float) -> None:
-        """End all children: those without a job leave their lifespans within the patience. None is left behind."""
+        """End all children: those without a job have `patience` seconds to leave their lifespans, others are killed."""
         self._closed = True
         for timer in (self._looking, self._growing):
             if timer is not None:

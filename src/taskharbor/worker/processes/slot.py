@@ -17,28 +17,27 @@ from taskharbor.core.transition import Ack
 from taskharbor.worker import outcomes
 from taskharbor.worker.processes import logs
 from taskharbor.worker.processes.exits import ExitWatch, cause_of
-from taskharbor.worker.processes.link import Link
+from taskharbor.worker.processes.link import ChildLink
 from taskharbor.worker.processes.messages import (
     Broken,
+    ChildReady,
     Committing,
-    Ended,
     Granted,
-    Kept,
     Logged,
+    NotCommitted,
     Perform,
     Progressed,
-    Ready,
     Renewed,
+    RunEnded,
     Settled,
-    Start,
-    Stop,
+    StartChild,
+    StopRun,
     Up,
 )
 from taskharbor.worker.processes.starting import spawn
-from taskharbor.worker.running import JobRun
-from taskharbor.worker.running import Stop as Reason
+from taskharbor.worker.running import JobRun, Stop
 
-TO_OBEY = 0.15  # seconds between the request to end and the kill
+KILL_AFTER = 0.15  # seconds between the request to end and the kill
 TO_START = 60.0
 TO_LEAVE = 5.0
 
@@ -46,9 +45,9 @@ TO_LEAVE = 5.0
 class Owner(Protocol):
     """The pool, as its slots see it."""
 
-    def ready(self, slot: Slot, ready: Ready) -> None: ...
-    def free(self, slot: Slot, ended: Ended) -> None: ...
-    def gone(self, slot: Slot, why: str) -> None: ...
+    def ready(self, slot: ProcessSlot, ready: ChildReady) -> None: ...
+    def free(self, slot: ProcessSlot, ended: RunEnded) -> None: ...
+    def gone(self, slot: ProcessSlot, why: str) -> None: ...
 
 
 class Turn:
@@ -63,13 +62,13 @@ class Turn:
         self.wake: asyncio.Future[None] | None = None
 
 
-class Slot:
-    """Starts its process when made; `ended` is set when that is gone, and `trouble` says why it could not start.
+class ProcessSlot:
+    """Starts its process when created; `ended` is set once that is reaped, `trouble` says why it could not start.
 
-    `in_doubt` is the Ack of a transaction that may be committed or not.
+    `in_doubt` is the Ack of a transaction that may have been committed.
     """
 
-    def __init__(self, start: Start, owner: Owner) -> None:
+    def __init__(self, start: StartChild, owner: Owner) -> None:
         self._loop = asyncio.get_running_loop()
         self._owner = owner
         self._process, end = spawn()
@@ -82,9 +81,9 @@ class Slot:
         self.trouble: str | None = None
         self.in_doubt: Ack | None = None
         self._turn: Turn | None = None
-        self._stopping: Reason | None = None
+        self._stopping: Stop | None = None
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(TO_START, self._too_slow)
-        self._link = Link(end, self._take, self._cut)
+        self._link = ChildLink(end, self._take, self._cut)
         self._watch = ExitWatch(self._process, self._exited)
         self._link.send(start)
 
@@ -94,7 +93,7 @@ class Slot:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a job: a death that was not noticed yet must not count against that."""
+        """Whether it can take a job: its process lives, although the loop may not have noticed an exit yet."""
         return self.alive and not self._watch.has_exited()
 
     @property
@@ -104,7 +103,7 @@ class Slot:
     # a job
 
     async def perform(self, run: JobRun, task: Registered, message: Perform) -> Outcome:
-        """Run a job and return its outcome. A cancellation makes the process stop: within a moment, by force."""
+        """Run a job and return its outcome. A cancellation stops the process, if necessary by a kill."""
         turn = self._turn = Turn(run, task, self._loop.time())
         self._stopping = None
         self._link.send(message)
@@ -131,7 +130,7 @@ class Slot:
         """A time of the loop's clock on the monotonic clock of the host."""
         return time.monotonic() + moment - self._loop.time()
 
-    def stop(self, reason: Reason | None) -> None:
+    def stop(self, reason: Stop | None) -> None:
         """Ask the run to end and kill it in a moment; at once if its lease is lost."""
         if not self.alive or self._turn is None:
             return
@@ -140,8 +139,8 @@ class Slot:
             self.kill()
         elif self._stopping is None:
             self._stopping = reason
-            self._link.send(Stop(reason))
-            self._set_timer(TO_OBEY, self._enforce)
+            self._link.send(StopRun(reason))
+            self._set_timer(KILL_AFTER, self._enforce)
 
     def _enforce(self) -> None:
         """Kill it, unless its transaction is being committed: that is waited for as long as its lease lasts."""
@@ -161,12 +160,12 @@ class Slot:
 
     def _take(self, message: Up) -> None:
         match message:
-            case Ended():
+            case RunEnded():
                 self._ended(message)
             case Logged():
                 with suppress(Exception):  # such as a log filter of the application
                     logs.log(message)
-            case Ready():
+            case ChildReady():
                 self._set_timer(math.inf, self.kill)
                 self._owner.ready(self, message)
             case Broken(reason):
@@ -175,7 +174,7 @@ class Slot:
                 if self._turn is not None:
                     self._take_effect(self._turn.run, message)
 
-    def _take_effect(self, run: JobRun, message: Progressed | Committing | Kept | Settled) -> None:
+    def _take_effect(self, run: JobRun, message: Progressed | Committing | NotCommitted | Settled) -> None:
         match message:
             case Progressed(progress):
                 run.own_effects().progress = progress
@@ -183,15 +182,15 @@ class Slot:
                 run.host.let_go(run)
                 self.in_doubt = ack
                 self._link.send(Granted())
-            case Kept():
+            case NotCommitted():
                 self.in_doubt = None
                 run.host.hold(run)
             case Settled():
                 run.own_effects().settled, self.in_doubt = self.in_doubt, None
         if self.in_doubt is None and self._stopping is not None and not isinstance(message, Progressed):
-            self._set_timer(TO_OBEY, self.kill)  # the transaction has ended, which a stop request waited for
+            self._set_timer(KILL_AFTER, self.kill)  # the transaction has ended, which a stop request waited for
 
-    def _ended(self, message: Ended) -> None:
+    def _ended(self, message: RunEnded) -> None:
         turn = self._turn
         if turn is None:
             return
@@ -212,13 +211,13 @@ class Slot:
         self._set_timer(TO_LEAVE, self.kill)
 
     def kill(self) -> None:
-        """Kill it with all processes of its group; its pid is its own until it is reaped."""
+        """Kill all processes of its group; the pid is not reused before it is reaped."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def _cut(self, trouble: str | None) -> None:
-        """The child is exiting, or has closed or broken what it must not."""
+        """The child is exiting, or its handler has closed or corrupted the socket."""
         self.trouble = trouble or self.trouble
         self.kill()
 
@@ -247,7 +246,7 @@ class Slot:
         self.ended.set()
 
     def _cause_of_end(self, turn: Turn, code: int) -> Outcome:
-        """The outcome of a run whose process is gone: by a stop request, or by the job's own doing."""
+        """The outcome of a run whose process is gone: stopped on request, or crashed by its job."""
         if self._stopping is not None:
             return outcomes.stopped(turn.run, turn.task)
         return Crashed(cause_of(code, turn.task.memory))

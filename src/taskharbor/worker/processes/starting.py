@@ -16,7 +16,7 @@ from taskharbor.client.naming import import_name
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry, harbors
 from taskharbor.worker.processes import logs
-from taskharbor.worker.processes.messages import Start
+from taskharbor.worker.processes.messages import StartChild
 
 VARIABLE = "TASKHARBOR_CHILD_PATH"
 CODE = (
@@ -36,11 +36,11 @@ def check_system() -> None:
         raise ConfigError("process=True starts further interpreters, but sys.executable does not name this one")
 
 
-def start_message(client: Client, app: AppRegistry) -> Start:
-    """What children of this process need to know."""
+def start_message(client: Client, app: AppRegistry) -> StartChild:
+    """The first message to every child of this process."""
     tasks = tuple(sorted(name for name, task in app.tasks.items() if task.process))
     alike = [parts.client for parts in harbors() if parts.app.tasks.keys() >= set(tasks)]
-    return Start(
+    return StartChild(
         parent=os.getpid(),
         modules=_modules(app),
         tasks=tasks,

@@ -1,7 +1,7 @@
 """The watchdog of a child: ends it when the lease of its job runs out, should the worker not do so (L4).
 
-A worker that hangs or is paused renews no lease and kills no child. The next worker then has the job, and this run must
-not go on beside it.
+A worker that hangs or is paused renews no lease and kills no child. Another worker then claims the job, and this run
+must not go on beside it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Watchdog:
         while True:
             time.sleep(LOOK_EVERY)
             if self.until < math.inf:
-                with suppress(MemoryError):  # all is the job's, up to its limit; the clock is looked at anyway
+                with suppress(MemoryError):  # the job may use all memory up to its limit; the clock is checked anyway
                     self._look()
                 if self.until <= time.monotonic():
                     os.killpg(0, signal.SIGKILL)

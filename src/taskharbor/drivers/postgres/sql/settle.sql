@@ -1,7 +1,7 @@
 -- Writing the outcomes of runs, fenced by token and expiry.
 
 -- name: settle_done
--- Plain successes with what they add to the totals; those of awaited jobs only on request. An array of one stands for as
+-- Plain successes with what they add to the totals; those of awaited jobs only on request. An array of one counts for as
 -- many of the same: times and texts cost the client more than the rest. $1 numbers $2 token prefixes $3 keep_until
 -- $4 for how many microseconds they ran $5 now $6 whether awaited jobs too $7 the total that each adds to, by its place
 -- in $9, 0 for none $8 minute $9 queues $10 tasks $11 outcomes of the totals

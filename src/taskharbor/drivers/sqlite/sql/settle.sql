@@ -1,21 +1,22 @@
 -- Writing the outcomes of runs, fenced by token and expiry.
 
 -- part: done
--- Of a success the end is `completed_at`, which is why it needs no `settled_at`. ?3 now ?4 keep_until
+-- Of a success the end is `completed_at`, which is why it needs no `settled_at`. ?3 now ?4 keep_until ?5 started_at
 UPDATE job SET state = 'done', lined = 0, settled_token = token, settled_kind = 'ack', settled_at = NULL,
-    token = NULL, lease_expires_at = NULL, started_at = run_started(seq),
+    token = NULL, lease_expires_at = NULL, started_at = ?5,
     attempts = 0, crashes = 0, unknown_put_backs = 0, last_error = NULL, failed_at = NULL, failures = NULL,
     completed_at = ?3, keep_until = ?4, result = NULL
 
 -- name: settle_done
--- Plain successes of one claim, at one time. ?1 numbers ?2 token prefix ?3 now ?4 keep_until
+-- Plain successes of one claim, started and ended at one time. ?1 numbers ?2 token prefix ?3 now ?4 keep_until
+-- ?5 started_at
 -- include: done
 WHERE seq IN (SELECT value FROM json_each(?1)) AND token = ?2 AND state = 'inflight' AND lease_expires_at > ?3
 
 -- name: settle_done_range
--- As settle_done, for numbers without a gap. ?1 first ?2 token prefix ?3 now ?4 keep_until ?5 last
+-- As settle_done, for numbers without a gap. ?1 first ?2 … ?5 as settle_done ?6 last
 -- include: done
-WHERE seq BETWEEN ?1 AND ?5 AND token = ?2 AND state = 'inflight' AND lease_expires_at > ?3
+WHERE seq BETWEEN ?1 AND ?6 AND token = ?2 AND state = 'inflight' AND lease_expires_at > ?3
 
 -- part: settled
 -- What every other outcome writes. ?4 attempts ?5 crashes ?6 put-backs ?7 error ?8 failed_at ?9 failures ?11 started_at

@@ -1,7 +1,7 @@
 """The event loop of a child, in a thread of its own: lifespans live there, and `async def` handlers run there.
 
-Handlers of `def` tasks run in the main thread, where no loop runs: they may make blocking calls, and no thread has to
-hand over to another.
+Handlers of `def` tasks run in the main thread, where no loop runs: they may make blocking calls, and no call changes
+threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskharbor.worker.handler_exits import contain_exits
 T = TypeVar("T")
 
 
-class Home:
+class ChildLoop:
     """A loop that runs until `leave`. `base` is the context of every job: what the lifespans have set is in it."""
 
     def __init__(self, app: AppRegistry) -> None:
@@ -38,7 +38,7 @@ class Home:
         return self.loop.create_future()
 
     async def _live(self, entered: asyncio.Future[None]) -> None:
-        """Enter and leave the lifespans in one task, as they may want it."""
+        """Enter and leave the lifespans in one task: a task group in one of them requires that."""
         try:
             async with AsyncExitStack() as stack:
                 await self._app.enter_lifespans(stack)

@@ -1,0 +1,66 @@
+"""Whom a step asks: the server by awaited calls, or on the thread of the caller by blocking ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+from taskharbor.drivers.redis.connection import Arg, Server
+from taskharbor.drivers.redis.scripts import Script, load
+
+CALL = load("call")
+
+
+class RedisCalls(Protocol):
+    """Runs scripts and commands."""
+
+    prefix: str
+
+    async def run(self, script: Script, *args: Arg) -> Any:
+        """The reply to a script."""
+        ...
+
+    async def command(self, *words: Arg) -> Any:
+        """The reply to a command."""
+        ...
+
+    async def pause(self, seconds: float) -> None:
+        """Let others go first."""
+        ...
+
+
+class AwaitedCalls:
+    """By awaited calls."""
+
+    def __init__(self, server: Server) -> None:
+        self.prefix = server.prefix
+        self._server = server
+
+    async def run(self, script: Script, *args: Arg) -> Any:
+        return await self._server.run(script, *args)
+
+    async def command(self, *words: Arg) -> Any:
+        return await self._server.command(*words)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class BlockingCalls:
+    """By blocking calls: its coroutines never wait, `at_once` runs them."""
+
+    def __init__(self, server: Server, timeout: float) -> None:
+        self.prefix = server.prefix
+        self._server = server
+        self._deadline = time.monotonic() + timeout
+
+    async def run(self, script: Script, *args: Arg) -> Any:
+        left = max(0.0, self._deadline - time.monotonic())
+        return self._server.run_blocking(script, *args, timeout=left)
+
+    async def command(self, *words: Arg) -> Any:
+        return await self.run(CALL, *words)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  there is no event loop

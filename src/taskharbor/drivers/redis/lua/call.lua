@@ -1,0 +1,2 @@
+-- One command. ARGV: its words. Returns its reply.
+return redis.call(unpack(ARGV))

@@ -1,0 +1,26 @@
+-- Applies a change set if everything that it rests on is as it was read; all or none.
+-- ARGV: the number of comparisons, of each: command (HGET, SISMEMBER; GET and ZCARD, without a member), key, member,
+-- '1' and the value, or '0' and ''; then of each write: the number of its words, and the words. Keys are without the
+-- prefix. Returns 1, or 0 if something has changed meanwhile.
+local P = KEYS[1]
+local at = 2
+for _ = 1, tonumber(ARGV[1]) do
+    local command, key, name, is_there, value = unpack(ARGV, at, at + 4)
+    local found
+    if command == 'ZCARD' or command == 'GET' then
+        found = redis.call(command, P .. key)
+    else
+        found = redis.call(command, P .. key, name)
+    end
+    if type(found) == 'number' then found = tostring(found) end
+    if is_there == '1' and found ~= value or is_there == '0' and found then return 0 end
+    at = at + 5
+end
+while at <= #ARGV do
+    local number = tonumber(ARGV[at])
+    -- A number that is damaged, or overflows, must not stop this in the middle.
+    local call = ARGV[at + 1] == 'HINCRBY' and redis.pcall or redis.call
+    call(ARGV[at + 1], P .. ARGV[at + 2], unpack(ARGV, at + 3, at + number))
+    at = at + number + 1
+end
+return 1

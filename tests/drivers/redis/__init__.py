@@ -1,0 +1,1 @@
+"""The Redis driver, on a real Valkey."""

@@ -1,0 +1,67 @@
+"""A Valkey that is killed and restarted under load, or not there yet (X2, X3); its log survives its death."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from drivers.redis import indexes
+from servers.fixtures import NewValkey
+from servers.valkey import ValkeyServer
+
+from .crew import Crew
+from .outages import finish, load, works_again
+
+NAMESPACE = "outages"
+KILLS = 5
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["everysec", "always"])
+def server(new_valkey: NewValkey, request: pytest.FixtureRequest) -> ValkeyServer:
+    """A server to break, which writes its log every second or before every answer."""
+    return new_valkey(durable=request.param)
+
+
+@pytest.fixture
+def crew(tmp_path: Path, server: ValkeyServer) -> Generator[Crew]:
+    """A crew on it. A claim whose reply is lost lapses, which is counted as a crash; here that proves nothing."""
+    crew = Crew(tmp_path, url=server.url(namespace=NAMESPACE), max_crashes=None)
+    try:
+        yield crew
+    finally:
+        crew.close()
+    indexes.check(server, NAMESPACE)
+
+
+def test_kills_and_restarts_under_load_lose_nothing_and_work_resumes(crew: Crew, server: ValkeyServer) -> None:
+    """X2, X3, H1-H9: the server is killed and restarted, with two workers and a client at work."""
+    workers = [crew.worker(), crew.worker()]
+    client = load(crew)
+    works_again(crew, workers, 0, "the start")
+    for number in range(KILLS):
+        server.kill()
+        server.start()
+        works_again(crew, workers, time.monotonic(), f"kill {number + 1}")
+    server.restart()
+    works_again(crew, workers, time.monotonic(), "the restart")
+    server.kill()
+    client.says("refused: ")
+    server.start()
+    works_again(crew, workers, time.monotonic(), "the last kill")
+    finish(crew, workers, client)
+
+
+def test_a_worker_waits_for_a_server_that_is_not_there_yet(crew: Crew, server: ValkeyServer) -> None:
+    """X2: started before its server, a worker says so, stays, and begins when the server does."""
+    server.stop()
+    worker = crew.worker(ready=False)
+    worker.says("store.unavailable: cannot open it")
+    assert worker.running
+    server.start()
+    worker.says("worker.started")
+    job = crew.enqueue("quick", {"number": 1})
+    assert crew.ended(job).state == "done"
+    crew.judge()

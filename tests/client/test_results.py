@@ -10,8 +10,8 @@ import pytest
 
 from taskharbor import Unrecoverable, chain, current, group
 from taskharbor.client.client import WARN_AFTER
-from taskharbor.errors import JobCancelled, JobFailed, JobNotFound
-from taskharbor.testing import LostRequest
+from taskharbor.errors import DriverUnavailable, JobCancelled, JobFailed, JobNotFound
+from taskharbor.testing import LostRequest, Outage
 from worker.test_waiting import NoHints
 from world import World, time, until, virtual
 
@@ -112,6 +112,44 @@ async def test_a_wait_ends_at_its_timeout() -> None:
     later = await never.using(delay=60).aenqueue()
     with pytest.raises(TimeoutError, match="is scheduled and has no result after 1 s"):
         await later.aresult(1)
+
+
+@virtual
+async def test_a_wait_outlasts_a_restart_of_the_store() -> None:
+    """X2: a store that is back within `store_timeout` costs the caller nothing."""
+    world = World(Outage, store_timeout=10)
+
+    @world.harbor.task
+    async def slow() -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    async with world.worker():
+        for timeout in (None, 60):
+            job = await slow.aenqueue()
+            waiting = asyncio.ensure_future(job.aresult(timeout))
+            await asyncio.sleep(0.5)
+            world.store.down = True
+            await asyncio.sleep(5)
+            world.store.down = False
+            assert await waiting == "done"
+
+
+@pytest.mark.parametrize(("timeout", "ends_after"), [(None, 10), (60, 10), (4, 4), (0, 0)])
+@virtual
+async def test_a_wait_for_a_store_that_stays_away_is_bounded(timeout: float | None, ends_after: float) -> None:
+    """X2: by `store_timeout`, and by the caller's own timeout."""
+    world = World(Outage, store_timeout=10)
+
+    @world.harbor.task
+    async def never() -> None: ...
+
+    job = await never.aenqueue()
+    world.store.down = True
+    asked = time()
+    with pytest.raises(DriverUnavailable, match="down"):
+        await job.aresult(timeout)
+    assert time() - asked == pytest.approx(ends_after, abs=0.1)
 
 
 @virtual

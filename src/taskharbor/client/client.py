@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from taskharbor.client.portal import Portal, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
 from taskharbor.core.arguments import known
+from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
@@ -42,7 +44,7 @@ from taskharbor.driver import (
     capability,
     offered,
 )
-from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, InvalidJob
+from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, DriverUnavailable, InvalidJob
 
 logger = logging.getLogger("taskharbor.client")
 T = TypeVar("T")
@@ -243,7 +245,7 @@ class Client:
             hint = asyncio.ensure_future(self._end_hint(id, left, pause))
             await asyncio.sleep(0)  # the hint listens before the look, so that no end is missed
             try:
-                job = await self.record(id)
+                job = await self._record_despite_outage(id, deadline)
                 if job is None or job.state in TERMINAL:
                     return job
                 if deadline is not None and loop.time() >= deadline:
@@ -259,6 +261,21 @@ class Client:
             # Any end wakes up all waiting calls: the more there are, the longer each waits before the next look.
             await asyncio.sleep(min((self._waiting - 1) * BREATH, max(0.0, left)))
             pause = min(pause * 1.5, LONGEST_WAIT)
+
+    async def _record_despite_outage(self, id: str, deadline: float | None) -> JobRecord | None:
+        """A record. A store that is away is asked again, for `store_timeout` seconds and not past the deadline (X2)."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.session.settings.store_timeout
+        until = until if deadline is None else min(until, deadline)
+        for failures in count(1):
+            try:
+                return await self.record(id)
+            except DriverUnavailable:
+                if loop.time() >= until:
+                    raise
+            pause = STORE_BACKOFF.delay(failures, self.session.rng)
+            await asyncio.sleep(min(pause, max(0.0, until - loop.time())))
+        raise AssertionError("unreachable")
 
     async def why_unclaimed(self, job: JobRecord) -> str:
         """Why no worker will claim the job, to be added to a message; empty if one may."""

@@ -12,6 +12,7 @@ from typing import Any
 from taskharbor.client.client import discard
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import STORE_BACKOFF, jitter
+from taskharbor.core.text import described
 from taskharbor.driver import WaitForWork, offered
 from taskharbor.errors import DriverUnavailable
 
@@ -71,7 +72,7 @@ class Idle:
                 self._failures = 0
                 return
         except Exception as error:  # without hints there is still the poll
-            logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)
+            logger.warning("store.unavailable: no wake-up hints: %s", described(error))
             # After one failure a whole poll would be too late (X2); hints that fail again and again leave the poll.
             poll = min(poll, SHORTEST_POLL * 2**self._failures * jitter(self._session.rng))
             self._failures = min(self._failures + 1, 10)

@@ -7,6 +7,7 @@ import logging
 from datetime import timedelta
 
 from taskharbor.core.job import JobRecord
+from taskharbor.core.text import described
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.idle import Idle, set_within
@@ -90,7 +91,7 @@ class Reserver:
             ):  # such as missing rights: waiting does not fix them
                 raise
             self._failures += 1
-            logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
+            logger.warning("store.unavailable: cannot reserve, trying again: %s", described(error))
             await self._idle.back_off(self._failures)
             return None
         self._failures, self._has_reserved = 0, True

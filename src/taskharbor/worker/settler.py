@@ -1,4 +1,4 @@
-"""The settler: writes outcomes to the store, in groups without a timer.
+"""The settler: writes outcomes to the store, in batches without a timer.
 
 Whatever finished during the last flush goes into the next: an idle worker flushes at once, a busy one in batches. If
 the reply is lost, the settle is repeated until the lease ends; the store recognises a repeat (X3, D8).

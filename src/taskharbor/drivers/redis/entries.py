@@ -115,7 +115,7 @@ def _is_no_removal(group: tuple[tuple[Arg, Arg], list[Arg]]) -> bool:
 
 
 def together(writes: Iterable[Write]) -> Iterator[Write]:
-    """The same writes by fewer commands: those of one key at once, numbers added up. No two are of one member.
+    """The same writes by fewer commands: those of one key at once, numbers added up. No two concern the same member.
 
     Entries are removed first: after that a full server refuses nothing, and jobs can end, be cancelled and pruned.
     """

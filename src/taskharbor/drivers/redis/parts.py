@@ -2,7 +2,7 @@
 
 The head is a line of text: what decides on claims and leases, and the revision that every write changes. The parts are
 packed by Python, each written as a whole: the card (what was asked for), the claim, the end (the last outcome) and the
-rest (stop requests, lineage). `compose` makes the record of them, `split` the parts of a record.
+rest (stop requests, lineage). `compose` makes a record from them, `split` makes the parts of a record.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ NO_END, NO_REST = EndPart(), RestPart()
 
 
 class Parts(Struct, gc=False):
-    """A job as read: the names of the hashes are those of the fields, `job` holds the head. None is what is missing."""
+    """A job as read: the names of the hashes are those of the fields, `job` holds the head. A missing part is None."""
 
     job: bytes
     card: bytes

@@ -27,7 +27,7 @@ Write = tuple[Arg, ...]
 
 
 class Misfit(Struct):
-    """Something that does not fit: what, what that rests on, and the commands that mend it; none if nothing can.
+    """Something that does not fit: what, the comparisons that must still hold, and the commands that mend it, if any.
 
     `again`: look again when it is mended.
     """
@@ -89,7 +89,7 @@ class Bites:
                 return
 
     async def keys(self, *beginnings: str) -> AsyncIterator[str]:
-        """The keys of the namespace that begin so, without its prefix."""
+        """The keys of the namespace with this beginning, without the namespace's prefix."""
         async for name in keys(self.calls.command, self.calls.prefix):
             if name.startswith(beginnings):
                 yield name

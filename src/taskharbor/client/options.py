@@ -87,7 +87,7 @@ def unknown_option(name: str, known: Collection[str]) -> str:
 
 
 def misplaced(task: str, given: Mapping[str, Any], parameters: Collection[str]) -> str | None:
-    """How to write options that were given among the arguments of a task; None if there are none."""
+    """The hint for options that were given among the arguments of a task; None if there are none."""
 
     def short(value: object) -> str:
         shown = repr(value) if isinstance(value, str | int | float | timedelta | datetime) else "…"

@@ -93,7 +93,7 @@ class Fleet:
         most = self._limits.max_memory
         if most is not None and ready.memory >= most and not self._stops:
             takes = shown_size(ready.memory)
-            text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
+            text = f"max_memory {shown_size(most)} is too low: a worker that has just started takes {takes}"
             if self._any_ready:
                 child.any_memory = True
                 self._warnings.append(Warn(f"{text}; it is not replaced for that"))

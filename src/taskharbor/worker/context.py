@@ -58,7 +58,7 @@ class JobContext(Struct, frozen=True):
 
     @property
     def max_attempts(self) -> int | None:
-        """How many failures are allowed before the dead-letter queue; None means any number."""
+        """The number of failures after which the job is dead-lettered; None means no limit."""
         return self._run.job.max_attempts
 
     @property

@@ -161,7 +161,11 @@ class Crew:
                 threading.Thread(target=self._work, name=f"taskharbor-job-{number}", daemon=True).start()
             except RuntimeError as error:
                 self._started, self._waking = number - 1, False
-                logger.warning("worker.threads: a `def` handler waits: no thread after %d: %s", number - 1, error)
+                logger.warning(
+                    "worker.threads: a `def` handler waits: the system refused a thread beside %d: %s",
+                    number - 1,
+                    error,
+                )
                 return False
         return True
 

@@ -1,4 +1,4 @@
-"""How an idle worker waits for work: driver hints wake it up, and it polls as well. And how it waits for a store."""
+"""Waiting for work: hints of the driver wake an idle worker, and it polls as well. And waiting for a store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def until_open(session: Session, waiting: Callable[[], object]) -> None:
             await session.driver()
             return
         except (DriverUnavailable, OSError) as error:
-            logger.warning("store.unavailable: cannot open it, trying again: %s", error)
+            logger.warning("store.unavailable: cannot open the store, trying again: %s", error)
         waiting()
         await asyncio.sleep(STORE_BACKOFF.delay(failures, session.rng))
 

@@ -98,7 +98,7 @@ class Reserver:
         return jobs
 
     def _room(self) -> tuple[ToReserve, list[str] | None]:
-        """How many jobs of which queues to reserve now, and their ids if only certain ones."""
+        """The number of jobs to reserve now, their queues, and their ids if only certain ones."""
         running = self._pipeline.running
         free, ids = self._quarantine.ask(self._slots - len(running), self._pipeline.is_empty)
         if ids is not None:

@@ -109,7 +109,7 @@ class Settler:
             return await self._flush(batch) if batch else []
         except Exception:  # such as a log filter of the application; a settle can be repeated, a lost one cannot
             with suppress(Exception):
-                logger.exception("settling went wrong, trying again")
+                logger.exception("settling failed, trying again")
             return left
 
     async def _flush(self, batch: list[Settlement]) -> list[Settlement]:

@@ -88,7 +88,7 @@ def numbers(job: JobRecord) -> Numbers:
 
 
 def flow_counts(state: State) -> tuple[str, ...]:
-    """What a job in this state counts as in its workflow. A claim changes no total there."""
+    """The totals of its workflow that a job in this state counts in. A claim changes none of them."""
     name = ACTIVE if state in (READY, INFLIGHT) else state.value
     return (name, "open") if is_open(state) else (name,)
 

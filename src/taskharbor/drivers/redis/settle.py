@@ -60,7 +60,7 @@ async def _settle_plain(
 
 
 def _likeness(to: Transition) -> Likeness:
-    """What outcomes of one batch have in common: token, state, crashes, and when it is pruned or runs again."""
+    """The fields that outcomes of one group share: token, state, crashes, and when it is pruned or runs again."""
     prefix, _, id = split_token(to.token)
     return (
         prefix if id == to.id else "",

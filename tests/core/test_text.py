@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskharbor.core.text import ERROR_LIMIT, bounded, bounded_end, kind_of, message_of, stamp
+from taskharbor.core.text import ERROR_LIMIT, bounded, bounded_end, described, kind_of, message_of, stamp
 
 wild = st.builds(mul, st.text(st.characters()), st.integers(1, 60))  # lone surrogates included
 limits = st.integers(64, 200)
@@ -88,6 +88,8 @@ def test_a_message_that_is_not_text_is_named_too() -> None:
 
     assert message_of(Odd()) == "<Odd whose message cannot be shown: TypeError>"
     assert message_of(ValueError("plain")) == "plain"
+    assert described(Odd()) == "Odd: <Odd whose message cannot be shown: TypeError>"
+    assert described(ValueError("plain")) == "ValueError: plain"
 
 
 def test_moments_are_stamped_in_utc_with_milliseconds() -> None:

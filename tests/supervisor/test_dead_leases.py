@@ -136,7 +136,7 @@ def test_leases_that_cannot_be_given_up_expire(
     with caplog.at_level(logging.WARNING, "taskharbor.supervisor"):
         play()
     *tries, last = [record.message for record in caplog.records]
-    assert f"leases: those of {DEAD} expire by themselves: {type(error).__name__}" in last
+    assert f"leases: the leases of {DEAD} expire by themselves: {type(error).__name__}" in last
     assert bool(tries) is warnings
     assert all(
         f"store.unavailable: jobs of {DEAD} not put back, trying again: ConnectionError" in each for each in tries

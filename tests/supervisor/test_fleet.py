@@ -197,7 +197,7 @@ def test_a_memory_limit_that_can_never_hold_ends_at_the_first_start() -> None:
     [end] = ground.decide()
     assert isinstance(end, EndSupervision)
     assert end.code == 2
-    assert "max_memory 20 MiB can never hold: a worker that has just started takes 48 MiB" in str(end.why)
+    assert "max_memory 20 MiB is too low: a worker that has just started takes 48 MiB" in str(end.why)
 
 
 def test_new_code_that_takes_more_than_the_limit_is_kept_with_a_warning() -> None:

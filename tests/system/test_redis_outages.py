@@ -58,7 +58,7 @@ def test_a_worker_waits_for_a_server_that_is_not_there_yet(crew: Crew, server: V
     """X2: started before its server, a worker says so, stays, and begins when the server does."""
     server.stop()
     worker = crew.worker(ready=False)
-    worker.says("store.unavailable: cannot open it")
+    worker.says("store.unavailable: cannot open the store")
     assert worker.running
     server.start()
     worker.says("worker.started")

@@ -420,7 +420,7 @@ def test_a_call_waits_while_the_system_gives_no_thread(caplog: pytest.LogCapture
 
     with mock.patch.object(threading.Thread, "start", refusing), mock.patch.object(crews, "NO_THREAD", 0.001):
         assert asyncio.run(main()) == ("run", None)
-    assert caplog.text.count("no thread after 0: can't start new thread") == 2
+    assert caplog.text.count("refused a thread beside 0: can't start new thread") == 2
 
 
 @playing

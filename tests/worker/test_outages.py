@@ -444,7 +444,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     back = time()
     assert await working == 7
     assert time() - back <= RESUME_WITHIN
-    about = [record for record in caplog.records if "cannot open it" in record.getMessage()]
+    about = [record for record in caplog.records if "cannot open the store" in record.getMessage()]
     assert 600 / (1.25 * STORE_BACKOFF.cap) < len(about) < 600 / (0.75 * STORE_BACKOFF.cap) + 10
     assert len(waits) == len(about)
 

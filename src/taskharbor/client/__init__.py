@@ -1,1 +1,7 @@
-"""Getting jobs into the store: sessions, options, batching, handles, the blocking face. Internal; knows no worker."""
+"""Getting jobs into the store: sessions, options, batching, handles, the blocking face. Internal; imports no worker.
+
+- `registered_task`, `options` and `naming`: a task and its options.
+- `job_builder`, `enqueue` and `client`: from a call to stored jobs; `handle` is what the caller gets.
+- `session`, `clock` and `batching`: the open store, its time, and commits that calls share.
+- `portal` and `blocks`: the blocking face.
+"""

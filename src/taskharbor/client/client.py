@@ -1,4 +1,4 @@
-"""The client: the way to the store for enqueues and for reading. It knows no flows: see `Submission`."""
+"""The client: stores groups of jobs (`Submission`, which tasks and flows implement) and reads jobs."""
 
 from __future__ import annotations
 

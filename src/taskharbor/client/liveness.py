@@ -1,4 +1,4 @@
-"""Which workers are alive, by their reports, and what is missing where no worker claims the jobs of a queue.
+"""Tells from the reports of workers which are alive, and why no worker claims the jobs of a queue.
 
 In tests, `Attendance` also knows which workers run in this process, so that waiting for a result that no worker will
 produce fails instead of lasting for ever.

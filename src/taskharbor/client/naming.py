@@ -13,7 +13,7 @@ from taskharbor.errors import ConfigError
 
 
 def returns_its_result(function: object) -> bool:
-    """Whether calling it gives a result: no class, no generator."""
+    """Whether calling it returns its result, as a class or a generator function does not."""
     return callable(function) and not (
         isclass(function) or isgeneratorfunction(function) or isasyncgenfunction(function)
     )

@@ -2,8 +2,8 @@
 
 To add one:
 - of a job: `JobOptions`, `_RULES`; `JobBuilder._resolved`; `cli/enqueue.py`; the table in docs/guide.md;
-- stored with the job: `JobRequest` in `core/job.py`, `RECORD` in `drivers/shared/columns.py`, each driver's columns
-  (SQL, `rows.py`, a migration), and `FULL` in `testing/kit/records.py`;
+- stored with the job: `JobRequest` in `core/job.py`, `FULL` in `testing/kit/records.py`; for the SQL drivers `RECORD`
+  in `drivers/shared/columns.py` and each one's `sql/`, `rows.py` and a migration, on Redis `Card` in `parts.py`;
 - also of tasks: `TASK_OPTIONS`, the overload of `Harbor.task`; for recurring tasks `RecurringOptions` in
   `declaration.py`, and `Definition` with its `OF_JOBS` in `core/recurrence.py`;
 - with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
@@ -87,7 +87,7 @@ def unknown_option(name: str, known: Collection[str]) -> str:
 
 
 def misplaced(task: str, given: Mapping[str, Any], parameters: Collection[str]) -> str | None:
-    """How to write options that were given among the arguments of a task; None if there are none."""
+    """The hint for options that were given among the arguments of a task; None if there are none."""
 
     def short(value: object) -> str:
         shown = repr(value) if isinstance(value, str | int | float | timedelta | datetime) else "…"

@@ -21,6 +21,11 @@ def message_of(error: BaseException) -> str:
         return f"<{type(error).__name__} whose message cannot be shown: {type(broken).__name__}>"
 
 
+def described(error: BaseException) -> str:
+    """An exception in one line of a log: the name of its class and its message."""
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
 def stamp(moment: datetime) -> str:
     """A time as written in logs and messages: ISO 8601 in UTC with milliseconds, 2030-01-31T09:00:00.123Z."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,7 +29,7 @@ class KillWorker(Struct, frozen=True):
 
 
 class Warn(Struct, frozen=True):
-    """Tell the operator."""
+    """Log a warning for the operator."""
 
     text: str
 

@@ -1,7 +1,7 @@
 """Leases of a worker process that has died: its jobs are put back at once, with the crash counted (L9).
 
-The caller has reaped the process: no handler of it runs any more. Leases are found by the worker's name, and each put
-back is fenced by the lease's own token, so that a run which was settled, or taken over, is left alone.
+The caller has reaped the process, so none of its handlers is running. Leases are found by the worker's name, and each
+put-back is fenced by the lease's own token, so that a run which was settled, or taken over, is left alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from taskharbor.core.durations import count
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown
+from taskharbor.core.text import described
 from taskharbor.driver import Driver, Inspect, Registry, capability, offered
 from taskharbor.errors import ConfigError
 
@@ -74,12 +75,14 @@ class DeadLeases:
                 delay = STORE_BACKOFF.delay(self._failures + 1, self._session.rng)
                 if isinstance(error, ConfigError) or self._loop.time() + delay >= self._until:
                     logger.error(
-                        "supervisor.leases: those of %s expire by themselves: %s", self._dead.worker, _named(error)
+                        "supervisor.leases: the leases of %s expire by themselves: %s",
+                        self._dead.worker,
+                        described(error),
                     )
                     return False
                 self._failures += 1
                 logger.warning(
-                    "store.unavailable: jobs of %s not put back, trying again: %s", self._dead.worker, _named(error)
+                    "store.unavailable: jobs of %s not put back, trying again: %s", self._dead.worker, described(error)
                 )
                 await asyncio.sleep(delay)
 
@@ -94,7 +97,7 @@ class DeadLeases:
     async def _found(self, driver: Driver) -> list[JobRecord]:
         where = Filter(worker=self._dead.worker, states=HELD)
         jobs = await capability(driver, Inspect).query(where, self._session.now(), PAGE)
-        # A name may have a star in it, which is a pattern to the filter.
+        # The filter reads a star in a name as a pattern.
         return [job for job in jobs if job.lease is not None and job.lease.worker == self._dead.worker]
 
     async def _settle(self, driver: Driver, jobs: list[JobRecord]) -> bool:
@@ -105,7 +108,3 @@ class DeadLeases:
         if number:
             logger.warning("supervisor.put_back: %s of %s", count(number, "job"), self._dead.worker)
         return number > 0
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

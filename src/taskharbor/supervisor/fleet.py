@@ -20,14 +20,14 @@ from taskharbor.supervisor.actions import Action, EndSupervision, KillWorker, St
 from taskharbor.supervisor.messages import Beat, WorkerReady, period
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 
-STABLE = 10.0  # a child that has worked for so long started well, however it ends
+STABLE = 10.0  # a child that has worked for this long has started well
 FAILED_STARTS = 5  # in a row, before a slot counts as looping
 # A poison job kills a worker up to `max_crashes` times, and several of them may come one after another.
 SHORT_LIVES = 25
 RESTART = Backoff(base=0.25, cap=5.0)
 STOP_MARGIN = 20.0  # beyond the grace period: cancelling, the last flush, lifespans, closing the store
-SLOW_START = 60.0  # until it is reported that a child is not ready
-SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: a busy host is not a reason
+SLOW_START = 60.0  # after which a warning says that a child is not ready
+SHORTEST_SILENCE = 2.0  # before a kill, however short the leases are: the host may only be busy
 OWN_STALL = 2.0  # after a pause of the supervisor itself, missed beats are not held against children
 WRONG_USE, NO_STORE = 2, 3  # exit codes of errors that a restart does not fix
 
@@ -86,14 +86,14 @@ class Fleet:
     # facts
 
     def ready(self, number: int, ready: WorkerReady, now: float) -> None:
-        """A child is about to claim jobs."""
+        """Note that a child is about to claim jobs."""
         child = self.children[number]
         child.ready_at = child.beat_at = now
         child.lease, child.memory = ready.lease, ready.memory
         most = self._limits.max_memory
         if most is not None and ready.memory >= most and not self._stops:
             takes = shown_size(ready.memory)
-            text = f"max_memory {shown_size(most)} can never hold: a worker that has just started takes {takes}"
+            text = f"max_memory {shown_size(most)} is too low: a worker that has just started takes {takes}"
             if self._any_ready:
                 child.any_memory = True
                 self._warnings.append(Warn(f"{text}; it is not replaced for that"))
@@ -102,29 +102,29 @@ class Fleet:
         self._any_ready = True
 
     def beat(self, number: int, beat: Beat, now: float) -> None:
-        """A child has sent a beat."""
+        """Note a beat of a child."""
         child = self.children[number]
         child.beat_at, child.finished, child.memory = now, beat.finished, beat.memory
 
     def waits(self, number: int, now: float) -> None:
-        """A child that is not ready waits for its store, which may take any time."""
+        """Note that a child that is not ready waits for its store, which may take any time."""
         child = self.children[number]
         child.waits_for_store = True
         child.ready_by = now + self._options.start_timeout
 
     def ended(self, number: int, code: int) -> None:
-        """A child has reported that it ends by itself."""
+        """Note the report of a child that it ends by itself."""
         self.children[number].own_code = code
 
     def exited(self, number: int, code: int, now: float) -> bool:
-        """A child has ended and was reaped; return whether it died: without a report of its own end.
+        """Note that a child has ended and was reaped; return whether it died: without a report of its own end.
 
         The exit code alone does not say so: a handler may call `os._exit(0)` while its worker stops. A worker that is
         stopped before it is ready reports nothing.
         """
         child = self.children.pop(number)
         if self._stops:
-            if child.killed or code not in (0, -signal.SIGTERM):  # the latter before it had its handlers
+            if child.killed or code not in (0, -signal.SIGTERM):  # the signal came before its handlers were installed
                 self._end = EndSupervision(self._end.code or 1, self._end.why)
         elif child.stop_by is None:
             self._unexpected(child, self._slots[child.slot], code, now)
@@ -152,7 +152,7 @@ class Fleet:
             self._give_in(EndSupervision(code if child.own_code in (WRONG_USE, NO_STORE) else 1, why))
 
     def _is_final(self, child: SupervisedWorker, others_work: bool) -> bool:
-        """Whether the error that a child ended with would only come again.
+        """Whether a restart would end with the same error.
 
         If a store disappeared under a worker (X9), the next worker would create an empty one. Other errors are final
         if no worker has worked so far.
@@ -173,14 +173,14 @@ class Fleet:
             )
 
     def stop(self) -> None:
-        """A signal to stop: the first is graceful, the second urgent, the third kills."""
+        """Note a signal to stop: the first is graceful, the second urgent, the third kills."""
         self._stops += 1
         if self._stops > 1:
             for child in self.children.values():
                 child.stop_by = None
 
     def roll(self) -> None:
-        """A signal to replace every child, one after another: the code has changed."""
+        """Note a signal to replace every child, one after another: the code has changed."""
         self._generation += 1
 
     def _give_in(self, end: EndSupervision) -> None:

@@ -72,7 +72,7 @@ class SupervisorLink:
         self._worker = worker
 
     def once(self, stop: Callable[[], None]) -> Callable[[], None]:
-        """Return what signals call in place of `stop`, whose second call is urgent.
+        """Wrap `stop` for signal handlers: only the first call has an effect, because a second `stop` is urgent.
 
         A terminal or a service manager may send a signal to a whole group; the supervisor passes it on once more.
         """

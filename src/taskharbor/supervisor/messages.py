@@ -1,4 +1,4 @@
-"""The reports of a supervised worker to its supervisor: one line of JSON per message, on a socket that it inherited."""
+"""The reports of a supervised worker to its supervisor: one line of JSON per message, on an inherited socket."""
 
 from __future__ import annotations
 

@@ -155,12 +155,14 @@ class Supervisor:
 
     def _put_back(self, ready: WorkerReady) -> None:
         if ready.store is None:
-            logger.warning("supervisor.leases: those of %s expire by themselves: it has no store by URL", ready.worker)
+            logger.warning(
+                "supervisor.leases: the leases of %s expire by themselves: no URL names its store", ready.worker
+            )
             return
         try:
             session = self._open_store(ready.store, ready.store_timeout)
         except HarborError as error:
-            logger.error("supervisor.leases: those of %s expire by themselves: %s", ready.worker, error)
+            logger.error("supervisor.leases: the leases of %s expire by themselves: %s", ready.worker, error)
             return
         dead = DeadWorker(
             worker=ready.worker, lease=ready.lease, store_timeout=ready.store_timeout, keep_done=ready.keep_done

@@ -58,7 +58,7 @@ class JobContext(Struct, frozen=True):
 
     @property
     def max_attempts(self) -> int | None:
-        """How many failures are allowed before the dead-letter queue; None means any number."""
+        """The number of failures after which the job is dead-lettered; None means no limit."""
         return self._run.job.max_attempts
 
     @property
@@ -107,7 +107,7 @@ class JobContext(Struct, frozen=True):
     @overload
     def enqueue(self, step: Flow[R]) -> Run[R]: ...
     def enqueue(self, step: Step[R] | Flow[R]) -> Job[R] | Run[R]:
-        """Enqueue a step or a flow in the same atomic step as this job's Ack: exactly if this run succeeds (D9)."""
+        """Enqueue a step or a flow in the same atomic step as this job's Ack: only if this run succeeds (D9)."""
         self._must_go_on("nothing can be enqueued with it any more")
         from taskharbor.workflows.deferred import deferred
 
@@ -116,7 +116,7 @@ class JobContext(Struct, frozen=True):
         return handle
 
     def transaction(self) -> Managed[Any]:
-        """A transaction that ends with this job's Ack: what is written in it happens exactly if the job is done.
+        """A transaction that ends with this job's Ack: its writes are committed if and only if the job is done.
 
         `async with current().transaction() as tx:`, or `with` in a `def` handler; `tx` is a connection to the store's
         database. If the lease was lost, all of it is rolled back and `LeaseLost` raised. After the block the job is
@@ -128,7 +128,7 @@ class JobContext(Struct, frozen=True):
         return transaction(self._run)
 
     def set_result(self, value: object) -> None:
-        """The job's result, for a handler that ends in a `transaction`: its return value would come too late."""
+        """Set the job's result, for a handler that ends in a `transaction`: its return value would come too late."""
         if not self._run.effects.in_transaction:
             raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
         result = None if value is None else encode_value(value)

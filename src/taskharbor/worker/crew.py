@@ -71,7 +71,7 @@ class Crew:
     # on the loop
 
     def add(self, function: Callable[[A], R], argument: A, deliver: Callable[[A, R], None]) -> None:
-        """Have a function called in a thread, and `deliver` on the loop with its result. It must not raise.
+        """Call a function in a thread, and then `deliver` on the loop with its result. The function must not raise.
 
         The call may wait for `go`, so that those of a batch start together.
         """
@@ -132,7 +132,7 @@ class Crew:
     # in any thread
 
     def unstick(self) -> None:
-        """Wake a thread if the same call waits as at the last call of this: the loop, which should look, is blocked."""
+        """Wake a thread if the first call has waited since the last `unstick`, because the loop itself is blocked."""
         head = None
         with suppress(IndexError):
             head = self._calls[0]
@@ -161,7 +161,11 @@ class Crew:
                 threading.Thread(target=self._work, name=f"taskharbor-job-{number}", daemon=True).start()
             except RuntimeError as error:
                 self._started, self._waking = number - 1, False
-                logger.warning("worker.threads: a `def` handler waits: no thread after %d: %s", number - 1, error)
+                logger.warning(
+                    "worker.threads: a `def` handler waits: the system refused a thread beside %d: %s",
+                    number - 1,
+                    error,
+                )
                 return False
         return True
 

@@ -271,7 +271,7 @@ class Executor:
 
 
 def _timer(run: JobRun, ends_by: float) -> asyncio.TimerHandle:
-    """Ask the run to end at its timeout. The clock has the last word: a blocked loop calls no timer in time (F5)."""
+    """Ask the run to end at its timeout. Its end is compared with `ends_by` as well: a blocked loop is late (F5)."""
     run.ends_by = ends_by
     return asyncio.get_running_loop().call_at(ends_by, run.host.request_stop, run, "timeout")
 

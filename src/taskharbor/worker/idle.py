@@ -1,4 +1,4 @@
-"""How an idle worker waits for work: driver hints wake it up, and it polls as well. And how it waits for a store."""
+"""Waiting for work: hints of the driver wake an idle worker, and it polls as well. And waiting for a store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from taskharbor.client.client import discard
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import STORE_BACKOFF, jitter
+from taskharbor.core.text import described
 from taskharbor.driver import WaitForWork, offered
 from taskharbor.errors import DriverUnavailable
 
@@ -29,7 +30,7 @@ async def until_open(session: Session, waiting: Callable[[], object]) -> None:
             await session.driver()
             return
         except (DriverUnavailable, OSError) as error:
-            logger.warning("store.unavailable: cannot open it, trying again: %s", error)
+            logger.warning("store.unavailable: cannot open the store, trying again: %s", error)
         waiting()
         await asyncio.sleep(STORE_BACKOFF.delay(failures, session.rng))
 
@@ -71,7 +72,7 @@ class Idle:
                 self._failures = 0
                 return
         except Exception as error:  # without hints there is still the poll
-            logger.warning("store.unavailable: no wake-up hints: %s: %s", type(error).__name__, error)
+            logger.warning("store.unavailable: no wake-up hints: %s", described(error))
             # After one failure a whole poll would be too late (X2); hints that fail again and again leave the poll.
             poll = min(poll, SHORTEST_POLL * 2**self._failures * jitter(self._session.rng))
             self._failures = min(self._failures + 1, 10)

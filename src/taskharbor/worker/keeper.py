@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from taskharbor.client.session import Session
+from taskharbor.core.text import described
 from taskharbor.driver import Extended, Report
 from taskharbor.errors import LeaseError
 from taskharbor.worker.idle import set_within
@@ -75,11 +76,11 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._wake_up, self._loop)
 
     def _wake_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the rest. A call may have begun before a lease with little time left: it must not outlast that one."""
+        """End the wait. A call may be older than a lease with little time left, and must not outlast that lease."""
         self._woken.set()
         if self._hurried and self._patience is not None:
             until = loop.time() if self._is_look else loop.time() + self._left(loop)
-            with suppress(RuntimeError):  # its time is over already
+            with suppress(RuntimeError):  # it has timed out already
                 self._patience.reschedule(min(until, self._patience.when() or until))
 
     async def run(self) -> None:
@@ -87,7 +88,7 @@ class Keeper:
         loop = self._loop = asyncio.get_running_loop()
         renew_at = loop.time() + self._period
         while True:
-            if await self._rest(loop, renew_at) and not self._hurried:
+            if await self._pause(loop, renew_at) and not self._hurried:
                 continue  # woken up by the first lease to hold: it needs nothing yet
             self._lose_overdue(loop.time())
             self._on_look()
@@ -99,7 +100,7 @@ class Keeper:
             else:
                 await self._look(loop, renew_at)
 
-    async def _rest(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> bool:
+    async def _pause(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> bool:
         """Wait for the next renewal, or the next look at the runs if there are any. Return whether it was woken up."""
         wait = min(renew_at - loop.time(), self._left(loop))
         self._idle = not self._held
@@ -188,7 +189,7 @@ class Keeper:
         except Exception as error:
             if within < math.inf:  # news can wait; the next renewal logs that the store is away
                 return False
-            logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(runs), _named(error))
+            logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(runs), described(error))
             return False
         finally:
             self._patience = None
@@ -199,7 +200,7 @@ class Keeper:
             if run.settling:  # it may be settled already: the verdict of the settle decides
                 self.drop(run)
             elif run.lease.token in self._held:
-                self._lose(run, _named(answer))
+                self._lose(run, described(answer))
             return
         run.lease.deadline = sent + self._lease_for.total_seconds()
         if run.stop is None and (answer.cancel_requested or answer.dead_letter_requested):
@@ -210,7 +211,3 @@ class Keeper:
         run.lease.lose()
         run.host.request_stop(run, "lost")
         log_job(logger, logging.WARNING, "lease.lost", run.job, why)
-
-
-def _named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ import sys
 
 
 def resident() -> int:
-    """The resident memory in bytes; the most that it ever was where the system shows no other, 0 if unknown."""
+    """The resident memory in bytes; its peak where the system shows nothing else, 0 if unknown."""
     if (size := _statm(1)) is not None:
         return size
     try:

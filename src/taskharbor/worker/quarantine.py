@@ -48,7 +48,7 @@ class Quarantine:
         return left if left > MOMENT else 0.0
 
     def ask(self, free: int, empty: bool) -> tuple[int, list[str] | None]:
-        """How many jobs to reserve, and which if only certain ones; `empty` says that no lease is held."""
+        """The number of jobs to reserve, and their ids if only certain ones; `empty` says that no lease is held."""
         self._running_alone = self._running_alone and not empty
         if self._running_alone:
             return 0, None

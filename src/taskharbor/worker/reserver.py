@@ -7,6 +7,7 @@ import logging
 from datetime import timedelta
 
 from taskharbor.core.job import JobRecord
+from taskharbor.core.text import described
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked
 from taskharbor.worker.dead_hooks import DeadHooks
 from taskharbor.worker.idle import Idle, set_within
@@ -90,14 +91,14 @@ class Reserver:
             ):  # such as missing rights: waiting does not fix them
                 raise
             self._failures += 1
-            logger.warning("store.unavailable: cannot reserve, trying again: %s: %s", type(error).__name__, error)
+            logger.warning("store.unavailable: cannot reserve, trying again: %s", described(error))
             await self._idle.back_off(self._failures)
             return None
         self._failures, self._has_reserved = 0, True
         return jobs
 
     def _room(self) -> tuple[ToReserve, list[str] | None]:
-        """How many jobs of which queues to reserve now, and their ids if only certain ones."""
+        """The number of jobs to reserve now, their queues, and their ids if only certain ones."""
         running = self._pipeline.running
         free, ids = self._quarantine.ask(self._slots - len(running), self._pipeline.is_empty)
         if ids is not None:

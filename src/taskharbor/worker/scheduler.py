@@ -19,7 +19,7 @@ from taskharbor.core.decide import later
 from taskharbor.core.job import JobRecord, NewJob
 from taskharbor.core.recurrence import Definition, Recurrence, decode
 from taskharbor.core.schedule import Schedule
-from taskharbor.core.text import stamp
+from taskharbor.core.text import described, stamp
 from taskharbor.core.ticking import declared, is_live, needs_last, ran, ticks
 from taskharbor.core.transition import Transition
 from taskharbor.driver import Inspect, Schedules, Swap, capability, offered
@@ -72,7 +72,7 @@ class Scheduler:
             except Exception as error:
                 failures += 1
                 if failures == 1:
-                    logger.warning("scheduler.failed: trying again: %s: %s", type(error).__name__, error)
+                    logger.warning("scheduler.failed: trying again: %s", described(error))
                 if not isinstance(error, DriverUnavailable | OSError | TimeoutError):
                     self._refusal = error
                     self._decided.set()

@@ -1,4 +1,4 @@
-"""The settler: writes outcomes to the store, in groups without a timer.
+"""The settler: writes outcomes to the store, in batches without a timer.
 
 Whatever finished during the last flush goes into the next: an idle worker flushes at once, a busy one in batches. If
 the reply is lost, the settle is repeated until the lease ends; the store recognises a repeat (X3, D8).
@@ -109,7 +109,7 @@ class Settler:
             return await self._flush(batch) if batch else []
         except Exception:  # such as a log filter of the application; a settle can be repeated, a lost one cannot
             with suppress(Exception):
-                logger.exception("settling went wrong, trying again")
+                logger.exception("settling failed, trying again")
             return left
 
     async def _flush(self, batch: list[Settlement]) -> list[Settlement]:

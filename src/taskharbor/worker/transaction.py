@@ -53,7 +53,7 @@ def transaction(run: JobRun) -> Managed[Any]:
 def _within(driver: Driver) -> Within:
     found = offered(driver, Within)
     if found is None:
-        raise CapabilityMissing(f"the {driver.name} driver has no transactions to share with a handler; PostgreSQL has")
+        raise CapabilityMissing(f"current().transaction() works on PostgreSQL only, not with the {driver.name} driver")
     return found
 
 

@@ -12,6 +12,7 @@ from taskharbor.client.liveness import REPORT_EVERY
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import jitter
 from taskharbor.core.decide import later
+from taskharbor.core.text import described
 from taskharbor.driver import Counters, Maintain, Registry, WorkerRecord, offered
 from taskharbor.errors import DriverClosed
 from taskharbor.worker.outcome_log import OutcomeLog
@@ -107,6 +108,6 @@ class Upkeep:
                 level = (
                     logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING
                 )  # such as an outage: try again in the next round
-                logger.log(level, "upkeep.failed: %s, trying again: %s: %s", name, type(error).__name__, error)
+                logger.log(level, "upkeep.failed: %s, trying again: %s", name, described(error))
         else:
             self._failing.discard(name)

@@ -142,7 +142,7 @@ def _db(line: Watched, login: Login) -> OwnPsycopgDb:
 
 
 class BlockingNotifier:
-    """As `listen.Notifier`, for callers without an event loop."""
+    """Notifies like `listen.Notifier`, for callers without an event loop."""
 
     def __init__(self, notify: Callable[[], object]) -> None:
         self._notify = notify

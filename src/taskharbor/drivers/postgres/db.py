@@ -1,4 +1,4 @@
-"""What statements run on: a connection of the driver, or one on which the caller has a transaction.
+"""Connections that run statements: one of the driver, or one on which the caller has a transaction.
 
 The verbs are written against `Db`, so that they work the same on both.
 """

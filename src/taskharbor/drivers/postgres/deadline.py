@@ -103,15 +103,15 @@ class Watched:
         self._watch.begin(self, within)
 
     def end(self) -> None:
-        """The answer has come."""
+        """Note that the answer has come."""
         self._watch.end(self)
         self._used_at = time.monotonic()
 
     def is_quiet(self, burst: float = 0.0) -> bool:
         """Whether an idle session has received nothing: a message could only be its end.
 
-        Not asked if it was used within `burst` seconds: in a burst of calls that would cost each of them a switch
-        between threads.
+        Not checked within `burst` seconds after its last use: in a burst of calls, the check would cost each of them a
+        switch between threads.
         """
         if self.connection.closed:
             return False

@@ -1,4 +1,4 @@
-"""What the end of a job does to its dependants (K2, K4): successes by statements, the rest as a step of the core."""
+"""Applies the end of a job to its dependants (K2, K4): successes by statements, the rest as a step of the core."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def hold(db: Db, ids: Collection[str]) -> None:
 
 
 async def _release(db: Db, counts: Mapping[str, int], now: datetime) -> bool:
-    """Count dependencies off, whether a job is live, has ended, or is moving; whether any is in line now."""
+    """Count dependencies off, whether a job is live, has ended, or is moving; return whether any is in line now."""
     left, released = dict(counts), False
     for _ in range(LOOKS):
         rows = await db.rows("dependants_release", list(left), list(left.values()), now)

@@ -120,8 +120,8 @@ class Drafting:
         """Lock and read jobs that are live, or ended, or either; the others are only read.
 
         A job that moved to the other table while this waited for its row is read again. If it should have been locked,
-        it is too late for that: jobs that come after it are locked. Dependants have no order among themselves: for
-        them, it is not.
+        the step has to begin again (`Moved`), because jobs behind it in the order are locked already. Dependants have
+        no order among themselves: they are tried again here.
         """
         left = [id for id in dict.fromkeys(ids) if id not in self._held]
         known = self.draft.jobs.known
@@ -132,7 +132,7 @@ class Drafting:
         if any((job := known[id]) is not None and _is_locked(job, name) for id in left):
             raise Moved
         if any(_is_live(known[id]) for id in seen):
-            raise Moved  # back to life: the edges below it may no longer be as they were read
+            raise Moved  # it is live again: the edges below it may have changed since they were read
 
     async def _lock(self, ids: Sequence[str], name: str) -> list[str]:
         """Lock and read jobs; return those that were moving between the tables."""

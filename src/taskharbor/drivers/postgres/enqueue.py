@@ -49,7 +49,7 @@ async def enqueue(db: Db, groups: Sequence[Group], now: datetime, channel: str |
 
 
 class GroupKind(Enum):
-    """How a group is stored: a job on its own, one that has a key, or anything else."""
+    """The kind of a group, by which it is stored: a job on its own, one with a key, or anything else."""
 
     PLAIN = 1
     KEYED = 2

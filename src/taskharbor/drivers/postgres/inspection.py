@@ -52,7 +52,7 @@ def like(pattern: str) -> str:
 
 
 async def counts(db: Db, now: datetime) -> list[QueueCounts]:
-    """How many jobs of each queue are in which shown state."""
+    """The number of jobs of each queue in each shown state."""
     found: dict[str, dict[str, Any]] = {row[0]: {"paused": True} for row in await db.rows("paused")}
     for queue, shown, number, first in await db.rows("counts", now):
         fields = found.setdefault(queue, {})
@@ -77,7 +77,7 @@ async def next_due(db: Db, queues: Sequence[str]) -> datetime | None:
 
 
 async def workflows(db: Db, limit: int, after: str | None, ids: Sequence[str] | None) -> list[WorkflowCounts]:
-    """How many jobs of workflows are in which state (K5)."""
+    """The number of jobs of each workflow in each state (K5)."""
     rows = await db.rows("workflows", max(limit, 0), after, None if ids is None else list(ids))
     return workflow_counts((id, state, number, at) for id, state, number, at in rows)[: max(limit, 0)]
 

@@ -1,4 +1,4 @@
-"""What operators and upkeep do to jobs, as steps of the core; pause and plain prune are statements."""
+"""Acts of operators and of upkeep on jobs, as steps of the core; pause and plain prune are statements."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _key(schema: str) -> str:
 
 
 def _opening(schema: str, script: SchemaScript, found: Found) -> str:
-    """What precedes the first script. The schema may exist already: its owner need not have the right to create one."""
+    """The statements before the first script. The schema may exist: its owner need not be allowed to create one."""
     if script.number > 1:
         return ""
     name = quoted(schema)

@@ -1,4 +1,4 @@
-"""Whom a step asks: the server by awaited calls, or on the thread of the caller by blocking ones."""
+"""How a step reaches the server: by awaited calls, or by blocking ones on the thread of the caller."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RedisCalls(Protocol):
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Let others go first."""
+        """Wait before the next attempt, so that other callers can finish."""
         ...
 
 
 class AwaitedCalls:
-    """By awaited calls."""
+    """Runs them by awaited calls."""
 
     def __init__(self, server: Server) -> None:
         self.prefix = server.prefix
@@ -48,7 +48,7 @@ class AwaitedCalls:
 
 
 class BlockingCalls:
-    """By blocking calls: its coroutines never wait, `at_once` runs them."""
+    """Runs them by blocking calls: its coroutines never wait, `at_once` runs them."""
 
     def __init__(self, server: Server, timeout: float) -> None:
         self.prefix = server.prefix

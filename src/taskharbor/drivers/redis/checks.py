@@ -1,4 +1,4 @@
-"""Whether a server keeps what it is given: its version, and the settings that decide what is lost, and when."""
+"""Checks of a server when it is opened: its version, its keys, and the settings that decide what may be lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {
     **dict.fromkeys(SORTED, "zset"),
     "paused": "set",
 }
-# Keys whose names go on, with a queue, a job, a workflow or a time.
+# Keys whose names continue with a queue, a job, a workflow or a time.
 BEGINNINGS = {
     **dict.fromkeys(("line:", "ranks:", "flow:", "flowborn:", "flowends:"), "zset"),
     **dict.fromkeys(("up:", "tally:"), "hash"),
@@ -45,11 +45,11 @@ EVICTS = "the server deletes jobs when its memory is full: set maxmemory-policy 
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
-    """What a server says of itself. None is what it does not let us read."""
+    """The version and the settings of a server; None for a setting that it does not let us read."""
 
     product: str
     version: str
-    compatible: tuple[int, ...]  # the version of Redis that it is like
+    compatible: tuple[int, ...]  # the version of Redis that it is compatible with
     maxmemory: int
     policy: str
     appendonly: bool

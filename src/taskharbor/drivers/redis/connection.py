@@ -32,7 +32,7 @@ PER_LOOP = 2
 
 
 class LoopLinks:
-    """The connections of one loop: as many as requests are under way, up to a few that share the rest."""
+    """The connections of one loop: one for each request under way, up to `PER_LOOP`, which then share the others."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 COMMIT = load("commit")
-# Conflicts in a row after which a step gives up: each means that another one has got on.
+# Conflicts in a row after which a step gives up: each means that another step has committed.
 MOST_TRIES = 50
 SOON = 0.002
 
@@ -254,7 +254,7 @@ async def _changed_keys(reader: Reader, draft: Draft) -> list[Write]:
 
 
 def _is_jobs(draft: Draft, owner: str, key: str) -> bool:
-    """Whether a key is one of a job, not of a workflow, which may have the id of a job."""
+    """Whether a job owns the key, and not a workflow, which may have the same id as a job."""
     records = draft.jobs.known.get(owner), draft.jobs.before.get(owner)
     return any(job is not None and job.idempotency_key == key for job in records)
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 MAX_PAYLOAD = 64 * 1024 * 1024
 # What a value holds beside a payload or a result: options, failures with their tracebacks.
 BESIDE = 512 * 1024
-# Jobs that one step of an operator's verb takes: long scripts hold up everybody else.
+# Jobs that one step of an operator's verb takes: long scripts hold up every other client.
 PAGE = 200
 
 _encode = msgspec.json.Encoder().encode

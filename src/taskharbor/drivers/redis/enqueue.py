@@ -64,7 +64,7 @@ _in_line = attrgetter("queue", "priority", "run_at", "expires_at")
 
 
 def results(groups: Sequence[Group], reply: Sequence[Any]) -> list[GroupResult]:
-    """What the script answered of each group."""
+    """The result for each group, from the reply of the script."""
     return [
         all_created(group.jobs) if taken is None else JobExists(f"job {taken.decode()} exists")
         for group, taken in zip(groups, reply, strict=True)

@@ -88,7 +88,7 @@ def numbers(job: JobRecord) -> Numbers:
 
 
 def flow_counts(state: State) -> tuple[str, ...]:
-    """What a job in this state counts as in its workflow. A claim changes no total there."""
+    """The totals of its workflow that a job in this state counts in. A claim changes none of them."""
     name = ACTIVE if state in (READY, INFLIGHT) else state.value
     return (name, "open") if is_open(state) else (name,)
 
@@ -115,7 +115,7 @@ def _is_no_removal(group: tuple[tuple[Arg, Arg], list[Arg]]) -> bool:
 
 
 def together(writes: Iterable[Write]) -> Iterator[Write]:
-    """The same writes by fewer commands: those of one key at once, numbers added up. No two are of one member.
+    """The same writes by fewer commands: those of one key at once, numbers added up. No two concern the same member.
 
     Entries are removed first: after that a full server refuses nothing, and jobs can end, be cancelled and pruned.
     """

@@ -42,7 +42,7 @@ class ReplyError(Exception):
 
 
 class Refused(DriverError):
-    """An error of a script, by `word`, the first of its message; or an unforeseen one of the server."""
+    """An error of a script, identified by `word`, the first of its message; or an unforeseen one of the server."""
 
     def __init__(self, where: str, said: str) -> None:
         super().__init__(f"{where}: {said}")
@@ -84,7 +84,7 @@ def is_replica(error: BaseException) -> bool:
 
 
 def _word(said: str) -> str:
-    """What an error of the server is about; nothing if it is one of a script's own."""
+    """The known word in an error of the server; empty for an error of our own scripts."""
     found = WORD.match(said)
     return found[1] if found else ""
 

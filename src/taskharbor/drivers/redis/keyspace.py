@@ -11,12 +11,12 @@ SPECIAL = re.compile(r"[*?\[\]\\^]")
 
 
 def pattern(prefix: str) -> str:
-    """The glob of all names that begin so."""
+    """The glob that matches all names with this prefix."""
     return SPECIAL.sub(r"\\\g<0>", prefix) + "*"
 
 
 async def keys(command: Callable[..., Awaitable[Any]], prefix: str) -> AsyncIterator[str]:
-    """All keys that begin so, without that; some may come twice. Each call looks at some of the keys."""
+    """All keys with this prefix, without it; some may come twice. Each call to the server scans some of the keys."""
     cursor = b"0"
     while True:
         cursor, found = await command("SCAN", cursor, "MATCH", pattern(prefix), "COUNT", PAGE)

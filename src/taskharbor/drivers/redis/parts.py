@@ -1,8 +1,8 @@
 """A job as Redis keeps it: a head that scripts read and write, and parts that they only hand on.
 
 The head is a line of text: what decides on claims and leases, and the revision that every write changes. The parts are
-packed by Python, each written as a whole: the card (what was asked for), the claim, the end (the last outcome) and the
-rest (stop requests, lineage). `compose` makes the record of them, `split` the parts of a record.
+packed by Python, each written as a whole: the card (the request), the claim, the end (the last outcome) and the
+rest (stop requests, lineage). `compose` makes a record from them, `split` makes the parts of a record.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def head_of(text: bytes) -> Head:
 
 
 class Card(Struct, frozen=True, gc=False, array_like=True):
-    """What was asked for."""
+    """The request: task, payload and options."""
 
     type: str
     payload: bytes
@@ -143,7 +143,7 @@ class EndPart(Struct, frozen=True, gc=False, array_like=True):
 
 
 class RestPart(Struct, frozen=True, gc=False, array_like=True):
-    """What few jobs have."""
+    """Fields that few jobs use."""
 
     stop_requested_at: datetime | None = None
     stop_reason: str | None = None
@@ -163,7 +163,7 @@ NO_END, NO_REST = EndPart(), RestPart()
 
 
 class Parts(Struct, gc=False):
-    """A job as read: the names of the hashes are those of the fields, `job` holds the head. None is what is missing."""
+    """A job as read: the names of the hashes are those of the fields, `job` holds the head. A missing part is None."""
 
     job: bytes
     card: bytes

@@ -1,4 +1,4 @@
-"""What a step reads: jobs, edges, keys and sizes, each with what must still be so when the step commits.
+"""Reads for a step: jobs, edges, keys and sizes, each with the comparison that must still hold when the step commits.
 
 A call reads a bounded number of jobs, because a long script holds up every worker. What was read in several calls is
 of several moments; the commit compares all of it. The head of a job is read before its edges, or with them: a
@@ -41,7 +41,7 @@ class StoredJob(Struct, frozen=True):
 
 
 class Reader:
-    """What one attempt at a step has read, and what must still be so when it commits."""
+    """The reads of one attempt at a step, and the comparisons that must still hold when it commits."""
 
     def __init__(self, calls: RedisCalls) -> None:
         self.calls = calls

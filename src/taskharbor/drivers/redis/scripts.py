@@ -1,4 +1,4 @@
-"""The Lua scripts of this driver, one file per verb under `lua/`. A line `-- include: part` stands for another file."""
+"""The Lua scripts of this driver, one file per verb under `lua/`. `-- include: part` is replaced by that file."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ async def settle(calls: RedisCalls, transitions: Sequence[Transition], now: date
 async def _settle_plain(
     calls: RedisCalls, transitions: Sequence[Transition], plain: list[int], now: datetime
 ) -> list[int]:
-    """Write the outcomes at these places that the script can decide; return their places.
+    """Write the outcomes at these places that the script can decide; return the places written.
 
-    It writes all or none, so that totals fit. Without those that it left, the others are asked for again.
+    The script writes all or none, so that totals fit: if it leaves some, it is called again without them.
     """
     while plain:
         alike: dict[Likeness, list[int]] = {}
@@ -60,7 +60,7 @@ async def _settle_plain(
 
 
 def _likeness(to: Transition) -> Likeness:
-    """What outcomes of one batch have in common: token, state, crashes, and when it is pruned or runs again."""
+    """The fields that outcomes of one group share: token, state, crashes, and when it is pruned or runs again."""
     prefix, _, id = split_token(to.token)
     return (
         prefix if id == to.id else "",

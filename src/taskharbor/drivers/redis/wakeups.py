@@ -1,4 +1,4 @@
-"""Hints that something was published: one subscription per event loop, kept up by those who wait there.
+"""Hints that something was published: one subscription per event loop, kept up by the callers that wait there.
 
 They are hints: workers poll as well. A half-open connection looks like a quiet one, so the server is pinged, and the
 connection replaced if it does not answer.
@@ -23,7 +23,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
 class Subscription:
-    """Wakes those who wait for a channel, and all of them after any time in which messages may have been missed."""
+    """Wakes the waiters of a channel, and all waiters after any time in which messages may have been missed."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -51,7 +51,7 @@ class Subscription:
             self._waiting[channel].discard(woken)
 
     async def _listen(self, woken: asyncio.Future[None]) -> None:
-        """Wait for a while, on a connection that answers."""
+        """Subscribe or ping if that is due; otherwise wait until woken, at most until the next ping."""
         try:
             link = self._link
             if link is None or link.retired:
@@ -104,7 +104,7 @@ class Subscription:
         self._retry_at = self._loop.time() + min(SHORTEST_PAUSE * 2 ** min(self.failures, 10), LONGEST_PAUSE)
 
     def close(self) -> list[LoopLink]:
-        """End the subscription and wake everybody; return its connection, if there is one."""
+        """End the subscription and wake all waiters; return its connection, if there is one."""
         self._closed = True
         self._wake_all()
         if self._link is None:

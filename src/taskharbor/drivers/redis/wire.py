@@ -30,7 +30,7 @@ CHUNK = 65_536
 NAMING: tuple[Arg, ...] = ("CLIENT", "SETNAME", "taskharbor")
 NUMBERS = (int, float)
 _MISSING = object()
-_pack: Callable[[tuple[Arg, ...]], bytes] = cast(Any, hiredis).pack_command  # its stubs say: one word, and no result
+_pack: Callable[[tuple[Arg, ...]], bytes] = cast(Any, hiredis).pack_command  # its stubs are wrong
 
 
 def packed(words: tuple[Arg, ...]) -> bytes:
@@ -58,7 +58,7 @@ def _greeting(address: Address) -> list[tuple[Arg, ...]]:
 
 
 def _check_greeting(words: tuple[Arg, ...], error: ReplyError) -> None:
-    """Raise it, unless the server only forbids to name the connection."""
+    """Raise the error, unless the server only refuses to name the connection."""
     if words is not NAMING or not str(error).startswith(("NOPERM", "ERR unknown")):
         raise error
 
@@ -144,7 +144,7 @@ class LoopLink(asyncio.Protocol):
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not _MISSING:
                 self._replied(reply)
-        except Exception as error:  # it is not a Redis, or it says without being asked why it hangs up
+        except Exception as error:  # it is not a Redis, or it sends the reason before it hangs up
             self._ended_by = error
             self._lost(error)
             self.abort()
@@ -238,8 +238,8 @@ class BlockingLink:
     def is_quiet(self, burst: float) -> bool:
         """Whether an idle connection has received nothing: that could only be its end.
 
-        Not asked if it was used within `burst` seconds: in a burst of calls that would cost each of them a switch
-        between threads.
+        Not checked within `burst` seconds after its last use: in a burst of calls, the check would cost each of them a
+        switch between threads.
         """
         return time.monotonic() < self._used_at + burst or not _is_readable(self._socket)
 

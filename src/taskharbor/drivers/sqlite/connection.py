@@ -18,7 +18,7 @@ from taskharbor.drivers.sqlite.schema import check_identity, migrate
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, StoreCorrupt, StoreGone
 
 PATIENCE = 20.0
-SHORTEST_NAP, LONGEST_NAP = 0.0005, 0.01
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.01
 # A commit writes whole pages to the log, so a job that is stored by itself costs less with small ones; with 1 KiB a
 # drain is slower. A file keeps the size it was made with.
 PAGE_BYTES = 2048
@@ -101,7 +101,7 @@ def patiently(act: Callable[[], object]) -> object:
         except apsw.BusyError:
             if time.monotonic() > give_up:
                 raise
-            _nap(0)
+            _pause(0)
 
 
 class BusyHandler:
@@ -114,18 +114,18 @@ class BusyHandler:
         self.deadline = math.inf
         self._give_up = 0.0
 
-    def __call__(self, naps_before: int) -> bool:
-        if naps_before == 0:
+    def __call__(self, pauses_before: int) -> bool:
+        if pauses_before == 0:
             self._give_up = min(time.monotonic() + PATIENCE, self.deadline)
         elif time.monotonic() > self._give_up:
             return False
-        _nap(naps_before)
+        _pause(pauses_before)
         return True
 
 
-def _nap(naps_before: int) -> None:
-    longest = min(LONGEST_NAP, SHORTEST_NAP * 2 ** min(naps_before // 4 + 2, 5))
-    time.sleep(random.uniform(SHORTEST_NAP, longest))
+def _pause(pauses_before: int) -> None:
+    longest = min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** min(pauses_before // 4 + 2, 5))
+    time.sleep(random.uniform(SHORTEST_PAUSE, longest))
 
 
 def concerns_all(error: BaseException) -> bool:

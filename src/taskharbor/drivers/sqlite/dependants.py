@@ -1,4 +1,4 @@
-"""What the end of a job does to its dependants (K2, K4): successes by statements, the rest as a step of the core."""
+"""Applies the end of a job to its dependants (K2, K4): successes by statements, the rest as a step of the core."""
 
 from __future__ import annotations
 

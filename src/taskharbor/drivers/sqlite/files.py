@@ -53,15 +53,15 @@ class Files:
         self._stamped = 0.0
 
     def wrong_now_and_then(self) -> str | None:
-        """What happened to the files, checked at most every LOOK_EVERY seconds."""
+        """A message if a file was deleted, moved or replaced; checked at most every LOOK_EVERY seconds."""
         return None if time.monotonic() - self._looked < LOOK_EVERY else self._look(self._stamp())
 
     def wrong_a_moment_ago(self) -> str | None:
-        """What happened to the files, for one of many writes: checked now, unless it was within A_MOMENT."""
+        """`wrong` for one of many writes: not checked again within A_MOMENT."""
         return None if time.monotonic() - self._stamped < A_MOMENT else self.wrong()
 
     def wrong(self) -> str | None:
-        """What happened to the files, checked now: a commit that is only in a deleted log is lost.
+        """A message if a file was deleted, moved or replaced; checked now, because a commit to a deleted log is lost.
 
         A file that is deleted, renamed or replaced changes its folder. If that has not changed, neither have they.
         """

@@ -80,7 +80,7 @@ def glob(pattern: str) -> str:
 
 
 def counts(db: Connection, now: datetime) -> list[QueueCounts]:
-    """How many jobs of each queue are in which shown state."""
+    """The number of jobs of each queue in each shown state."""
     with _naming_damage(db):
         found: dict[str, dict[str, Any]] = {queue: {"paused": True} for (queue,) in db.execute(PAUSED)}
         for queue, lined, due, first in db.execute(LINE, (micros(now),)):
@@ -114,7 +114,7 @@ def next_due(db: Connection, queues: Sequence[str]) -> datetime | None:
 
 
 def workflows(db: Connection, limit: int, after: str | None, ids: Sequence[str] | None) -> list[WorkflowCounts]:
-    """How many jobs of workflows are in which state (K5)."""
+    """The number of jobs of each workflow in each state (K5)."""
     asked = None if ids is None else msgspec.json.encode(ids).decode()
     with _naming_damage(db):
         rows = db.execute(WORKFLOWS, (max(limit, 0), after, asked))

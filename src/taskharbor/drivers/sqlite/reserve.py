@@ -96,7 +96,7 @@ def _one_by_one(
 
 
 def peek(db: Connection, queues: Sequence[str], now: datetime, limit: int) -> list[JobRecord] | None:
-    """No jobs if none can be claimed, or None if reserve has to look: an idle worker takes no write lock."""
+    """An empty list if no job can be claimed, None if reserve has to look: an idle worker takes no write lock."""
     at = micros(now)
     if limit <= 0:
         return []

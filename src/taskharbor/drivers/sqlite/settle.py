@@ -118,7 +118,7 @@ def _finish_alike(
         else:
             db.execute(DONE, (_json.encode(numbers).decode(), *terms))
         return db.changes() == len(acks)
-    except OverflowError:  # no number of a row
+    except OverflowError:  # too large for the number of a row
         return False
 
 

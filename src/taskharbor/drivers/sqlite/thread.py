@@ -195,7 +195,7 @@ class BatchThread:
     def _turn(self, looks: apsw.Cursor, files: Files, watcher: CommitWatcher) -> bool:
         requests, stop = self._take(watcher)
         if self._gone is None and (requests or self._listeners):
-            self._mind(files.wrong_now_and_then())
+            self._close_if(files.wrong_now_and_then())
         if requests:
             answers = self._turns.serve(requests)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
@@ -229,9 +229,9 @@ class BatchThread:
             self._write_back.wrote()
         is_batch = deadline == math.inf  # of the thread itself, which many requests share
         if (wrong := files.wrong() if is_batch else files.wrong_a_moment_ago()) is not None:
-            self._mind(wrong)
+            self._close_if(wrong)
 
-    def _mind(self, wrong: str | None) -> None:
+    def _close_if(self, wrong: str | None) -> None:
         """Close a file that was moved or deleted, and wake all waiters: their next call raises."""
         if wrong is not None:
             with self._in_sqlite:

@@ -3,7 +3,7 @@
 A thread that finds no other inside enters by itself, without a hop to another thread. While one is inside, others put
 their requests in line; the next to enter takes the whole line into one commit. Only the main thread runs just its own
 request: signals interrupt it, and that must not cost others their answers. The turn is a lock and nothing else, so a
-thread that is interrupted anywhere leaves nothing behind that others would wait for longer than A_WHILE.
+thread that is interrupted anywhere leaves nothing behind that others would wait for longer than RECHECK_EVERY.
 
 Interrupts (Ctrl-C, a signal handler that raises) come after calls and at the start of functions. So a lock is acquired
 inside the `try` whose `finally` releases it, and that release is the first call of its `finally`.
@@ -25,7 +25,7 @@ from taskharbor.errors import DriverUnavailable
 # While commits are this quick, the thread inside goes on with the line: waking another one would take longer.
 QUICK = 0.0005
 # The longest wait in line before a look: the thread that should have woken this one may have been interrupted.
-A_WHILE = 0.02
+RECHECK_EVERY = 0.02
 NO_TURN = "other threads of this process used the file for too long: nothing was stored"
 LOST = "the commit for several threads was interrupted; the operation may have taken effect"
 MAIN = threading.main_thread().ident
@@ -78,7 +78,7 @@ class Turns:
                 request.woken = woken = threading.Lock()
                 woken.acquire()  # before others see the request: they wake only a caller that holds it
                 self._put_in_line(request)
-                woken.acquire(timeout=max(0.0, min(A_WHILE, request.deadline - monotonic())))
+                woken.acquire(timeout=max(0.0, min(RECHECK_EVERY, request.deadline - monotonic())))
             if request.answer is None:
                 self._busy = me  # from here on others wait in line, not for the lock
                 self._enter(request)

@@ -36,7 +36,7 @@ from taskharbor.worker.processes.messages import (
 
 NO_STORE = (
     "this job runs in a process of its own, which cannot reach a store that lives inside the worker: enqueue by "
-    "current().enqueue(…), which travels with the job's end, or use sqlite:/// or postgresql://"
+    "current().enqueue(…), which travels with the job's end, or use a store outside it, such as sqlite:///jobs.db"
 )
 
 

@@ -44,7 +44,7 @@ class ChildHost:
         run.stop_request = stop
 
     def hold(self, run: JobRun) -> None:
-        """The transaction was not committed."""
+        """Ask the worker to renew the lease again: the transaction was not committed."""
         self._channel.send(NotCommitted())
 
     def let_go(self, run: JobRun) -> None:

@@ -93,12 +93,12 @@ class ChildJobs:
         self._task = self.child_loop.loop.create_task(self._await(run, task, message), context=context)
 
     def renew(self, until: float) -> None:
-        """The lease lasts longer."""
+        """Note that the lease was renewed."""
         if self._run is not None:
             self.watchdog.until = until
 
     def grant(self) -> None:
-        """The transaction may settle; from now on the lease is not renewed, and the store decides."""
+        """Let the transaction settle; from now on the lease is not renewed, and the store decides."""
         self.watchdog.until = math.inf
         self.host.granted.set()
 

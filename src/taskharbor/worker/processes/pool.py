@@ -19,6 +19,7 @@ from taskharbor.client.registered_task import Registered
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.outcome import Deferred, Failed, Outcome
 from taskharbor.core.sizes import shown_size
+from taskharbor.core.text import described
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
 from taskharbor.worker.processes.messages import ChildReady, Perform, RunEnded, StartChild
@@ -167,7 +168,7 @@ class ProcessPool:
         try:
             slot = ProcessSlot(self._start, self)
         except OSError as error:  # such as no more processes, or no more files
-            self._failed(f"{type(error).__name__}: {error}")
+            self._failed(described(error))
             return
         slot.age_factor += AGE_SPREAD * self._client.session.rng.random()
         self._slots.add(slot)
@@ -176,7 +177,7 @@ class ProcessPool:
             self._looking = self._loop.call_later(self._look_every, self._look)
 
     def ready(self, slot: ProcessSlot, ready: ChildReady) -> None:
-        """A child is ready for its first job; killed if a fresh process already exceeds a limit."""
+        """Offer jobs to a child that has started; kill it if a fresh process already exceeds a limit."""
         if (why := self._why_too_small(ready)) is not None:
             self._refuse(slot, why)
             return
@@ -200,7 +201,7 @@ class ProcessPool:
         slot.kill()
 
     def free(self, slot: ProcessSlot, ended: RunEnded) -> None:
-        """A child has ended its job: it gets the next one, unless it is due for replacement."""
+        """Give a child that has ended its job the next one, or replace it if that is due."""
         if slot not in self._slots:
             return
         age = (self._loop.time() - slot.born) * slot.age_factor
@@ -227,7 +228,7 @@ class ProcessPool:
         self._replenish()
 
     def gone(self, slot: ProcessSlot, why: str) -> None:
-        """A child has ended: during a job, when retired, or before its first job."""
+        """Forget a child that has ended: during a job, when retired, or before its first job."""
         started = slot not in self._starting
         self._slots.discard(slot)
         self._starting.discard(slot)
@@ -239,7 +240,7 @@ class ProcessPool:
         self._replenish()
 
     def _failed(self, why: str) -> None:
-        """A child could not start. If there is no other, the jobs that wait for one go back."""
+        """Note that a child could not start. If there is no other, give back the jobs that wait for one."""
         self._failures += 1
         self._refusal = why
         self._retry_at = self._loop.time() + STORE_BACKOFF.delay(self._failures, self._client.session.rng)

@@ -27,7 +27,7 @@ Write = tuple[Arg, ...]
 
 
 class Misfit(Struct):
-    """Something that does not fit: what, what that rests on, and the commands that mend it; none if nothing can.
+    """Something that does not fit: what, the comparisons that must still hold, and the commands that mend it, if any.
 
     `again`: look again when it is mended.
     """
@@ -89,7 +89,7 @@ class Bites:
                 return
 
     async def keys(self, *beginnings: str) -> AsyncIterator[str]:
-        """The keys of the namespace that begin so, without its prefix."""
+        """The keys of the namespace with this beginning, without the namespace's prefix."""
         async for name in keys(self.calls.command, self.calls.prefix):
             if name.startswith(beginnings):
                 yield name
@@ -112,7 +112,7 @@ class Bites:
             await self.calls.pause(SOON * attempt)
 
     async def _commit(self, found: Sequence[Misfit]) -> bool:
-        """Whether what was found still holds; count and mend it then."""
+        """Count and mend these misfits if they still hold; return whether they do."""
         compares = dict.fromkeys(compare for misfit in found for compare in misfit.compares)
         words: list[Arg] = []
         for command, key, member, value in compares:
@@ -144,5 +144,5 @@ def _audited(id: str, values: Sequence[bytes | None]) -> AuditedJob:
 
 
 def head_is(job: AuditedJob | None, id: str) -> Compare:
-    """That a job is as it was read, or still not there."""
+    """The comparison that a job is as it was read, or still not there."""
     return "HGET", "job", id, None if job is None else job.parts["job"]

@@ -36,7 +36,7 @@ async def check(bites: Bites) -> int:
 
 
 async def _misfits(bites: Bites, jobs: dict[str, AuditedJob]) -> list[Misfit]:
-    """What does not fit of these jobs."""
+    """The misfits of these jobs."""
     wanted = {
         id: entries(job.record, job.head.seq, job.head.lined)
         for id, job in jobs.items()
@@ -54,7 +54,7 @@ async def _misfits(bites: Bites, jobs: dict[str, AuditedJob]) -> list[Misfit]:
 
 
 def _record(job: AuditedJob) -> Misfit | None:
-    """What does not fit within a record: mostly a change of which a cut-off log has kept the first half."""
+    """The misfits within a record: mostly a change of which a cut-off log has kept the first half."""
     head, record, wrong = job.head, job.record, job.wrong
     writes: Sequence[Write] = ()
     if head is not None and record is not None:

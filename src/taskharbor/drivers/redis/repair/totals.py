@@ -29,7 +29,7 @@ ENDED = (b"done ", b"dlq ", b"cancelled ")
 
 
 class Moment(Struct):
-    """What was read at one moment: the number of the last job, the counts, and some heads."""
+    """A reading at one moment: the number of the last job, the counts, and some heads."""
 
     marker: bytes | None
     last: int

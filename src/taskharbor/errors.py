@@ -46,7 +46,7 @@ HarborError
 │   ├── TaskNotTerminal        it has not ended
 │   └── StoreClosed            the manager was closed
 ├── BlockingCallInLoop         a blocking call on a running event loop
-├── NobodyWorks                a wait without a timeout in a test in which no worker runs
+├── NoWorker                   a wait without a timeout in a test in which no worker runs
 ├── NoCurrentJob               current() outside a handler
 └── LeaseLost                  this handler no longer owns its job
 
@@ -245,7 +245,7 @@ class BlockingCallInLoop(HarborError, RuntimeError):
     """A blocking call on a running event loop; the message names the async twin."""
 
 
-class NobodyWorks(HarborError, RuntimeError):
+class NoWorker(HarborError, RuntimeError):
     """A wait without a timeout in a test in which no worker runs."""
 
 

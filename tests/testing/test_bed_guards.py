@@ -15,7 +15,7 @@ from taskharbor import Harbor, chain
 from taskharbor.core.filter import Filter
 from taskharbor.driver import WorkerRecord
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.errors import InvalidJob, NobodyWorks, UnknownTask
+from taskharbor.errors import InvalidJob, NoWorker, UnknownTask
 from taskharbor.testing import TestBed
 
 harbor = Harbor("memory://")
@@ -41,9 +41,9 @@ def test_a_wait_without_a_worker_is_refused(url: str, tmp_path: Path) -> None:
     """P1: a test that forgot to drain gets an error and does not hang; the same for a workflow."""
     with bed(url.format(tmp_path)) as jobs:
         job = greet.enqueue("Ann")
-        with pytest.raises(NobodyWorks, match=r"job [\w-]+ has not ended.* call taskharbor\.drain\(\) first"):
+        with pytest.raises(NoWorker, match=r"job [\w-]+ has not ended.* call taskharbor\.drain\(\) first"):
             job.result()
-        with pytest.raises(NobodyWorks, match=r"workflow [\w-]+ has not ended"):
+        with pytest.raises(NoWorker, match=r"workflow [\w-]+ has not ended"):
             chain(greet.step("Bob"), greet).enqueue().result()
         with pytest.raises(TimeoutError):
             job.result(timeout=0)

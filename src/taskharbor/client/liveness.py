@@ -1,4 +1,4 @@
-"""Tells from the reports of workers which are alive, and why no worker claims the jobs of a queue.
+"""Which workers are alive, by their reports, and why no worker claims the jobs of a queue.
 
 In tests, `Attendance` also knows which workers run in this process, so that waiting for a result that no worker will
 produce fails instead of lasting for ever.
@@ -18,7 +18,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.shown import shown
 from taskharbor.core.states import Shown
 from taskharbor.driver import Driver, Registry, WorkerRecord, offered
-from taskharbor.errors import NobodyWorks
+from taskharbor.errors import NoWorker
 
 REPORT_EVERY = timedelta(seconds=10)
 MISSED = 2 * REPORT_EVERY
@@ -118,12 +118,12 @@ class WorkerWatch:
         return max(self._attendance.patience, 0.01)
 
     async def look(self, what: str) -> None:
-        """`NobodyWorks` if there was no worker for some time."""
+        """`NoWorker` if there was no worker for some time."""
         now = self._loop.time()
         if await self._attendance.has_worker(self._store):
             self._last_seen = now
         elif now - self._last_seen >= self._attendance.patience:
-            raise NobodyWorks(
+            raise NoWorker(
                 f"{what} has not ended, and nothing runs jobs in this test: call taskharbor.drain() first "
                 "(for a later time, taskharbor.run_for()), or start a worker, with harbor.worker():"
             )

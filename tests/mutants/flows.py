@@ -46,7 +46,7 @@ def dependants_released_twice(settle: Any, store: Store, to: Transition, now: da
     return verdict
 
 
-@mutant((Store, "_tell_children"), by="test_K2_replaying_a_collected_parent_leaves_the_child_alone")
+@mutant((Store, "_apply_end"), by="test_K2_replaying_a_collected_parent_leaves_the_child_alone")
 def edge_satisfied_twice(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A parent that was replayed counts a second time."""
     met = [edge for edge in store.edges.children.get(id, ()) if edge.satisfied]
@@ -55,7 +55,7 @@ def edge_satisfied_twice(tell: Any, store: Store, id: str, now: datetime) -> Non
         count_down(store, edge.child, now)
 
 
-@mutant((Store, "_tell_children"), by="test_K2_a_child_that_went_on_is_left_alone[done]")
+@mutant((Store, "_apply_end"), by="test_K2_a_child_that_went_on_is_left_alone[done]")
 def finished_child_released_again(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A second end of a parent runs the child once more."""
     tell(store, id, now)
@@ -65,12 +65,12 @@ def finished_child_released_again(tell: Any, store: Store, id: str, now: datetim
             store._write(replace(child, state=State.READY, completed_at=None, keep_until=None, result=None))
 
 
-@mutant((Store, "_tell_children"), by="test_K1_a_chain_runs_one_after_the_other")
+@mutant((Store, "_apply_end"), by="test_K1_a_chain_runs_one_after_the_other")
 def dependants_never_released(tell: Any, store: Store, id: str, now: datetime) -> None:
     """An end is not passed on: flows stop after their first step."""
 
 
-@mutant((Store, "_tell_children"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
+@mutant((Store, "_apply_end"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
 def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: datetime) -> None:
     """A join waits for one arm only."""
     tell(store, id, now)
@@ -80,7 +80,7 @@ def child_released_by_its_first_parent(tell: Any, store: Store, id: str, now: da
             store._write(evolve.released(replace(child, unmet=0), now))
 
 
-@mutant((Store, "_tell_children"), by="test_K4_cancel_cancels_the_rest[fail]")
+@mutant((Store, "_apply_end"), by="test_K4_cancel_cancels_the_rest[fail]")
 def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime) -> None:
     """Children of a dead job are cancelled, their own children wait for ever."""
     children = {edge.child for edge in store.edges.children.get(id, ())}
@@ -92,14 +92,14 @@ def cascade_of_one_level(tell: Any, store: Store, id: str, now: datetime) -> Non
 @mutant((Store, "sweep"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
 def sweep_ignores_dependants(sweep: Any, store: Store, *rest: Any) -> Any:
     """Dependants of an expired job wait for ever."""
-    with mock.patch.object(store, "_tell_children"):
+    with mock.patch.object(store, "_apply_end"):
         return sweep(store, *rest)
 
 
 @mutant((Store, "cancel"), by="test_K4_cancel_cancels_the_rest[withdraw]")
 def cancel_ignores_dependants(cancel: Any, store: Store, *rest: Any) -> Any:
     """Dependants of a job cancelled by hand wait for ever."""
-    with mock.patch.object(store, "_tell_children"):
+    with mock.patch.object(store, "_apply_end"):
         return cancel(store, *rest)
 
 

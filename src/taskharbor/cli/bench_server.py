@@ -81,7 +81,7 @@ def _handle(tx: OwnTransaction) -> Any:
     return tx.handle
 
 
-async def keeps_its_word(harbor: Harbor) -> str:
+async def commit_durability(harbor: Harbor) -> str:
     """The durability of a commit: `synchronous_commit`, or `fsync=off`, which overrides it."""
     async with _transaction(harbor) as tx:
         fsync, synchronous = await _handle(tx).fetchrow(

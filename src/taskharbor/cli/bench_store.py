@@ -49,10 +49,10 @@ async def throwaway(url: str) -> AsyncGenerator[Ground]:
             synchronous = dict(parse_qsl(parts.query)).get("synchronous", "full").lower()
             yield Ground(own, "sqlite", synchronous, partial(fsync_ms, folder))
     elif parts.scheme in ("postgresql", "postgres"):
-        from taskharbor.cli.bench_server import commit_ms, keeps_its_word, own_schema
+        from taskharbor.cli.bench_server import commit_durability, commit_ms, own_schema
 
         async with own_schema(url) as harbor:
-            yield Ground(harbor.url, "postgresql", await keeps_its_word(harbor), partial(commit_ms, harbor))
+            yield Ground(harbor.url, "postgresql", await commit_durability(harbor), partial(commit_ms, harbor))
     elif parts.scheme in bench_redis.SCHEMES:
         async with bench_redis.own_namespace(url) as harbor:
             lost = await bench_redis.may_lose(harbor)

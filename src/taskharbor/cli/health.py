@@ -103,8 +103,8 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found:
     gone = sum(silent(worker, now) for worker in workers)
     listed = count(len(workers), "worker") + (f" ({gone:,} of them silent)" if gone else "")
     numbers = f"{listed}, {_due(queues)}, {count(dead, 'dead job')}"
-    said, style = (f"unhealthy: {numbers}", "bold red") if found else (f"healthy: {numbers}", "green")
-    output.say(said, style, wrap=True)
+    line, style = (f"unhealthy: {numbers}", "bold red") if found else (f"healthy: {numbers}", "green")
+    output.say(line, style, wrap=True)
     for worker in workers:
         if note := _note(worker, now):
             output.say(f"worker {worker.id} {note}", "yellow", wrap=True)

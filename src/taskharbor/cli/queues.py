@@ -119,13 +119,13 @@ def _set_paused(names: Sequence[str], as_json: bool, *, paused: bool) -> None:
         output.print_json(answers)
         return
     for answer in answers:
-        output.say(_said(answer["queue"], count(answer["due"], "due job"), answer["changed"], paused))
+        output.say(_answer(answer["queue"], count(answer["due"], "due job"), answer["changed"], paused))
         if not answer["known"]:
             similar = f": did you mean {' or '.join(answer['similar'])}?" if answer["similar"] else "."
             output.say(f"No job or worker knows a queue {answer['queue']}{similar}", "yellow")
 
 
-def _said(name: str, due: str, changed: bool, paused: bool) -> str:
+def _answer(name: str, due: str, changed: bool, paused: bool) -> str:
     if paused:
         return f"{name} {'is paused' if changed else 'was paused already'}, with {due}."
     return f"{name} is resumed, with {due}." if changed else f"{name} was not paused."

@@ -85,7 +85,7 @@ def table(columns: Sequence[Column[T]], records: Sequence[T], *, wide: bool = Fa
     widths = [max(cells_of(cell.text) for cell in column) for column in cells]
     shown = dict(enumerate(widths)) if room is None else fitted(columns, widths, room)
     for number, row in enumerate(zip(*cells, strict=True)):
-        line = [_padded(row[place], columns[place], width) for place, width in shown.items()]
+        line = [_padded(row[index], columns[index], width) for index, width in shown.items()]
         _print(screen, line, underlined=number == 0)
 
 
@@ -148,18 +148,18 @@ def fitted(columns: Sequence[Column[Any]], widths: Sequence[int], room: int) -> 
         min(width, max(column.least, len(column.title))) if column.least else width
         for column, width in zip(columns, widths, strict=True)
     ]
-    while _total([least[place] for place in shown]) > room:
-        droppable = [place for place in shown if columns[place].drop]
+    while _total([least[index] for index in shown]) > room:
+        droppable = [index for index in shown if columns[index].drop]
         if not droppable:
             least = [
                 min(width, len(column.title)) if column.least else width
                 for column, width in zip(columns, least, strict=True)
             ]
             break
-        del shown[min(droppable, key=lambda place: columns[place].drop)]
-    soft = [place for place in shown if shown[place] > least[place]]
+        del shown[min(droppable, key=lambda index: columns[index].drop)]
+    soft = [index for index in shown if shown[index] > least[index]]
     while soft and _total([*shown.values()]) > room:
-        widest = max(soft, key=lambda place: shown[place] / columns[place].weight)
+        widest = max(soft, key=lambda index: shown[index] / columns[index].weight)
         shown[widest] -= 1
         if shown[widest] == least[widest]:
             soft.remove(widest)

@@ -72,9 +72,9 @@ def worker(
 
     With --processes, SIGHUP replaces the worker processes one by one, with the code as it is then.
     """
-    place = here()
-    place.app = application or place.app
-    if place.spec() is None:
+    target = here()
+    target.app = application or target.app
+    if target.spec() is None:
         raise click.UsageError("name the application: `taskharbor worker shop:harbor`, or app in [tool.taskharbor]")
     names = queues(",".join(queue_lists) if queue_lists else None)
     link = SupervisorLink.inherited()
@@ -89,7 +89,7 @@ def worker(
     try:
         if supervised is not None:
             _end(supervise.supervise(sys.argv[1:], supervised))
-        harbor = place.application()
+        harbor = target.application()
         assert harbor is not None
         if link is not None:
             supervise.report_to(link, harbor, lease)

@@ -24,7 +24,9 @@ from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.errors import DriverClosed
 
 CLOSE_PATIENCE = 1.0  # for tasks that still run on a loop of ours when its work is done
-abandoned: WeakSet[asyncio.Task[Any]] = WeakSet()  # runs that a worker no longer waits for: not waited for here
+abandoned: WeakSet[asyncio.Task[Any]] = (
+    WeakSet()
+)  # runs that a worker has abandoned: closing a loop does not wait for them either
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The time: by the engine's clock if it has one, so that hosts with wrong clocks agree (L8), else by the host's.
 
-The engine is asked once a minute; in between, the monotonic clock counts on.
+The engine is asked once a minute; in between, the time advances with the monotonic clock.
 """
 
 from __future__ import annotations

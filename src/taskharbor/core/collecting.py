@@ -56,15 +56,15 @@ def readable(kind: Any) -> Any:
     """
     if kind is object:
         return Any
-    plain, said = _unwrapped(kind)
+    plain, metadata = _unwrapped(kind)
     origin, parts = get_origin(plain), get_args(plain)
     read = tuple(map(readable, parts))
     is_union = origin in (Union, UnionType)
     if any(one is not other for one, other in zip(parts, read, strict=True)):
-        kind = _annotated(Union[read] if is_union else origin[read], said)  # noqa: UP007
+        kind = _annotated(Union[read] if is_union else origin[read], metadata)  # noqa: UP007
     others = [part for part in read if _unwrapped(part)[0] is not FailedStep]
     if is_union and 0 < len(others) < len(read) and (Any in others or not _is_read(kind)):
-        return _told_apart(_annotated(Union[tuple(others)], said))  # noqa: UP007
+        return _distinguished(_annotated(Union[tuple(others)], metadata))  # noqa: UP007
     return kind
 
 
@@ -73,12 +73,12 @@ def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     kind = getattr(kind, "__value__", kind)
     if get_origin(kind) is not Annotated:
         return kind, ()
-    plain, *said = get_args(kind)
-    return getattr(plain, "__value__", plain), tuple(said)
+    plain, *metadata = get_args(kind)
+    return getattr(plain, "__value__", plain), tuple(metadata)
 
 
-def _annotated(kind: Any, said: tuple[Any, ...]) -> Any:
-    return cast("Any", Annotated)[kind, *said] if said else kind
+def _annotated(kind: Any, metadata: tuple[Any, ...]) -> Any:
+    return cast("Any", Annotated)[kind, *metadata] if metadata else kind
 
 
 def _is_read(kind: Any) -> bool:
@@ -89,7 +89,7 @@ def _is_read(kind: Any) -> bool:
     return True
 
 
-def _told_apart(other: Any) -> Hooked:
+def _distinguished(other: Any) -> Hooked:
     """Decode a FailedStep or another value, depending on the tag."""
     decode = decoder(other).decode
 

@@ -16,8 +16,8 @@ def length(seconds: float) -> str:
     if seconds < 9.95:
         return f"{max(seconds, 0):.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
-    place = next(place for place, (size, _) in enumerate(_UNITS) if whole >= size)
-    parts = _UNITS[place : place + (1 if whole >= _MANY_DAYS * DAY else 2)]
+    index = next(index for index, (size, _) in enumerate(_UNITS) if whole >= size)
+    parts = _UNITS[index : index + (1 if whole >= _MANY_DAYS * DAY else 2)]
     found: list[str] = []
     for size, unit in parts:
         number, whole = divmod(whole, size)

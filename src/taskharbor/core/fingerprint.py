@@ -34,5 +34,5 @@ def normalised(message: str) -> str:
 
 def fingerprint(task: str, kind: str, message: str) -> str:
     """Twelve hexadecimal digits that identify a cause."""
-    said = "\x00".join((task, kind, normalised(message)))
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    cause = "\x00".join((task, kind, normalised(message)))
+    return hashlib.blake2b(cause.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()

@@ -119,7 +119,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
         items = cast("Iterable[tuple[Any, Any]]", value.items())
         return ((f".{key}" if isinstance(key, str) else f"[{key!r}]", inner) for key, inner in items)
     if isinstance(value, list | tuple | set | frozenset):
-        return ((f"[{place}]", inner) for place, inner in enumerate(cast("Collection[Any]", value)))
+        return ((f"[{index}]", inner) for index, inner in enumerate(cast("Collection[Any]", value)))
     if isinstance(value, Struct):
         return ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
     if is_dataclass(value):

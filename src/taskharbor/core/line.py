@@ -19,8 +19,8 @@ def shares(queues: Sequence[str], limit: int) -> dict[str, int]:
     """
     each, over = divmod(max(limit, 0), len(queues)) if queues else (0, 0)
     taken: dict[str, int] = {}
-    for place, queue in enumerate(queues):
-        taken[queue] = taken.get(queue, 0) + each + (place < over)
+    for index, queue in enumerate(queues):
+        taken[queue] = taken.get(queue, 0) + each + (index < over)
     return taken
 
 

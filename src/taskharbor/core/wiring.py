@@ -94,8 +94,8 @@ def _parts(takes: Shape, results: Iterator[Parent]) -> Iterator[bytes]:
         yield b"[%b]" % b",".join([_value(results) for _ in range(takes)])
         return
     yield b"["
-    for place, part in enumerate(takes):
-        if place:
+    for index, part in enumerate(takes):
+        if index:
             yield b","
         yield from _parts(part, results)
     yield b"]"

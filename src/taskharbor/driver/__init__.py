@@ -18,8 +18,8 @@ called from several threads and event loops at once.
     transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`
     migration     Connect, Migrates   how a store is opened and migrated
 
-Import from here; the modules are internal. `offered` and `capability` ask a driver for a protocol. Callers name the
-smallest one that has what they call, so that a driver loses no more than what it lacks.
+Import from here; the modules are internal. `offered` and `capability` ask a driver for a protocol. Callers ask for
+the smallest one that has what they call, so that a driver without it loses as little as possible.
 """
 
 from typing import TypeVar, cast

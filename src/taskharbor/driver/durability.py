@@ -12,8 +12,8 @@ SettingLevel = Literal["fine", "warning", "error"]
 class StoreSetting(Struct, frozen=True):
     """A setting of the engine as read back. `value` is None if the engine does not let us read it.
 
-    `warning`: acknowledged jobs may be lost in a crash or a power cut. `error`: without one. `message` says which, and
-    the fix.
+    `warning`: acknowledged jobs may be lost in a crash or a power cut. `error`: jobs may be lost at any time. `message`
+    says what is lost, and names the fix.
     """
 
     name: str

@@ -23,7 +23,7 @@ PAGE = 200  # payloads come along
 
 
 class TaskStore:
-    """Sees only jobs that are tasks."""
+    """Reads and writes the jobs that are tasks, and no others."""
 
     def __init__(self, driver: Driver, session: Session) -> None:
         self._driver = driver

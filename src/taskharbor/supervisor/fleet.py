@@ -252,8 +252,8 @@ class Fleet:
     def _started_now(self, now: float) -> list[Action]:
         """Start children in the empty slots whose backoff is over."""
         taken = {child.slot for child in self.children.values() if child.stop_by is None}
-        empty = (place for place in range(len(self._slots)) if place not in taken)
-        return [self._new(place, now) for place in empty if now >= self._slots[place].start_at]
+        empty = (slot for slot in range(len(self._slots)) if slot not in taken)
+        return [self._new(slot, now) for slot in empty if now >= self._slots[slot].start_at]
 
     def _replaced(self, now: float) -> list[Action]:
         """Stop the child whose successor is ready; else start a successor for one that needs it."""

@@ -76,7 +76,10 @@ class Quarantine:
         return {id: self._delay(id) for id in suspects}
 
     def _delay(self, id: str) -> float:
-        """Only the wanted one keeps its place: workers would claim the others in turn, and give them back."""
+        """Seconds until a suspect is due again. Only the next one to run keeps its place.
+
+        Otherwise workers would claim the others and give them back, again and again.
+        """
         if id == self._wanted or self.alone:
             return 0.0
         return max(self._rest_until - self._time(), 0.0) + self._rng.uniform(0.1, ASIDE)

@@ -71,7 +71,7 @@ def own_frames(traceback: str) -> str:
         return traceback
     _, header, rest = traceback.rpartition(HEADER)
     frames, error = _split(rest)
-    kept = [frame for place, frame in enumerate(frames) if place == 0 or not _is_library(frame)]
+    kept = [frame for index, frame in enumerate(frames) if index == 0 or not _is_library(frame)]
     left_out = len(frames) - len(kept)
     note = f"  [{left_out} frame{'' if left_out == 1 else 's'} of libraries left out]\n" if left_out else ""
     return header + "".join(kept) + note + error
@@ -89,13 +89,13 @@ def _split(text: str) -> tuple[list[str], str]:
     """The frames, each with its lines of code, and the error after them."""
     frames: list[str] = []
     lines = text.splitlines(keepends=True)
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if _FRAME.match(line):
             frames.append(line)
         elif frames and line.startswith("  "):
             frames[-1] += line
         else:
-            return frames, "".join(lines[place:])
+            return frames, "".join(lines[index:])
     return frames, ""
 
 

@@ -160,7 +160,7 @@ class Continued(Flow[R]):
         """The same as `lay`, given the outs of `before` and what is left to wait for."""
 
     def lay(self, layout: Steps, wait: Edges) -> tuple[Outs, Edges]:
-        first, line = unrolled(self)  # a loop: a chain may be longer than calls can be deep
+        first, line = unrolled(self)  # a loop: a long chain would exceed Python's limit for recursion
         outs, left = first.lay(layout, wait)
         while line:
             link = line.pop()

@@ -152,7 +152,7 @@ def test_errors_of_a_script_carry_its_word(url: str) -> None:
         async with opened(url) as server:
             with pytest.raises(Refused, match="GONE job 7") as caught:
                 await server.run(refuses)
-            assert (caught.value.word, caught.value.said) == ("GONE", "job 7")
+            assert (caught.value.word, caught.value.rest) == ("GONE", "job 7")
             with pytest.raises(Refused, match="GONE job 7"):
                 server.run_blocking(refuses, timeout=PATIENCE)
             with pytest.raises(DriverError, match="nothing"):

@@ -174,7 +174,7 @@ class Draft:
         return [edge for place in places if (edge := known[place]) is not None] if places else []
 
     def living_key(self, key: str | None, now: datetime) -> KeyRecord | None:
-        """What a key stands for, if it is still in force (I2)."""
+        """The owner of a key that is still in force (I2)."""
         known = None if key is None else self.keys.known[key]
         if known is None:
             return None
@@ -182,12 +182,12 @@ class Draft:
         return known if known.alive(now, owner_ended=unfinished == 0) else None
 
     def owns_key(self, key: str | None, owner: str) -> bool:
-        """Whether a key stands for this job or workflow."""
+        """Whether a key belongs to this job or workflow."""
         known = None if key is None else self.keys.known[key]
         return known is not None and known.owner == owner
 
     def free_key(self, key: str | None, owner: str) -> None:
-        """Forget a key if it stands for this job or workflow."""
+        """Forget a key if it belongs to this job or workflow."""
         if key is not None and self.owns_key(key, owner):
             self.keys.put(key, None)
 

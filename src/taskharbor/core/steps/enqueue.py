@@ -1,4 +1,4 @@
-"""Enqueue: a group is stored whole or not at all (D1), and a known key resolves to what it stands for (I1, I2)."""
+"""Enqueue: a group is stored whole or not at all (D1), and a known key resolves to its owner (I1, I2)."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _free_keys(draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
 
 
 def free_workflow_key(draft: Draft, workflow: str) -> Step[bool]:
-    """Forget the key that stands for a workflow (I2); False if there is none."""
+    """Forget the key of a workflow (I2); False if it has none."""
     yield from draft.look_up_owned([workflow])
     keys = draft.owned([workflow])
     for key in keys:

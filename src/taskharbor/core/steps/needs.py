@@ -32,7 +32,7 @@ class Look(Struct, frozen=True, gc=False):
 
 
 class Keys(Struct, frozen=True, gc=False):
-    """Idempotency keys; if asked for, also the number of unfinished jobs that each known one stands for."""
+    """Idempotency keys; if asked for, also the number of unfinished jobs of the owner of each known one."""
 
     keys: Sequence[str]
     unfinished: bool = False

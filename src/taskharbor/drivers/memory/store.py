@@ -177,10 +177,10 @@ class Store:
                     fresh.setdefault(new.id, new)
             self._store(list(fresh.values()), now)
         if to.id in self.edges.children:
-            self._tell_children(to.id, now)
+            self._apply_end(to.id, now)
         return verdict
 
-    def _tell_children(self, id: str, now: datetime) -> None:
+    def _apply_end(self, id: str, now: datetime) -> None:
         """Apply a parent's end to its dependants, and of cancelled ones to theirs, with the same retention (K2, K4)."""
         ended, keep_until = [id], self.jobs[id].keep_until
         while ended:
@@ -202,7 +202,7 @@ class Store:
         answers: list[Cancellation] = [self._cancel(id, now, keep_until) for id in ids]
         for id, answer in zip(ids, answers, strict=True):
             if answer == "cancelled":
-                self._tell_children(id, now)
+                self._apply_end(id, now)
         return answers
 
     def _cancel(self, id: str, now: datetime, keep_until: datetime) -> Cancellation:
@@ -229,7 +229,7 @@ class Store:
         answers: list[DeadLettering] = [self._dead_letter(death, now) for death in deaths]
         for death, answer in zip(deaths, answers, strict=True):
             if answer == "dead":
-                self._tell_children(death.id, now)
+                self._apply_end(death.id, now)
         return answers
 
     def _dead_letter(self, death: DeadLetter, now: datetime) -> DeadLettering:
@@ -321,7 +321,7 @@ class Store:
                 del self._stopping[id]
                 end = evolve.lapsed if job.state is INFLIGHT else evolve.withdrawn
                 self._write(end(job, now, keep_until))
-                self._tell_children(id, now)
+                self._apply_end(id, now)
                 swept += 1
         return swept
 

@@ -40,12 +40,12 @@ async def enqueue(db: Db, groups: Sequence[Group], now: datetime, channel: str |
     results: dict[int, GroupResult] = {}
     for kind, run in groupby(enumerate(groups), key=lambda place_and_group: _kind(place_and_group[1])):
         if kind is GroupKind.GROUP:
-            for place, group in run:
-                results[place] = await _group_told(db, group, now, channel)
+            for index, group in run:
+                results[index] = await _group_alone(db, group, now, channel)
         else:
-            jobs = {place: group.jobs[0] for place, group in run}
+            jobs = {index: group.jobs[0] for index, group in run}
             results |= await (_plain if kind is GroupKind.PLAIN else _keyed)(db, jobs, now, channel)
-    return [results[place] for place in range(len(groups))]
+    return [results[index] for index in range(len(groups))]
 
 
 class GroupKind(Enum):
@@ -81,8 +81,8 @@ async def _one(db: Db, job: NewJob, now: datetime, channel: str | None) -> Group
 async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | None) -> dict[int, GroupResult]:
     results: dict[int, GroupResult] = {}
     stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values()), now, channel)}
-    for place, job in jobs.items():
-        results[place] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
+    for index, job in jobs.items():
+        results[index] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
         stored.discard(job.id)  # the same id twice is stored once
     return results
 
@@ -93,15 +93,15 @@ async def _keyed(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | 
     for _ in range(TRIES):
         first: dict[str, int] = {}
         ids: set[str] = set()
-        for place, job in jobs.items():
-            if place not in results and job.idempotency_key not in first and job.id not in ids:
-                first[job.idempotency_key or ""] = place
+        for index, job in jobs.items():
+            if index not in results and job.idempotency_key not in first and job.id not in ids:
+                first[job.idempotency_key or ""] = index
                 ids.add(job.id)
-        stored = await _store_keyed(db, [jobs[place] for place in first.values()], now, channel)
-        for place in first.values():
-            if jobs[place].id in stored:
-                results[place] = (Enqueued(jobs[place].id, True),)
-        left = {place: job for place, job in jobs.items() if place not in results}
+        stored = await _store_keyed(db, [jobs[index] for index in first.values()], now, channel)
+        for index in first.values():
+            if jobs[index].id in stored:
+                results[index] = (Enqueued(jobs[index].id, True),)
+        left = {index: job for index, job in jobs.items() if index not in results}
         if left:
             results |= await _known(db, left, now)
         if len(results) == len(jobs):
@@ -130,15 +130,15 @@ async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, Gr
     known = await living_keys(db, [job.idempotency_key or "" for job in jobs.values()], now)
     taken = {row[0] for row in await db.rows("states", [job.id for job in jobs.values()])}
     results: dict[int, GroupResult] = {}
-    for place, job in jobs.items():
+    for index, job in jobs.items():
         if (found := known.get(job.idempotency_key or "")) is not None:
-            results[place] = (Enqueued(found[0], False, found[1] == digest_of(job)),)
+            results[index] = (Enqueued(found[0], False, found[1] == digest_of(job)),)
         elif job.id in taken:
-            results[place] = JobExists(f"job {job.id} exists")
+            results[index] = JobExists(f"job {job.id} exists")
     return results
 
 
-async def _group_told(db: Db, group: Group, now: datetime, channel: str | None) -> GroupResult:
+async def _group_alone(db: Db, group: Group, now: datetime, channel: str | None) -> GroupResult:
     try:
         async with db.transaction():
             result = await enqueue_group(db, group, now, looks=False)
@@ -266,8 +266,8 @@ async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
     unmet: list[int] = []
     for job in jobs:
         own = [
-            (job.id, place, edge.parent, edge.policy, _is_met(edge.policy, states.get(edge.parent)))
-            for place, edge in enumerate(job.depends_on)
+            (job.id, index, edge.parent, edge.policy, _is_met(edge.policy, states.get(edge.parent)))
+            for index, edge in enumerate(job.depends_on)
         ]
         unmet.append(sum(not edge[-1] for edge in own))
         edges += own

@@ -62,13 +62,13 @@ async def extend(db: Db, reports: Sequence[Report], now: datetime, lease_for: ti
     left = dict(enumerate(reports))
     while left:  # of several reports on one job each gets its turn
         turn: dict[str, int] = {}
-        for place, report in left.items():
-            turn.setdefault(report.id, place)
-        chosen = {place: left.pop(place) for place in turn.values()}
+        for index, report in left.items():
+            turn.setdefault(report.id, index)
+        chosen = {index: left.pop(index) for index in turn.values()}
         renewed = await _extend(db, list(chosen.values()), now, now + lease_for)
-        for place, report in chosen.items():
-            answers[place] = renewed.get(report.id) or not_renewed((await get(db, [report.id]))[0], report, now)
-    return [answers[place] for place in range(len(reports))]
+        for index, report in chosen.items():
+            answers[index] = renewed.get(report.id) or not_renewed((await get(db, [report.id]))[0], report, now)
+    return [answers[index] for index in range(len(reports))]
 
 
 async def _extend(db: Db, reports: Sequence[Report], now: datetime, until: datetime) -> dict[str, Extended]:

@@ -55,12 +55,12 @@ async def settle(
     left = dict(enumerate(transitions))
     while left:
         turn: dict[str, int] = {}
-        for place, to in left.items():
-            turn.setdefault(to.id, place)
-        chosen = [left.pop(place) for place in turn.values()]
+        for index, to in left.items():
+            turn.setdefault(to.id, index)
+        chosen = [left.pop(index) for index in turn.values()]
         found = await _settle_or_refuse(db, chosen, now, stir, hint or SettleHint())
-        verdicts |= {place: found[id] for id, place in turn.items()}
-    return [verdicts[place] for place in range(len(transitions))]
+        verdicts |= {index: found[id] for id, index in turn.items()}
+    return [verdicts[index] for index in range(len(transitions))]
 
 
 async def _settle_or_refuse(

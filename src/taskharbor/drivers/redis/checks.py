@@ -66,12 +66,12 @@ async def check(command: Command, address: Address) -> ServerSettings:
     for setting in durability(found):
         if setting.level == "warning" and (key := (address.where, setting.message)) not in _warned:
             _warned.add(key)
-            logger.warning("store.durability: %s (see docs/redis.md)", _said(address, setting))
+            logger.warning("store.durability: %s (see docs/redis.md)", _described(address, setting))
     return found
 
 
 def durability(found: ServerSettings) -> list[StoreSetting]:
-    """The settings that decide what is lost, each with what and the fix."""
+    """The settings that decide what may be lost, each with what is lost and the fix."""
     log = [StoreSetting("appendonly", "no", "warning", NO_LOG)]
     if found.appendonly:
         log = [StoreSetting("appendonly", "yes"), _synced(found.appendfsync)]
@@ -90,7 +90,7 @@ def _synced(appendfsync: str | None) -> StoreSetting:
     return StoreSetting("appendfsync", appendfsync, "warning", lost.get(appendfsync, UNSYNCED))
 
 
-def _said(address: Address, setting: StoreSetting) -> str:
+def _described(address: Address, setting: StoreSetting) -> str:
     return f"{address.where}: {setting.name} {setting.value or 'unknown'}: {setting.message}"
 
 
@@ -129,7 +129,7 @@ def _suits(found: ServerSettings, address: Address) -> None:
         )
     for setting in durability(found):
         if setting.level == "error":
-            raise UnsafeStore(_said(address, setting))
+            raise UnsafeStore(_described(address, setting))
 
 
 async def _mark(command: Command, address: Address) -> None:

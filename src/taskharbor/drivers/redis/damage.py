@@ -41,7 +41,7 @@ def compose(id: str, stored: Parts, head: Head | None = None) -> JobRecord:
         return parts.compose(id, _blanked(stored, head), head)
 
 
-def buried(job: JobRecord, stored: Parts, now: datetime) -> Fail:
+def damaged_fail(job: JobRecord, stored: Parts, now: datetime) -> Fail:
     """The outcome of a claimed job that is damaged."""
     message = f"the stored job is damaged: {', '.join(_damaged(stored))}"
     return Fail(

@@ -141,14 +141,14 @@ class RedisDriver:
         self._server.check()
         check_duration(lease_for)
         answers: list[Extended | LeaseError | None] = list(await extend(self._server, reports, now, lease_for))
-        refused = [place for place, answer in enumerate(answers) if answer is None]
-        stored = await reading.get(self._server, [reports[place].id for place in refused])
-        for place, job in zip(refused, stored, strict=True):
-            report = reports[place]
+        refused = [index for index, answer in enumerate(answers) if answer is None]
+        stored = await reading.get(self._server, [reports[index].id for index in refused])
+        for index, job in zip(refused, stored, strict=True):
+            report = reports[index]
             if refusal(job, report.id, report.token, now) is None:  # renewed meanwhile, by a clock that is behind
-                (answers[place],) = await extend(self._server, [report], now, lease_for)
-            if answers[place] is None:
-                answers[place] = not_renewed(job, report, now)
+                (answers[index],) = await extend(self._server, [report], now, lease_for)
+            if answers[index] is None:
+                answers[index] = not_renewed(job, report, now)
         return [answer for answer in answers if answer is not None]
 
     async def settle(self, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:

@@ -44,9 +44,9 @@ class ReplyError(Exception):
 class Refused(DriverError):
     """An error of a script, identified by `word`, the first of its message; or an unforeseen one of the server."""
 
-    def __init__(self, where: str, said: str) -> None:
-        super().__init__(f"{where}: {said}")
-        self.word, _, self.said = said.partition(" ")
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.word, _, self.rest = message.partition(" ")
 
 
 def failure(error: BaseException, address: Address, *, asked: bool = False) -> BaseException:
@@ -83,35 +83,35 @@ def is_replica(error: BaseException) -> bool:
     return isinstance(error, ReplyError) and _word(str(error)) in ("READONLY", "MASTERDOWN")
 
 
-def _word(said: str) -> str:
+def _word(message: str) -> str:
     """The known word in an error of the server; empty for an error of our own scripts."""
-    found = WORD.match(said)
+    found = WORD.match(message)
     return found[1] if found else ""
 
 
-def _answered(said: str, address: Address) -> HarborError:
-    where, word = address.where, _word(said)
+def _answered(message: str, address: Address) -> HarborError:
+    where, word = address.where, _word(message)
     if word in BUSY:
-        return DriverUnavailable(f"{where}: {BUSY[word]} ({said})")
+        return DriverUnavailable(f"{where}: {BUSY[word]} ({message})")
     if word in LOGIN:
-        return ConfigError(f"{where} refuses the login: check user and password in the URL ({said})")
+        return ConfigError(f"{where} refuses the login: check user and password in the URL ({message})")
     if word in FORBIDDEN:
         user = address.user or "default"
-        return ConfigError(f"{where}: the user {user} may not do this: change its ACL ({said})")
+        return ConfigError(f"{where}: the user {user} may not do this: change its ACL ({message})")
     if word in DATABASE:
-        return ConfigError(f"{where}: there is no such database: check its number in the URL ({said})")
+        return ConfigError(f"{where}: there is no such database: check its number in the URL ({message})")
     if word == "WRONGTYPE":
         return ConfigError(
             f"{where}: another program uses keys that begin with {address.prefix}: add namespace=NAME to the URL "
-            f"({said})"
+            f"({message})"
         )
     if word in ("MOVED", "CROSSSLOT"):
         return ConfigError(
             f"{where}: another node of the cluster has the keys of namespace {address.namespace!r}: name that one in "
-            f"the URL ({said})"
+            f"the URL ({message})"
         )
     if word == "DENIED":
         return ConfigError(
-            f"{where} takes clients of its own machine only: give it a password, and the URL too ({said})"
+            f"{where} takes clients of its own machine only: give it a password, and the URL too ({message})"
         )
-    return Refused(where, said)
+    return Refused(where, message)

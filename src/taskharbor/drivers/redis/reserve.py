@@ -16,7 +16,7 @@ from taskharbor.core.transition import Fail
 from taskharbor.drivers.redis import damage
 from taskharbor.drivers.redis.calls import RedisCalls
 from taskharbor.drivers.redis.connection import Arg, Server
-from taskharbor.drivers.redis.damage import UNDECODABLE, buried
+from taskharbor.drivers.redis.damage import UNDECODABLE, damaged_fail
 from taskharbor.drivers.redis.drafts import run
 from taskharbor.drivers.redis.parts import ClaimPart, Parts, compose, micros, moment, pack
 from taskharbor.drivers.redis.scripts import load
@@ -25,7 +25,7 @@ from taskharbor.drivers.shared.columns import split_token
 
 RESERVE, EXTEND = load("reserve"), load("extend")
 AGAIN = 1  # the reply of a script that has done enough for one turn
-BURIED = "store.corrupt: job %r is in the dead-letter queue: %s"
+DEAD_LETTERED = "store.corrupt: job %r is in the dead-letter queue: %s"
 
 logger = logging.getLogger("taskharbor.redis")
 
@@ -50,18 +50,18 @@ class Reserving:
             )
             if reply[0] is None:
                 jobs, damaged = _records(reply, claim, terms.now)
-                await self._bury(damaged, terms.now)
+                await self._dead_letter(damaged, terms.now)
                 return jobs
             if reply[0] == AGAIN:
                 skips = reply[1]
             else:
                 self._paused = tuple(sorted(name.decode() for name in reply[0]))
 
-    async def _bury(self, damaged: Sequence[Fail], now: datetime) -> None:
+    async def _dead_letter(self, damaged: Sequence[Fail], now: datetime) -> None:
         if damaged:
             await run(self._calls, settle, damaged, now)
         for fail in damaged:
-            logger.error(BURIED, fail.id, fail.last_error)
+            logger.error(DEAD_LETTERED, fail.id, fail.last_error)
 
 
 def _records(reply: Sequence[Sequence[bytes]], claim: bytes, now: datetime) -> tuple[list[JobRecord], list[Fail]]:
@@ -75,7 +75,7 @@ def _records(reply: Sequence[Sequence[bytes]], claim: bytes, now: datetime) -> t
         try:
             jobs.append(compose(id, stored))
         except UNDECODABLE:
-            damaged.append(buried(damage.compose(id, stored), stored, now))
+            damaged.append(damaged_fail(damage.compose(id, stored), stored, now))
     return jobs, damaged
 
 

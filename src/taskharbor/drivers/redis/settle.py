@@ -25,37 +25,37 @@ Likeness = tuple[Arg, ...]
 async def settle(calls: RedisCalls, transitions: Sequence[Transition], now: datetime) -> list[Verdict]:
     """Write outcomes."""
     done: Collection[int] = ()
-    plain = [place for place, to in enumerate(transitions) if not to.new_jobs and not isinstance(to, Cancel)]
+    plain = [index for index, to in enumerate(transitions) if not to.new_jobs and not isinstance(to, Cancel)]
     if plain and len({to.id for to in transitions}) == len(transitions):
         done = await _settle_plain(calls, transitions, plain, now)
         if len(done) == len(transitions):
             return ["ok"] * len(done)
     verdicts: dict[int, Verdict] = dict.fromkeys(done, "ok")
-    left = [place for place in range(len(transitions)) if place not in verdicts]
+    left = [index for index in range(len(transitions)) if index not in verdicts]
     for first in range(0, len(left), PAGE):
         page = left[first : first + PAGE]
-        answers = await run(calls, steps.settle, [transitions[place] for place in page], now)
+        answers = await run(calls, steps.settle, [transitions[index] for index in page], now)
         verdicts |= dict(zip(page, answers, strict=True))
-    return [verdicts[place] for place in range(len(transitions))]
+    return [verdicts[index] for index in range(len(transitions))]
 
 
 async def _settle_plain(
     calls: RedisCalls, transitions: Sequence[Transition], plain: list[int], now: datetime
 ) -> list[int]:
-    """Write the outcomes at these places that the script can decide; return the places written.
+    """Write the outcomes at these indexes that the script can decide; return the indexes written.
 
     The script writes all or none, so that totals fit: if it leaves some, it is called again without them.
     """
     while plain:
         alike: dict[Likeness, list[int]] = {}
-        for place in plain:
-            alike.setdefault(_likeness(transitions[place]), []).append(place)
-        plain = [place for places in alike.values() for place in places]
+        for index in plain:
+            alike.setdefault(_likeness(transitions[index]), []).append(index)
+        plain = [index for indexes in alike.values() for index in indexes]
         left = await calls.run(SETTLE, *_arguments(transitions, plain, alike, now))
         if not left:
             break
         misfits: set[int] = {plain[number - 1] for number in left}
-        plain = [place for place in plain if place not in misfits]
+        plain = [index for index in plain if index not in misfits]
     return plain
 
 
@@ -76,14 +76,14 @@ def _arguments(
     alike: Mapping[tuple[Arg, ...], Sequence[int]],
     now: datetime,
 ) -> list[Arg]:
-    totals = tallies([transitions[place] for place in plain], now)
+    totals = tallies([transitions[index] for index in plain], now)
     words: list[Arg] = [micros(now), micros(minute_of(now)), len(totals)]
     for total in totals:
         words += counted(total)
-    for shared, places in alike.items():
-        words += (*shared, len(places))
-        for place in places:
-            to = transitions[place]
+    for shared, indexes in alike.items():
+        words += (*shared, len(indexes))
+        for index in indexes:
+            to = transitions[index]
             words += (to.id, split_token(to.token)[1], pack(_end(to, now)))
     return words
 

@@ -73,7 +73,7 @@ class BatchThread:
         self._seen = 0
         self._thread = threading.Thread(target=self._run, name=f"taskharbor {path.name}", daemon=True)
 
-    # --- called from any thread and event loop -----------------------------------------------------------------------
+    # called from any thread and event loop
 
     async def open(self) -> None:
         """Start the thread; returns when the file is open."""
@@ -165,7 +165,7 @@ class BatchThread:
         """Continue after the fork."""
         self._in_sqlite.release()
 
-    # --- the thread itself -------------------------------------------------------------------------------------------
+    # the thread itself
 
     def _run(self) -> None:
         try:

@@ -85,8 +85,8 @@ class KernelWatch:
         self._libc = libc
         self._descriptor = descriptor
         self._file = os.fsencode(file)
-        self._tell = notify
-        self._end, self._end_told = os.pipe()
+        self._notify = notify
+        self._end, self._end_request = os.pipe()
         self._thread = threading.Thread(target=self._listen, name="taskharbor watch", daemon=True)
         self._thread.start()
 
@@ -113,13 +113,13 @@ class KernelWatch:
         while not any(ready == self._end for ready, _ in poll.poll()):
             with suppress(OSError):
                 if _has_write(os.read(self._descriptor, 4096)):
-                    self._tell()
+                    self._notify()
         for descriptor in (self._descriptor, self._end):
             os.close(descriptor)
 
     def close(self) -> None:
         """End the thread and give the descriptors back."""
-        os.close(self._end_told)
+        os.close(self._end_request)
         self._thread.join()
 
 

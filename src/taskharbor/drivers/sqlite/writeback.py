@@ -2,7 +2,7 @@
 
 A commit leaves its pages in the memory of the system. The checkpoint, which comes inside the commit of some caller,
 must wait until all of the log is on the disk: megabytes at once. A thread that asks for the same a little at a time,
-while others commit, leaves it little to wait for. Nothing relies on it: SQLite syncs whatever it must, as ever.
+while others commit, leaves it little to wait for. Nothing relies on it: SQLite still syncs all that it has to.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from taskharbor.testing.check.dependants import check_dependants, check_slots
 from taskharbor.testing.check.endings import check_endings
 from taskharbor.testing.check.existence import check_existence
 from taskharbor.testing.check.fencing import check_fencing
-from taskharbor.testing.check.filing import tell
+from taskharbor.testing.check.filing import stories_of
 from taskharbor.testing.check.keys import check_flow_keys, check_keys
 from taskharbor.testing.check.liveness import check_liveness
 from taskharbor.testing.check.operations import BrokenHistory, pair
@@ -49,7 +49,7 @@ def check(events: Iterable[Event], *, overtaking: int | None = OVERTAKING, drain
     continued without faults until everything had ended, so that H12 holds at a `Final`. Raises `BrokenHistory` if
     events do not fit together.
     """
-    stories = tell(pair(events))
+    stories = stories_of(pair(events))
     violations: list[Violation] = []
     duplicates: list[Duplicate] = []
     for found in _findings(stories, overtaking, drained):

@@ -14,7 +14,7 @@ from taskharbor.testing.check.stories import Prunes, Stories
 Item = TypeVar("Item")
 
 
-def tell(operations: Operations) -> Stories:
+def stories_of(operations: Operations) -> Stories:
     """File every step, every run and every last state under its job."""
     return _Filing(operations).stories()
 
@@ -90,7 +90,7 @@ class _Filing:
                 self._story(renew.id).extends.append(step)
 
     def _settle(self, op: SeenCall) -> None:
-        for settle, word in _said(op, history.SettleEntry):
+        for settle, word in _words(op, history.SettleEntry):
             if word not in (None, "ok", "replayed"):
                 continue
             step = Settling(op, op.start, op.end, word is not None, settle, word == "replayed")
@@ -102,7 +102,7 @@ class _Filing:
 
     def _by_hand(self, pick: Callable[[JobStory], list[ByHand]], words: set[str]) -> Callable[[SeenCall], None]:
         def file(op: SeenCall) -> None:
-            for named, word in _said(op, history.Named):
+            for named, word in _words(op, history.Named):
                 if word is None or word in words:
                     step = ByHand(op, op.start, op.end, word is not None, named, word)
                     pick(self._story(named.id)).append(step)
@@ -110,7 +110,7 @@ class _Filing:
         return file
 
     def _swap(self, op: SeenCall) -> None:
-        for swap, word in _said(op, history.SwapEntry):
+        for swap, word in _words(op, history.SwapEntry):
             if word not in (None, "True"):
                 continue
             if swap.slot is not None:
@@ -163,7 +163,7 @@ def _answered(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, history.An
         yield item, answer
 
 
-def _said(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, str | None]]:
+def _words(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, str | None]]:
     """The same for calls that are answered in words."""
     for item, answer in _answered(op, kind):
         yield item, answer.word if isinstance(answer, history.Said) else None

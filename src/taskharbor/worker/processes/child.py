@@ -41,7 +41,7 @@ NO_STORE = (
 
 
 class WorkerClock:
-    """The worker's time, as of its last message; the monotonic clock counts on."""
+    """The worker's time, as of its last message; then it advances with the monotonic clock."""
 
     def __init__(self) -> None:
         self._time: datetime | None = None

@@ -86,7 +86,7 @@ class ProcessPool:
 
     async def _resolve(self, slot: ProcessSlot, run: JobRun) -> None:
         """Ask the store whether the transaction of a dead child was committed."""
-        with suppress(Exception):  # a store that is away refuses what comes next, should the Ack be there after all
+        with suppress(Exception):  # if the store is away and has the Ack after all, it refuses the next outcome
             if await is_settled(await self._client.session.driver(), run):
                 run.own_effects().settled = slot.in_doubt
                 return

@@ -60,7 +60,7 @@ def _modules(app: AppRegistry) -> tuple[str, ...]:
     handlers = (task.handler for task in app.tasks.values())
     functions: Iterable[Any] = (*handlers, *app.lifespans, *app.middleware, *app.arounds)
     found = {app.module, *(getattr(function, "__module__", None) for function in functions)}
-    order = {name: place for place, name in enumerate(sys.modules)}
+    order = {name: index for index, name in enumerate(sys.modules)}
     named = sorted((name for name in found if name in order), key=lambda name: order[name])
     return tuple(dict.fromkeys(name for name in (*entries, *map(import_name, named)) if name != "__main__"))
 
@@ -79,7 +79,7 @@ def spawn() -> tuple[subprocess.Popen[bytes], socket.socket]:
                 pass_fds=[fd],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, VARIABLE: json.dumps([place for place in sys.path if isinstance(place, str)])},
+                env={**os.environ, VARIABLE: json.dumps([path for path in sys.path if isinstance(path, str)])},
             )
         except BaseException:
             mine.close()

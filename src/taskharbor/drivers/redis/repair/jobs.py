@@ -91,7 +91,7 @@ async def _without_head(bites: Bites, places: Sequence[tuple[str, str]]) -> list
 
 
 async def _numbering(bites: Bites, last: int) -> None:
-    """The next job must get a number of its own."""
+    """Raise `seq` if it is behind the number of the last job: the next job needs a number of its own."""
 
     async def find(names: Sequence[str]) -> list[Misfit]:
         (found,) = await bites.read([("GET", "seq")])

@@ -18,8 +18,9 @@ from taskharbor.drivers.redis import blocking, wire
 from taskharbor.drivers.redis.blocking import BlockingLinks
 from taskharbor.drivers.redis.scripts import Script, script
 from taskharbor.drivers.redis.url import address
+from taskharbor.drivers.shared import idle
 
-FILES = {blocking.__file__, wire.__file__}
+FILES = {blocking.__file__, idle.__file__, wire.__file__}
 PATIENCE = 30.0
 ECHO = script("echo", "return ARGV[1]")
 _numbers = count()
@@ -69,7 +70,7 @@ def warm(links: BlockingLinks) -> bool:
 
 def cold(links: BlockingLinks) -> bool:
     """A call that connects."""
-    assert not links._idle
+    assert not links._connections._idle
     return echoes(links)
 
 
@@ -95,15 +96,15 @@ def test_an_interrupt_at_any_bytecode(
 
     for nth in count(1):
         if call is cold:
-            links._drop_idle()
+            links._connections._drop_idle()
         reached = True
         with suppress(KeyboardInterrupt):
             reached = interrupted(nth, lambda: call(links), ctrl_c if handler == "raises" else calls)
         assert echoes(links)
         assert echoes(links)
-        if len(links._open) > len(links._idle):
+        if len(links._connections._open) > len(links._connections._idle):
             gc.collect()  # the traceback of an error that the server answered may keep one
-        assert len(links._open) == len(links._idle) <= 2
+        assert len(links._connections._open) == len(links._connections._idle) <= 2
         if not reached:
             assert nth > 100
             return

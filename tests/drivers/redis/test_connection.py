@@ -383,11 +383,11 @@ def test_blocking_connections_are_limited(url: str, valkey: ValkeyServer) -> Non
             assert server.has_blocking()
             taken = [server._blocking._take(time.monotonic() + PATIENCE) for _ in range(blocking.MOST_OPEN)]
             assert not server.has_blocking()
-            server._blocking._keep(taken.pop())
+            server._blocking._connections.keep(taken.pop())
             assert server.has_blocking()
             assert server.run_blocking(waits, timeout=PATIENCE) is None
             for link in taken:
-                server._blocking._drop(link)
+                server._blocking._connections.drop(link)
         assert not server.has_blocking()
 
     asyncio.run(main())

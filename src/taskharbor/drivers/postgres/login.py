@@ -13,6 +13,7 @@ from msgspec import Struct
 from taskharbor.drivers.postgres import libpq
 from taskharbor.drivers.postgres.sql import DEFAULT_SCHEMA, quoted
 from taskharbor.drivers.shared import tls
+from taskharbor.drivers.shared.address import check_at_signs, check_one_host, port_of
 from taskharbor.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
 # For one attempt. Callers retry, and recover within 5 s after the server is back (X2).
 CONNECT_WITHIN = 3.0
-MOST_PORTS = 65_535
+DEFAULT_PORT = 5432
 # A handler's own statement may take any time, but not on a dead connection.
 ALIVE: dict[str, Any] = {
     "keepalives_idle": 30,
@@ -108,15 +109,14 @@ class Login(Struct, frozen=True, kw_only=True):
 
 def login(url: SplitResult, options: dict[str, str]) -> Login:
     """Read a URL; takes the options that it knows out of the dict."""
-    if "@" in url.path or "@" in url.query:  # what looks like a database or an option may be half a password
-        raise ConfigError("the URL has an @ too many: in names and passwords, write @ / ? # % as %40 %2F %3F %23 %25")
+    check_at_signs(url)
     host = _host(url, options)
     schema = options.pop("namespace", DEFAULT_SCHEMA)
     quoted(schema)
     encryption, words = _encryption(host, options)
     return Login(
         host=host,
-        port=_port(url, options),
+        port=port_of(url, DEFAULT_PORT, options.pop("port", None)),
         user=_part("user", url.username, options),
         password=_part("password", url.password, options),
         database=unquote(url.path[1:]) or None,
@@ -143,22 +143,8 @@ def _host(url: SplitResult, options: dict[str, str]) -> str:
     if asked and named and asked != named:
         raise ConfigError(f"the URL names two hosts, {named!r} and {asked!r}: leave one of them out")
     host = asked or named or "localhost"
-    if "," in host:
-        raise ConfigError("the URL names several hosts: name one, such as the address that follows a failover")
+    check_one_host(host)
     return host
-
-
-def _port(url: SplitResult, options: dict[str, str]) -> int:
-    try:
-        asked = options.pop("port", None) or url.port
-        port = 5432 if asked is None else int(asked)
-    except ValueError:
-        port = -1
-    if not 0 < port <= MOST_PORTS:
-        raise ConfigError(
-            "the port in the URL is not a number between 1 and 65535 (in a password, write : / as %3A %2F)"
-        )
-    return port
 
 
 def _part(name: str, given: str | None, options: dict[str, str]) -> str | None:

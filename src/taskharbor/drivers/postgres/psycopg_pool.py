@@ -1,19 +1,15 @@
-"""Idle connections of psycopg, for any number of threads.
-
-Kept without a lock, by single steps of a deque: a signal handler or a finalizer may take one at any moment.
-"""
+"""Connections of psycopg, for any number of threads."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from taskharbor.drivers.postgres.deadline import Watch, Watched, connected
 from taskharbor.drivers.postgres.login import CONNECT_WITHIN
+from taskharbor.drivers.shared.idle import IdleConnections
 from taskharbor.errors import DriverClosed
 
 if TYPE_CHECKING:
@@ -32,15 +28,14 @@ class PsycopgPool:
         self._begin()
 
     def _begin(self) -> None:
-        self._idle: deque[Watched] = deque()
-        self._open: WeakSet[Watched] = WeakSet()
+        self._connections = IdleConnections[Watched](self._most_idle, self._burst)
         self._watch = Watch()
         self._pid = os.getpid()
 
     def check(self) -> None:
         """Raise unless the pool can be used; after a fork, leave the connections to the parent."""
         if self._pid != os.getpid():
-            self._inherited += [self._idle, self._open, self._watch]
+            self._inherited += [self._connections, self._watch]
             self._begin()
         if self._closed:
             raise DriverClosed("this postgres driver was closed")
@@ -48,51 +43,32 @@ class PsycopgPool:
     @property
     def idle(self) -> int:
         """The number of idle connections."""
-        return len(self._idle)
+        return self._connections.idle
 
     @property
     def open(self) -> int:
         """The number of open connections, in use or idle."""
-        return len(self._open)
+        return self._connections.open
 
     def take(self, within: float = math.inf) -> Watched:
         """An idle connection that is still usable, or a new one."""
         self.check()
-        while True:
-            try:
-                line = self._idle.pop()
-            except IndexError:
-                break
-            if line.is_quiet(self._burst):
-                return line
-            self.drop(line)
-        line = Watched(connected(self._connect, min(within, CONNECT_WITHIN)), self._watch)
-        self._open.add(line)
+        line = self._connections.take()
+        if line is None:
+            line = Watched(connected(self._connect, min(within, CONNECT_WITHIN)), self._watch)
+            self._connections.add(line)
         return line
 
     def keep(self, line: Watched) -> None:
         """Keep a clean connection for reuse, if there is room for it."""
-        if self._closed or len(self._idle) >= self._most_idle:
-            self.drop(line)
-        else:
-            self._idle.append(line)
-            if self._closed:  # just now
-                self._drop_idle()
+        self._connections.keep(line)
 
     def drop(self, line: Watched) -> None:
         """Close a connection."""
-        self._open.discard(line)
-        line.close()
+        self._connections.drop(line)
 
     def close(self) -> None:
         """Close all idle connections; the others are closed after use."""
         self._closed = True
         if self._pid == os.getpid():
-            self._drop_idle()
-
-    def _drop_idle(self) -> None:
-        while True:
-            try:
-                self.drop(self._idle.pop())
-            except IndexError:
-                return
+            self._connections.close()

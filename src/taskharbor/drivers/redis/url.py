@@ -8,11 +8,12 @@ from urllib.parse import SplitResult, unquote
 from msgspec import Struct
 
 from taskharbor.drivers.shared import tls
+from taskharbor.drivers.shared.address import check_at_signs, check_one_host, port_of
 from taskharbor.errors import ConfigError
 
 DEFAULT_NAMESPACE = "taskharbor"
 LONGEST_NAMESPACE = 57
-DEFAULT_PORT, MOST_PORTS = 6379, 65_535
+DEFAULT_PORT = 6379
 TLS_MODES = ("require", "verify-ca", "verify-full")
 TLS_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
@@ -46,14 +47,12 @@ class Address(Struct, frozen=True, kw_only=True):
 
 def address(url: SplitResult, options: dict[str, str]) -> Address:
     """Read a URL before any connection is made; takes all options out of the dict, and refuses unknown ones."""
-    if "@" in url.path or "@" in url.query:  # what looks like a database or an option may be half a password
-        raise ConfigError("the URL has an @ too many: in names and passwords, write @ / ? # % as %40 %2F %3F %23 %25")
+    check_at_signs(url)
     socket, db = _path(url, options)
-    if "," in url.netloc.rpartition("@")[2]:
-        raise ConfigError("the URL names several hosts: name one, such as the address that follows a failover")
+    check_one_host(url.netloc.rpartition("@")[2])
     found = Address(
         host=url.hostname or "localhost",
-        port=_port(url),
+        port=port_of(url, DEFAULT_PORT),
         socket=socket,
         user=_unquoted(url.username),
         password=_unquoted(url.password),
@@ -96,18 +95,6 @@ def _number(db: str) -> int:
     if not (db.isascii() and db.isdigit()):
         raise ConfigError(f"{db[:80]!r} in the URL is not a database: Redis numbers them, write 0 or leave it out")
     return int(db)
-
-
-def _port(url: SplitResult) -> int:
-    try:
-        port = DEFAULT_PORT if url.port is None else url.port
-    except ValueError:
-        port = -1
-    if not 0 < port <= MOST_PORTS:
-        raise ConfigError(
-            "the port in the URL is not a number between 1 and 65535 (in a password, write : / as %3A %2F)"
-        )
-    return port
 
 
 def _unquoted(text: str | None) -> str | None:

@@ -99,13 +99,7 @@ class DeadLetters(AdminPart):
         key = checked(given)
         if (job := await self._client.record(id)) is None:
             return "missing"
-        if job.queue == TASKS:
-            raise IllegalMove(
-                f"{id} is a TaskManager's task, whose attempts are its claims: put it back with "
-                "TaskManager.retry while attempts remain, or delete it and submit it again"
-            )
-        if key and job.workflow_id is not None:
-            raise InvalidJob(f"job {id} is a step of a workflow and has no key of its own: leave idempotency_key out")
+        _check_replayable(job, with_key=bool(key))
         replay = Replay(
             id=id,
             payload=None if arguments is None else self.edited(job, arguments),
@@ -263,6 +257,17 @@ def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:
 
 def _taking(takes: Callable[[JobRecord], bool]) -> Look:
     return lambda job, _: WOULD if job is not None and takes(job) else "changed"
+
+
+def _check_replayable(job: JobRecord, *, with_key: bool) -> None:
+    """Refuse a replay that this job can never have, whatever its state."""
+    if job.queue == TASKS:
+        raise IllegalMove(
+            f"{job.id} is a TaskManager's task, whose attempts are its claims: put it back with "
+            "TaskManager.retry while attempts remain, or delete it and submit it again"
+        )
+    if with_key and job.workflow_id is not None:
+        raise InvalidJob(f"job {job.id} is a step of a workflow and has no key of its own: leave idempotency_key out")
 
 
 def _fitting(task: Registered, arguments: Mapping[str, Any], wiring: Wiring, limit: int) -> bytes:

@@ -15,7 +15,6 @@ from taskharbor.client.blocks import Managed, blocking_here
 from taskharbor.client.client import Client
 from taskharbor.client.clock import Clock
 from taskharbor.client.enqueue import CallGroup, SingleCall, listed
-from taskharbor.client.forking import own_rng
 from taskharbor.client.handle import Job
 from taskharbor.client.naming import returns_its_result
 from taskharbor.client.opening import opened, stand_in
@@ -31,6 +30,7 @@ from taskharbor.core.retry import Retry
 from taskharbor.core.sizes import Size
 from taskharbor.decorators import Manner, Recurrer, Registrar, Registration
 from taskharbor.driver import Driver, Migration
+from taskharbor.driver.forking import own_rng
 from taskharbor.errors import ConfigError
 from taskharbor.task import AsyncTask, Task
 from taskharbor.worker.application import AppRegistry, HarborParts, Middleware, add_harbor

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from taskharbor import drivers
-from taskharbor.client import forking
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, forking
 from taskharbor.errors import BlockingCallInLoop, StoreClosed, TaskError
 from taskharbor.manager import TaskManager
 from taskharbor.testing import ManualClock, Wrapper

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from taskharbor.client.forking import after_fork
+from taskharbor.driver.forking import after_fork
 from taskharbor.driver.locking import locked
 from taskharbor.errors import BlockingCallInLoop, DriverClosed
 

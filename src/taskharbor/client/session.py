@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from taskharbor.client.batching import Batcher
 from taskharbor.client.clock import Clock, EngineClock, host_clock
-from taskharbor.client.forking import after_fork
 from taskharbor.client.importing import check_may_open
 from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
 from taskharbor.client.settings import Settings
 from taskharbor.driver import Driver, EnqueueBlocking, ServerClock, offered
+from taskharbor.driver.forking import after_fork
 from taskharbor.errors import CapabilityMissing, DriverUnavailable
 
 

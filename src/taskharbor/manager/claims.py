@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from taskharbor.client.forking import after_fork
 from taskharbor.core.job import JobRecord
+from taskharbor.driver.forking import after_fork
 
 REMEMBERED = timedelta(hours=1)
 FEW = 1000

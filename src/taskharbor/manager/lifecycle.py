@@ -11,10 +11,10 @@ from random import Random
 from typing import Any, TypeVar
 
 from taskharbor.client.clock import Clock
-from taskharbor.client.forking import after_fork
 from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.client.session import Session
 from taskharbor.driver import Driver
+from taskharbor.driver.forking import after_fork
 from taskharbor.driver.locking import locked
 from taskharbor.errors import ConfigError, DriverClosed, StoreClosed
 from taskharbor.harbor import Harbor

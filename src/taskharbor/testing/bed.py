@@ -14,7 +14,6 @@ from typing import Any, Self
 from taskharbor import drivers
 from taskharbor.client.blocks import run_here
 from taskharbor.client.client import Client
-from taskharbor.client.forking import own_rng
 from taskharbor.client.handle import Job
 from taskharbor.client.liveness import Attendance
 from taskharbor.client.portal import Portal
@@ -23,6 +22,7 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.misfit import closest
 from taskharbor.driver import Driver, Inspect, at_once, capability
+from taskharbor.driver.forking import own_rng
 from taskharbor.errors import InvalidJob, UnknownTask
 from taskharbor.harbor import Harbor
 from taskharbor.task import AsyncTask, Task

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import TypeVar
-from weakref import WeakSet
 
 from taskharbor.core.dependency import Parent
 from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Deletion, Replay, Replaying, Reschedule
@@ -29,6 +27,7 @@ from taskharbor.driver import (
     WorkerRecord,
     WorkflowCounts,
 )
+from taskharbor.driver.forking import after_fork
 from taskharbor.drivers.postgres import durability as durable
 from taskharbor.drivers.postgres import enqueue, inspection, manage, records, reserve, schema, settle, transactions
 from taskharbor.drivers.postgres.blocking import BlockingEnqueue
@@ -65,12 +64,12 @@ class PostgresDriver:
         self._work_channel = f"{login.schema}_work"
         self._listener = None if login.pooled else Listener(login, self._work_channel, lambda: self._work.wake())
         self._begin()
+        after_fork(self, PostgresDriver.renew)
         self._location = Location(login.database or "", login.schema, self._work_channel)
 
     def _begin(self) -> None:
         self._work, self._ends = Wakeup(), Wakeup()
         self._notifier = Notifier(lambda channel: self._callers.read(lambda db: db.rows("notify", channel)))
-        _drivers.add(self)
 
     def renew(self) -> None:
         """In a forked child: leave to the parent what its threads and loops hold (P1)."""
@@ -328,15 +327,3 @@ class PostgresDriver:
     async def durability(self) -> list[StoreSetting]:
         async with self._pool.connection(works=True) as db, db.transaction() if self._login.pooled else nullcontext():
             return durable.durability(await db.connection.fetchval(durable.READ, durable.NAMES))
-
-
-_drivers: WeakSet[PostgresDriver] = WeakSet()
-
-
-def _in_child() -> None:
-    for driver in list(_drivers):
-        driver.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

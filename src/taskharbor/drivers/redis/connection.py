@@ -15,8 +15,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
+from taskharbor.driver.forking import after_fork
 from taskharbor.drivers.redis import checks
 from taskharbor.drivers.redis.blocking import BlockingLinks
 from taskharbor.drivers.redis.failure import ReplyError, failure, is_replica
@@ -115,7 +116,7 @@ class Server:
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLinks] = WeakKeyDictionary()
         self._tenants: dict[int, AsyncGenerator[None]] = {}
         self._blocking = BlockingLinks(address)
-        _servers.add(self)
+        after_fork(self, Server.abandon)
 
     @classmethod
     async def open(cls, url: SplitResult, options: dict[str, str]) -> Server:
@@ -230,15 +231,3 @@ class Server:
         """In a forked child: leak what was inherited. Even its garbage collection would take sockets out of the
         parent's event loops."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object([list(self._links.items()), self._tenants, self._blocking]))
-
-
-_servers: WeakSet[Server] = WeakSet()
-
-
-def _in_child() -> None:
-    for server in list(_servers):
-        server.abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

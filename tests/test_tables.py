@@ -167,7 +167,7 @@ def test_every_event_in_the_table_of_failures_is_logged() -> None:
 
 DEFAULTS = {name.strip("` "): row for row in table("guide", "set on") for name in row[0].split(",")}
 NAMES = {"Retry": Retry, "Recycle": Recycle}
-FOR_TESTS = {"harbor": {"clock", "chance", "driver"}, "worker": {"threads"}}
+FOR_TESTS = {"harbor": {"clock", "rng", "driver"}, "worker": {"threads"}}
 
 
 def _options() -> dict[str, set[str]]:

@@ -42,14 +42,14 @@ class World:
         self.log = Recording(self.memory)
         self.clock = settings.pop("clock", None) or LoopClock()
         self.store: Any = wrap(self.log) if wrap else self.log
-        self.harbor = Harbor(driver=self.store, clock=self.clock, chance=Random(seed), **settings)
+        self.harbor = Harbor(driver=self.store, clock=self.clock, rng=Random(seed), **settings)
 
     @classmethod
     def over(cls, world: World, driver: Driver) -> World:
         """Another harbor on the same store, reached in another way."""
         other = cls(clock=world.clock, seed=11)
         other.memory, other.log, other.store = world.memory, world.log, driver
-        other.harbor = Harbor(driver=driver, clock=world.clock, chance=Random(11))
+        other.harbor = Harbor(driver=driver, clock=world.clock, rng=Random(11))
         return other
 
     @asynccontextmanager

@@ -48,7 +48,7 @@ def faked(crew: Crew, environment: dict[str, str], concurrency: int = 8) -> Memb
 def clock(minutes: float, seed: int) -> str:
     """Workers with the right time, an hour ahead, an hour behind, and one that jumps between all three."""
     library()
-    chance = Random(seed)
+    rng = Random(seed)
     with folder() as base:
         crew = Crew(base, max_crashes=None)
         try:
@@ -58,7 +58,7 @@ def clock(minutes: float, seed: int) -> str:
             client.go()
             ahead = faked(crew, off_by(HOUR))
             others = [crew.worker(), faked(crew, off_by(-HOUR)), faked(crew, jumping(offset))]
-            jumps = _jump(offset, chance, minutes * 60)
+            jumps = _jump(offset, rng, minutes * 60)
             client.kill()
             _settle_down([*others, ahead], crew)
             crew.judge()
@@ -67,13 +67,13 @@ def clock(minutes: float, seed: int) -> str:
             crew.close()
 
 
-def _jump(offset: Path, chance: Random, duration: float) -> int:
+def _jump(offset: Path, rng: Random, duration: float) -> int:
     """Move the jumping clock at random moments."""
     end, told, jumps = time.monotonic() + duration, time.monotonic(), 0
     while time.monotonic() < end:
-        time.sleep(chance.uniform(0.2, 3.0))
+        time.sleep(rng.uniform(0.2, 3.0))
         new = offset.with_suffix(".new")
-        new.write_text(f"{chance.choice([-HOUR, -60, 0, 60, HOUR]):+d}\n")
+        new.write_text(f"{rng.choice([-HOUR, -60, 0, 60, HOUR]):+d}\n")
         new.replace(offset)
         jumps += 1
         if time.monotonic() - told > 10:

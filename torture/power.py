@@ -88,14 +88,14 @@ def crowd(crew: Crew) -> list[Member]:
     return [*clients, *(crew.worker(ready=False) for _ in range(2))]
 
 
-def cut_under_load(store: PowerStore, disk: Disk, chance: Random) -> tuple[int, int]:
+def cut_under_load(store: PowerStore, disk: Disk, rng: Random) -> tuple[int, int]:
     """Let them work for a random time, cut the power, mount again; return the number of answers that nobody would have
     heard, and when the cut began."""
     crew = store.crew
     before = len(crew.acknowledged())
     aboard = crowd(crew)
     until(lambda: len(crew.acknowledged()) > before + 20, "the clients are at work")
-    time.sleep(chance.uniform(0.0, 2.0))
+    time.sleep(rng.uniform(0.0, 2.0))
     cut_at = disk.cut()
     for member in aboard:
         member.close()
@@ -124,21 +124,21 @@ def strike_after(history: Path, cut_at: int) -> None:
 
 def power(minutes: float, seed: int) -> str:
     """Rounds of power cuts at random moments; after each the store is in order and no acknowledged job is missing."""
-    chance, told = Random(seed), list[str]()
+    rng, told = Random(seed), list[str]()
     with folder() as base, disk(base) as xfs:
         for kind in (FileOnDisk, ServerOnDisk):
-            told += [_durable(kind, base, xfs, chance, minutes * 30), _control(kind, base, xfs, chance)]
+            told += [_durable(kind, base, xfs, rng, minutes * 30), _control(kind, base, xfs, rng)]
     return "; ".join(told)
 
 
-def _durable(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, chance: Random, seconds: float) -> str:
+def _durable(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, rng: Random, seconds: float) -> str:
     store = kind(base / kind.__name__, xfs.mountpoint, durable=True)
     crew = store.crew
     try:
         end, rounds, unheard = time.monotonic() + seconds, 0, 0
         while rounds < LEAST_ROUNDS or time.monotonic() < end:
             rounds += 1
-            unheard += cut_under_load(store, xfs, chance)[0]
+            unheard += cut_under_load(store, xfs, rng)[0]
             order = store.check()
             acknowledged = crew.acknowledged()
             missing = len(acknowledged - store.stored())
@@ -154,11 +154,11 @@ def _durable(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk,
         store.close()
 
 
-def _control(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, chance: Random) -> str:
+def _control(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, rng: Random) -> str:
     """The same with a setting that promises less: whether cuts of this kind lose anything at all, and break nothing."""
     store = kind(base / f"{kind.__name__}-control", xfs.mountpoint, durable=False)
     try:
-        _, cut_at = cut_under_load(store, xfs, chance)
+        _, cut_at = cut_under_load(store, xfs, rng)
         store.check()
         lost = store.crew.acknowledged() - store.stored()
         acknowledged, oldest = len(store.crew.acknowledged()), _oldest(store.crew, lost, cut_at)

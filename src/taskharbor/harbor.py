@@ -55,7 +55,7 @@ class Harbor:
     """A durable job queue in the store that the URL names.
 
     The URL is the argument, else TASKHARBOR_URL, else `[tool.taskharbor] url`, else `sqlite:///taskharbor.db`.
-    `recycle` says when processes of `process=True` tasks are replaced. `clock` and `chance` (a `Random`) are for tests.
+    `recycle` says when processes of `process=True` tasks are replaced. `clock` and `rng` (a `Random`) are for tests.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Harbor:
         store_timeout: float = 30.0,
         recycle: Recycle | None = None,
         clock: Clock | None = None,
-        chance: Random | None = None,
+        rng: Random | None = None,
         driver: Driver | None = None,
     ) -> None:
         settings = settings_of(
@@ -93,7 +93,7 @@ class Harbor:
             drivers.parse(self.url)
         self._driver = driver
         self._application = AppRegistry(_caller())
-        session = _session(lambda: self._driver or self.url, settings, clock, chance)
+        session = _session(lambda: self._driver or self.url, settings, clock, rng)
         self.client = Client(session, self._application.tasks)
         self._launcher = Launcher(self.client, self._application)
         self._registration = Registration(self.client, self._application)
@@ -355,7 +355,7 @@ class Harbor:
         store: Driver | str,
         *,
         clock: Clock | None = None,
-        chance: Random | None = None,
+        rng: Random | None = None,
         everywhere: bool = True,
     ) -> Managed[Harbor]:
         """Use another store until the end of the block (`with` or `async with`): for tests.
@@ -365,7 +365,7 @@ class Harbor:
         """
         if isinstance(store, str):
             drivers.parse(store)
-        make = partial(_session, lambda: store, self._session.settings, clock, chance)
+        make = partial(_session, lambda: store, self._session.settings, clock, rng)
         return stand_in(self.client, make, self, everywhere=everywhere)
 
     async def aclose(self) -> None:

@@ -26,7 +26,7 @@ class Counter:
 
     def __init__(self, url: str, clock: ManualClock | None = None, **settings: Any) -> None:
         self.clock = clock or ManualClock()
-        self.harbor = Harbor(url, clock=self.clock, chance=Random(1), retry=Retry.fixed(0), **settings)
+        self.harbor = Harbor(url, clock=self.clock, rng=Random(1), retry=Retry.fixed(0), **settings)
         self.runs: list[int] = []
 
         @self.harbor.task(name="count")

@@ -47,7 +47,7 @@ async def test_every_now_is_the_engines(skew: timedelta, monkeypatch: pytest.Mon
     log = Recording(MemoryDriver(Random(1)))
     engine = WithClock(log, true)
     assert isinstance(engine, ServerClock)
-    harbor = Harbor(driver=engine, chance=Random(1))
+    harbor = Harbor(driver=engine, rng=Random(1))
 
     @harbor.task
     async def work() -> float:

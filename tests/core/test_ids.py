@@ -27,7 +27,7 @@ def test_an_id_is_a_uuid_of_version_7(time: int, dice: int) -> None:
 
 @given(milliseconds, randomness)
 def test_it_carries_the_time_and_every_random_bit(time: int, dice: int) -> None:
-    """R2: 48 bits of time, 74 of chance, none lost."""
+    """R2: 48 bits of time, 74 of rng, none lost."""
     number = UUID(uuid7(time, dice)).int
     assert number >> 80 == time
     assert (number >> 64 & 0xFFF) << 62 | number & (2**62 - 1) == dice

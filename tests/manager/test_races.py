@@ -203,7 +203,7 @@ async def test_a_task_is_completed_although_an_operator_cancels(w: World) -> Non
 @played
 async def test_an_id_that_is_taken_is_an_error(w: World) -> None:
     """R2: two managers with the same dice, at the same moment."""
-    twins = [TaskManager(w.store, clock=w.clock, chance=Random(1)) for _ in range(2)]
+    twins = [TaskManager(w.store, clock=w.clock, rng=Random(1)) for _ in range(2)]
     await twins[0].asubmit(b"x")
     with pytest.raises(JobExists):
         await twins[1].asubmit(b"y")

@@ -16,7 +16,7 @@ from taskharbor.core.decide import Retention
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.outcome import Failed
-from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.retry import Retry, Rng
 from taskharbor.core.states import State
 from taskharbor.core.transition import Fail, PutBack, Transition
 from taskharbor.driver import Parent
@@ -214,15 +214,15 @@ def delay_grows_one_step_early(ceiling: Any, retry: Retry, attempts: int) -> Any
 
 
 @mutant((Retry, "delay"), by="delays_are_drawn_from_the_whole_range")
-def no_jitter(delay: Any, retry: Retry, attempts: int, chance: Chance) -> float:
+def no_jitter(delay: Any, retry: Retry, attempts: int, rng: Rng) -> float:
     """Jobs that failed together come back together."""
     return retry.ceiling(attempts)
 
 
 @mutant((Retry, "delay"), by="delays_are_drawn_from_the_whole_range")
-def jitter_beyond_its_bound(delay: Any, retry: Retry, attempts: int, chance: Chance) -> float:
+def jitter_beyond_its_bound(delay: Any, retry: Retry, attempts: int, rng: Rng) -> float:
     """A delay may be half again as long as its ceiling."""
-    return retry.ceiling(attempts) * (0.5 + chance.random())
+    return retry.ceiling(attempts) * (0.5 + rng.random())
 
 
 @mutant((Retry, "retries"), by="a_policy_says_what_is_worth_a_retry")

@@ -38,7 +38,7 @@ class Callers:
         while self.tried < CALLS:
             client = cluster.client(callers, self._call_on)
             with suppress(TimeoutError):
-                await asyncio.wait_for(client.ended.wait(), cluster.chance.uniform(0, 10))
+                await asyncio.wait_for(client.ended.wait(), cluster.rng.uniform(0, 10))
             cluster.kill(client)
         self.jobs = await cluster.undisturbed(stored)
         cluster.workers(callers)

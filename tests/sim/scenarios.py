@@ -109,7 +109,7 @@ async def agents(cluster: simulation.Cluster) -> None:
     notes: list[list[Task]] = [[], [], []]
 
     def start(number: int) -> Any:
-        return cluster.client(desk, lambda: agent(cluster.chance, notes[number]), f"agent{number}")
+        return cluster.client(desk, lambda: agent(cluster.rng, notes[number]), f"agent{number}")
 
     async def submit() -> None:
         manager = TaskManager(desk)
@@ -117,14 +117,14 @@ async def agents(cluster: simulation.Cluster) -> None:
             key, most = f"task {number}", (0, 0, 3)[number % 3]
             payload = b"%d" % number
             await insist(lambda: manager.asubmit(payload, idempotency_key=key, max_attempts=most))  # noqa: B023
-            await asyncio.sleep(cluster.chance.uniform(0, 3))
+            await asyncio.sleep(cluster.rng.uniform(0, 3))
 
     submitter = cluster.client(desk, submit, "submitter")
     posts = [start(number) for number in range(3)]
-    kills = [cluster.chance.uniform(2, 20) for _ in range(8)] if cluster.faults.kills else []
+    kills = [cluster.rng.uniform(2, 20) for _ in range(8)] if cluster.faults.kills else []
     for pause in kills:
         await asyncio.sleep(pause)
-        victim = cluster.chance.randrange(3)
+        victim = cluster.rng.randrange(3)
         cluster.kill(posts[victim])
         posts[victim] = start(victim)
     await submitter.ended.wait()
@@ -150,14 +150,14 @@ async def stored(store: Driver) -> list[JobRecord]:
     return await capability(store, Inspect).query(Filter(), EPOCH, 2 * TASKS)
 
 
-async def agent(chance: Random, notes: list[Task]) -> None:
+async def agent(rng: Random, notes: list[Task]) -> None:
     """Claims what it finds, works on it and ends it one way or the other, for ever."""
     manager, second = TaskManager(desk, lease=10), TaskManager(desk, lease=10)
-    worker = f"agent {chance.random()}"
+    worker = f"agent {rng.random()}"
     for task in notes:
         try:
             again = await manager.aclaim(task.id, str(task.claimed_by), token=task.claim_token)
-            await end(manager, again, chance)
+            await end(manager, again, rng)
         except (TaskError, DriverUnavailable):
             continue
     while True:
@@ -165,21 +165,21 @@ async def agent(chance: Random, notes: list[Task]) -> None:
             try:
                 claimed = await manager.aclaim(task.id, worker)
                 notes[:] = [claimed]
-                await asyncio.sleep(chance.uniform(0, 6))
+                await asyncio.sleep(rng.uniform(0, 6))
                 await manager.aheartbeat(task.id, worker, 0.5)
-                await asyncio.sleep(chance.uniform(0, 6))
-                await end(chance.choice((manager, second)), claimed, chance)
+                await asyncio.sleep(rng.uniform(0, 6))
+                await end(rng.choice((manager, second)), claimed, rng)
             except (TaskError, DriverUnavailable):
                 continue
-        if chance.random() < 0.05:
+        if rng.random() < 0.05:
             await meddle(manager)
         await asyncio.sleep(1)
 
 
-async def end(manager: TaskManager, task: Task, chance: Random) -> None:
+async def end(manager: TaskManager, task: Task, rng: Random) -> None:
     """Fail or complete a task by the token of its claim."""
     worker, token = str(task.claimed_by), task.claim_token
-    if chance.random() < 0.3:
+    if rng.random() < 0.3:
         await insist(lambda: manager.afail(task.id, worker, "a bad day", token=token))
     else:
         await insist(lambda: manager.acomplete(task.id, worker, task.payload, token=token))

@@ -27,14 +27,14 @@ FORGOTTEN = 0.1
 
 async def rush(number: int, limit: int, settings: Settings, start: int) -> None:
     """Reserve and settle until everything has ended."""
-    chance = Random(number)
+    rng = Random(number)
     driver = await from_url(settings.url)
     who = f"{settings.who}-{number}"
     recorder = Recorder(driver, who, Diary(Path(settings.folder), who))
     os.read(start, 1)
     while True:
-        jobs = await recorder.reserve(["default"], datetime.now(UTC), LEASE, chance.randint(1, limit), who)
-        kept = [job for job in jobs if job.crashes or chance.random() > FORGOTTEN]
+        jobs = await recorder.reserve(["default"], datetime.now(UTC), LEASE, rng.randint(1, limit), who)
+        kept = [job for job in jobs if job.crashes or rng.random() > FORGOTTEN]
         keep_until = datetime.now(UTC) + timedelta(days=1)
         acks = [Ack(id=job.id, token=token_of(job), keep_until=keep_until) for job in kept]
         if acks:

@@ -39,7 +39,7 @@ class Storm:
     def __init__(self, crew: Crew, seed: int, *, workers: int = 3, clients: int = 2, lease: float = 1.0) -> None:
         self.does: Counter[str] = Counter()
         self._crew = crew
-        self._chance = Random(seed)
+        self._rng = Random(seed)
         self._lease = lease
         self._crew_size = {"worker": workers, "client": clients}
         self._aboard: dict[str, list[Member]] = {"worker": [], "client": []}
@@ -57,8 +57,8 @@ class Storm:
         while time.monotonic() < end or self.does.total() < LEAST_STRIKES:
             assert time.monotonic() < end + PATIENCE, f"the crew hardly comes to work: {self.does}"
             self._complete()
-            time.sleep(self._chance.uniform(0.0, 0.5))
-            self._strike(self._chance.choice(acts))
+            time.sleep(self._rng.uniform(0.0, 0.5))
+            self._strike(self._rng.choice(acts))
             self._thaw(time.monotonic())
             if time.monotonic() - told > 10:
                 told = time.monotonic()
@@ -92,10 +92,10 @@ class Storm:
         at_work = [it for it in self._aboard[kind] if it.running and it not in frozen and it.has_said(works)]
         if not at_work:
             return
-        victim = self._chance.choice(at_work)
+        victim = self._rng.choice(at_work)
         if act == "freeze":
             victim.stop()
-            self._frozen.append((time.monotonic() + self._chance.uniform(0.5, 3.0) * self._lease, victim))
+            self._frozen.append((time.monotonic() + self._rng.uniform(0.5, 3.0) * self._lease, victim))
         elif act == "terminate":
             victim.signal(signal.SIGTERM)
             self._aboard["worker"].remove(victim)

@@ -12,12 +12,12 @@ from .crew import Crew
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
-def flip(crew: Crew, id: str, chance: Random) -> None:
+def flip(crew: Crew, id: str, rng: Random) -> None:
     """Damage some bytes of a job's payload, so that it is JSON no more."""
     db = apsw.Connection(str(crew.store))
     try:
         payload = bytearray(db.execute("SELECT payload FROM job WHERE id = ?", (id,)).get)
-        for place in (0, chance.randrange(1, len(payload)), chance.randrange(1, len(payload))):
+        for place in (0, rng.randrange(1, len(payload)), rng.randrange(1, len(payload))):
             payload[place] ^= 0xFF
         db.execute("UPDATE job SET payload = ? WHERE id = ?", (bytes(payload), id))
         assert db.changes() == 1
@@ -39,9 +39,9 @@ def test_a_corrupt_payload_is_dead_lettered_and_others_go_on(crew: Crew) -> None
     """F9, F7: one claim, no run, no crash; the reason can be read, and the worker goes on."""
     good = crew.enqueue_many("quick", [{"number": number} for number in range(20)])
     bad = [crew.enqueue("bulky", {"cargo": "x" * 100}, priority=priority) for priority in (5, 0, -5, 5, 0)]
-    chance = Random(1)
+    rng = Random(1)
     for id in bad:
-        flip(crew, id, chance)
+        flip(crew, id, rng)
     worker = crew.worker(concurrency=4)
     crew.drained()
     after = crew.enqueue("quick", {"number": 99})

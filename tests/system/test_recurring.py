@@ -58,8 +58,8 @@ def test_eight_processes_with_wrong_clocks_make_one_job_per_slot(crew: Crew) -> 
     crowd = {number: worker(skew, ready=not number) for number, skew in enumerate(SKEWS)}
     for member in crowd.values():
         member.says("worker.started")
-    chance = Random(7)
-    for number in (0, *chance.sample(range(1, 8), 3)):
+    rng = Random(7)
+    for number in (0, *rng.sample(range(1, 8), 3)):
         goes_on(crew, 1)
         crowd[number].kill()
         crowd[number] = worker(SKEWS[number], ready=False)

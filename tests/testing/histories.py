@@ -195,7 +195,7 @@ class Wanderers:
         calm: bool = False,
         mutate: Callable[[Any], None] | None = None,
     ) -> None:
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.memory = MemoryDriver(Random(seed))
         if mutate is not None:
             mutate(self.memory._store)
@@ -236,8 +236,8 @@ class Process:
     def __init__(self, world: Wanderers, who: str) -> None:
         self.events = world.events
         self.killed = False
-        slow = Slow(world.memory, lambda: world.chance.choice([0, 0, 0.1, 0.7]))
-        self.store: Any = Recorder(Flaky(slow, world.chance, world.faults), who, self, world.at)
+        slow = Slow(world.memory, lambda: world.rng.choice([0, 0, 0.1, 0.7]))
+        self.store: Any = Recorder(Flaky(slow, world.rng, world.faults), who, self, world.at)
 
     def append(self, event: Event, /) -> None:
         """Take one more event."""
@@ -250,10 +250,10 @@ class Wanderer:
 
     def __init__(self, world: Wanderers, who: str) -> None:
         self.world = world
-        self.chance = world.chance
+        self.rng = world.rng
         self.who = who
         self.process = Process(world, who)
-        self.now = SkewedClock(world.clock, self.chance.choice([0, 0, 0, 2, -3, 3600]))
+        self.now = SkewedClock(world.clock, self.rng.choice([0, 0, 0, 2, -3, 3600]))
         self.deeds: list[Callable[[], Any]] = [
             *(self.enqueue,) * 3,
             *(self.work,) * 6,
@@ -271,9 +271,9 @@ class Wanderer:
         """Do one thing after the other, some at the same time."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self.world.deeds):
-                await asyncio.sleep(self.chance.choice([0, 0.2, 1.0]))
-                deed = group.create_task(self.try_to(self.chance.choice(self.deeds)))
-                if self.chance.random() < 0.7:
+                await asyncio.sleep(self.rng.choice([0, 0.2, 1.0]))
+                deed = group.create_task(self.try_to(self.rng.choice(self.deeds)))
+                if self.rng.random() < 0.7:
                     await deed
 
     async def try_to(self, deed: Callable[[], Any]) -> None:
@@ -285,44 +285,44 @@ class Wanderer:
 
     async def jump(self) -> None:
         """The clock is set."""
-        self.now.offset = timedelta(seconds=self.chance.choice([0, 0, -5, 5, 60]))
+        self.now.offset = timedelta(seconds=self.rng.choice([0, 0, -5, 5, 60]))
 
     def new_job(self, **more: Any) -> NewJob:
-        """A job with options by chance."""
-        later = self.now() + timedelta(seconds=self.chance.choice([-2, 1, 5]))
-        if self.chance.random() < 0.2:
+        """A job with options by rng."""
+        later = self.now() + timedelta(seconds=self.rng.choice([-2, 1, 5]))
+        if self.rng.random() < 0.2:
             more["expires_at"] = later
-        if self.chance.random() < 0.3:
+        if self.rng.random() < 0.3:
             more["run_at"] = later
         more.setdefault("id", self.world.name())
         return NewJob(
             type="t",
-            queue=self.chance.choice("qr"),
+            queue=self.rng.choice("qr"),
             payload=b"",
             max_attempts=3,
-            max_crashes=self.chance.choice([1, 3]),
+            max_crashes=self.rng.choice([1, 3]),
             **more,
         )
 
     def keyed_job(self) -> NewJob:
         """A job with a key that others use too."""
-        until = self.chance.choice([None, self.now() + timedelta(seconds=3)])
-        return self.new_job(idempotency_key=self.chance.choice(["k", "l"]), key_expires_at=until)
+        until = self.rng.choice([None, self.now() + timedelta(seconds=3)])
+        return self.new_job(idempotency_key=self.rng.choice(["k", "l"]), key_expires_at=until)
 
     def group(self) -> Group:
         """One job, or several, which may wait for each other."""
-        if self.chance.random() < 0.3:
+        if self.rng.random() < 0.3:
             return Group(jobs=(self.keyed_job(),))
-        jobs = [self.new_job() for _ in range(self.chance.choice([1, 1, 2, 3]))]
+        jobs = [self.new_job() for _ in range(self.rng.choice([1, 1, 2, 3]))]
         for place in range(1, len(jobs)):
-            if self.chance.random() < 0.6:
-                policy = self.chance.choice(["hold", "cancel", "collect"])
+            if self.rng.random() < 0.6:
+                policy = self.rng.choice(["hold", "cancel", "collect"])
                 jobs[place] = replace(jobs[place], depends_on=(Dependency(jobs[place - 1].id, policy),))
         return Group(jobs=tuple(jobs))
 
     async def enqueue(self) -> None:
         """Enqueue some groups, and again if the outcome is unknown."""
-        groups = [self.group() for _ in range(self.chance.choice([1, 1, 2]))]
+        groups = [self.group() for _ in range(self.rng.choice([1, 1, 2]))]
         for _ in range(3):
             try:
                 await self.store.enqueue(groups, self.now())
@@ -332,56 +332,56 @@ class Wanderer:
 
     async def work(self) -> None:
         """Reserve some jobs and see to each at the same time."""
-        lease = timedelta(seconds=self.chance.choice([1, 4]))
+        lease = timedelta(seconds=self.rng.choice([1, 4]))
         process = self.process
         jobs = await process.store.reserve(["q", "r"], self.now(), lease, 3, self.who)
         await asyncio.gather(*(self.see_to(job, lease, process) for job in jobs))
 
     async def see_to(self, job: JobRecord, lease: timedelta, process: Process) -> None:
         """Run a job, unless the worker dies; renew its lease sometimes; settle it, sometimes too late."""
-        if process.killed or self.chance.random() < 0.1:
+        if process.killed or self.rng.random() < 0.1:
             return
         refused = admit(job, Retention(), self.now())
         if refused is None:
             process.append(Began(self.who, self.world.at(), job.id, job.version))
             await self.handle(job, lease, process)
             process.append(Ended(self.who, self.world.at(), job.id, job.version))
-        to = refused or decide(job, self.outcome(), Retry(base=0.5), Retention(), self.now(), self.chance)
-        for _ in range(self.chance.choice([1, 3])):
+        to = refused or decide(job, self.outcome(), Retry(base=0.5), Retention(), self.now(), self.rng)
+        for _ in range(self.rng.choice([1, 3])):
             if process.killed:
                 return
             try:
                 await process.store.settle([to], self.now())
             except DriverUnavailable:
                 continue
-            if self.chance.random() < 0.8:
+            if self.rng.random() < 0.8:
                 return
 
     async def handle(self, job: JobRecord, lease: timedelta, process: Process) -> None:
         """Run a handler for some time; it may kill its process."""
         assert job.lease is not None
-        for _ in range(self.chance.choice([0, 1, 4])):
+        for _ in range(self.rng.choice([0, 1, 4])):
             await asyncio.sleep(0.6)
-            if self.chance.random() < 0.5 and not process.killed:
+            if self.rng.random() < 0.5 and not process.killed:
                 report = Report(job.id, job.lease.token)
                 await self.try_to(partial(process.store.extend_lease, [report], self.now(), lease))
-        if self.chance.random() < 0.05 and not process.killed and not self.world.calm:
+        if self.rng.random() < 0.05 and not process.killed and not self.world.calm:
             process.killed = True
             self.process = Process(self.world, self.who)
 
     def outcome(self) -> Outcome:
         """How a run ends."""
-        new = (self.new_job(), self.keyed_job()) if self.chance.random() < 0.3 else ()
+        new = (self.new_job(), self.keyed_job()) if self.rng.random() < 0.3 else ()
         outcomes: list[Outcome] = [Succeeded(None, new), Succeeded(None), Failed("E", "m"), Failed("E", "m", final="x")]
-        return self.chance.choice([*outcomes, Snoozed(0.5), Interrupted(), CancelledByRequest()])
+        return self.rng.choice([*outcomes, Snoozed(0.5), Interrupted(), CancelledByRequest()])
 
     def some_ids(self) -> list[str]:
         """Ids that were given out, mostly."""
-        return [f"j{self.chance.randint(1, self.world.names + 1)}" for _ in range(self.chance.choice([1, 3]))]
+        return [f"j{self.rng.randint(1, self.world.names + 1)}" for _ in range(self.rng.choice([1, 3]))]
 
     def keep(self) -> Any:
         """Until when to keep what is cancelled."""
-        return self.now() + timedelta(seconds=self.chance.choice([0, 5]))
+        return self.now() + timedelta(seconds=self.rng.choice([0, 5]))
 
     async def cancel(self) -> None:
         """Cancel some."""
@@ -394,15 +394,15 @@ class Wanderer:
     async def replay(self) -> None:
         """Replay some, or all that are dead."""
         dead = [job.id for job in self.world.memory._store.jobs.values() if job.state in ("dlq", "cancelled")]
-        key = self.chance.choice([None, None, "k", "m"])
-        run_at = self.chance.choice([None, self.now() + timedelta(seconds=2)])
+        key = self.rng.choice([None, None, "k", "m"])
+        run_at = self.rng.choice([None, self.now() + timedelta(seconds=2)])
         replays = [Replay(id=id, idempotency_key=key, run_at=run_at) for id in [*self.some_ids(), *dead[:2]]]
         await self.store.replay(replays, self.now())
 
     async def reschedule(self) -> None:
         """Move some."""
-        time = self.chance.choice([None, self.now() + timedelta(seconds=self.chance.choice([-1, 2]))])
-        changes = [Reschedule(id=id, run_at=time, priority=self.chance.choice([None, 1])) for id in self.some_ids()]
+        time = self.rng.choice([None, self.now() + timedelta(seconds=self.rng.choice([-1, 2]))])
+        changes = [Reschedule(id=id, run_at=time, priority=self.rng.choice([None, 1])) for id in self.some_ids()]
         await self.store.reschedule(changes, self.now())
 
     async def upkeep(self) -> None:
@@ -416,8 +416,8 @@ class Wanderer:
         job = self.new_job()
         later = (seen.slot or self.now()) + timedelta(seconds=1)
         tick = replace(seen, slot=later, last_job_id=job.id, last_slot=seen.slot)
-        then = self.chance.choice([*(tick,) * 4, seen, replace(seen, paused=not seen.paused)])
+        then = self.rng.choice([*(tick,) * 4, seen, replace(seen, paused=not seen.paused)])
         swaps = [Swap(name="s", seen=seen, then=then, job=job if then.paused is seen.paused else None)]
-        if self.chance.random() < 0.2:  # built on the one before
+        if self.rng.random() < 0.2:  # built on the one before
             swaps.append(Swap(name="s", seen=then, then=replace(then, definition=b"new"), job=self.new_job()))
         await self.store.swap_schedules(swaps, self.now())

@@ -37,9 +37,9 @@ def test_a_sound_store_violates_nothing_whatever_happens_to_it(seed: int, faults
 @given(seed=SEEDS, share=st.sampled_from([0.05, 0.5, 1]))
 def test_with_fewer_answers_the_checker_finds_no_more(seed: int, share: float) -> None:
     """Whatever answers get lost on the way, an unknown outcome explains all that a known one does."""
-    chance = Random(seed)
+    rng = Random(seed)
     events = Wanderers(seed, people=4).live()
-    told = [_unheard(event) if chance.random() < share else event for event in events]
+    told = [_unheard(event) if rng.random() < share else event for event in events]
     report = check([event for event in told if event is not None], overtaking=50, drained=False)
     assert report.fine, str(report)
 
@@ -56,9 +56,9 @@ def _unheard(event: Event) -> Event | None:
 Change = Callable[[list[Event], Random], list[Event] | None]
 
 
-def _pick(events: list[Event], chance: Random, fits: Callable[[Event], bool]) -> int | None:
+def _pick(events: list[Event], rng: Random, fits: Callable[[Event], bool]) -> int | None:
     places = [place for place, event in enumerate(events) if fits(event)]
-    return chance.choice(places) if places else None
+    return rng.choice(places) if places else None
 
 
 def _answering(kind: type, fits: Callable[[Any], bool] = lambda _: True) -> Callable[[Event], bool]:
@@ -68,8 +68,8 @@ def _answering(kind: type, fits: Callable[[Any], bool] = lambda _: True) -> Call
 def _altered(kind: type, alter: Callable[[Any], Any], fits: Callable[[Any], bool] = lambda _: True) -> Change:
     """One answer is altered."""
 
-    def change(events: list[Event], chance: Random) -> list[Event] | None:
-        place = _pick(events, chance, _answering(kind, fits))
+    def change(events: list[Event], rng: Random) -> list[Event] | None:
+        place = _pick(events, rng, _answering(kind, fits))
         if place is None:
             return None
         event = events[place]
@@ -84,37 +84,37 @@ def _altered(kind: type, alter: Callable[[Any], Any], fits: Callable[[Any], bool
 def _final(alter: Callable[[tuple[Last, ...], Random], tuple[Last, ...] | None]) -> Change:
     """What the store holds in the end is altered."""
 
-    def change(events: list[Event], chance: Random) -> list[Event] | None:
+    def change(events: list[Event], rng: Random) -> list[Event] | None:
         event = events[-1]
         assert isinstance(event, Final)
-        jobs = alter(event.jobs, chance)
+        jobs = alter(event.jobs, rng)
         return None if jobs is None else [*events[:-1], replace(event, jobs=jobs)]
 
     return change
 
 
-def _one(jobs: tuple[Last, ...], chance: Random, fits: Callable[[Last], bool], **more: Any) -> tuple[Last, ...] | None:
+def _one(jobs: tuple[Last, ...], rng: Random, fits: Callable[[Last], bool], **more: Any) -> tuple[Last, ...] | None:
     found = [job for job in jobs if fits(job)]
     if not found:
         return None
-    chosen = chance.choice(found)
+    chosen = rng.choice(found)
     return tuple(replace(job, **more) if job is chosen else job for job in jobs)
 
 
-def _lost(jobs: tuple[Last, ...], chance: Random) -> tuple[Last, ...] | None:
-    chosen = chance.choice(jobs) if jobs else None
+def _lost(jobs: tuple[Last, ...], rng: Random) -> tuple[Last, ...] | None:
+    chosen = rng.choice(jobs) if jobs else None
     return tuple(job for job in jobs if job is not chosen) if chosen else None
 
 
-def _uncalled(events: list[Event], chance: Random) -> list[Event] | None:
+def _uncalled(events: list[Event], rng: Random) -> list[Event] | None:
     ended = {(event.who, event.number) for event in events if isinstance(event, Returned)}
-    place = _pick(events, chance, lambda event: isinstance(event, Called) and (event.who, event.number) in ended)
+    place = _pick(events, rng, lambda event: isinstance(event, Called) and (event.who, event.number) in ended)
     return None if place is None else events[:place] + events[place + 1 :]
 
 
-def _doubled(events: list[Event], chance: Random) -> list[Event] | None:
+def _doubled(events: list[Event], rng: Random) -> list[Event] | None:
     """A claim is handed to a second caller."""
-    place = _pick(events, chance, _answering(ClaimEntry))
+    place = _pick(events, rng, _answering(ClaimEntry))
     if place is None:
         return None
     event = events[place]
@@ -124,11 +124,11 @@ def _doubled(events: list[Event], chance: Random) -> list[Event] | None:
     return [*events[: place + 1], call, copied, *events[place + 1 :]]
 
 
-def _forgiven(events: list[Event], chance: Random) -> list[Event] | None:
+def _forgiven(events: list[Event], rng: Random) -> list[Event] | None:
     """A settle that was refused is said to be accepted."""
     settles = {(event.who, event.number) for event in events if isinstance(event, Called) and event.verb == "settle"}
     refused = _answering(Said, lambda said: said.word.startswith(("Lease", "JobNot")))
-    place = _pick(events, chance, lambda event: refused(event) and _call_of(event) in settles)
+    place = _pick(events, rng, lambda event: refused(event) and _call_of(event) in settles)
     if place is None:
         return None
     event = events[place]
@@ -140,10 +140,10 @@ def _call_of(event: Event) -> object:
     return (event.who, event.number) if isinstance(event, Returned) else None
 
 
-def _early(events: list[Event], chance: Random) -> list[Event] | None:
+def _early(events: list[Event], rng: Random) -> list[Event] | None:
     """A reserve that got something was given a time long ago."""
     got = {_call_of(event) for event in events if _answering(ClaimEntry)(event)}
-    place = _pick(events, chance, lambda event: isinstance(event, Called) and (event.who, event.number) in got)
+    place = _pick(events, rng, lambda event: isinstance(event, Called) and (event.who, event.number) in got)
     if place is None:
         return None
     event = events[place]
@@ -154,18 +154,18 @@ def _early(events: list[Event], chance: Random) -> list[Event] | None:
 CHANGES: dict[str, tuple[Change, set[str]]] = {
     "a job is lost": (_final(_lost), {"H1"}),
     "a job is not known": (_final(lambda jobs, _: (*jobs, Last("ghost", "done", 1, 0, 0, 0, 0, 0))), {"H1"}),
-    "the version is too high": (_final(lambda jobs, chance: _one(jobs, chance, bool, version=99)), {"H2"}),
+    "the version is too high": (_final(lambda jobs, rng: _one(jobs, rng, bool, version=99)), {"H2"}),
     "a done job is dead": (
-        _final(lambda jobs, chance: _one(jobs, chance, lambda job: job.state == "done", state="dlq")),
+        _final(lambda jobs, rng: _one(jobs, rng, lambda job: job.state == "done", state="dlq")),
         {"H5"},
     ),
     "a done job is ready": (
-        _final(lambda jobs, chance: _one(jobs, chance, lambda job: job.state == "done", state="ready")),
+        _final(lambda jobs, rng: _one(jobs, rng, lambda job: job.state == "done", state="ready")),
         {"H5"},
     ),
-    "too many attempts": (_final(lambda jobs, chance: _one(jobs, chance, bool, attempts=9)), {"H6"}),
-    "too many crashes": (_final(lambda jobs, chance: _one(jobs, chance, bool, crashes=99)), {"H6"}),
-    "replayed by nobody": (_final(lambda jobs, chance: _one(jobs, chance, bool, replays=1)), {"H5"}),
+    "too many attempts": (_final(lambda jobs, rng: _one(jobs, rng, bool, attempts=9)), {"H6"}),
+    "too many crashes": (_final(lambda jobs, rng: _one(jobs, rng, bool, crashes=99)), {"H6"}),
+    "replayed by nobody": (_final(lambda jobs, rng: _one(jobs, rng, bool, replays=1)), {"H5"}),
     "a call without a beginning": (_uncalled, set()),
     "a claim given twice": (_doubled, {"H2"}),
     "a claim in the past": (_early, {"H7", "H3"}),

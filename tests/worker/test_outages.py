@@ -426,7 +426,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     waits: list[float] = []
     on_wait.set(lambda: waits.append(time()))
     store = Opening(MemoryDriver(Random(1)))
-    harbor = Harbor(driver=store, chance=Random(1))
+    harbor = Harbor(driver=store, rng=Random(1))
     store.trouble = away
 
     @harbor.task

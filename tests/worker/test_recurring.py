@@ -160,8 +160,8 @@ async def test_the_last_to_start_wins_and_old_workers_follow() -> None:
 @virtual
 async def test_workers_that_start_at_once_with_different_code_do_not_fight() -> None:
     """N5: each writes its declaration once, although others write theirs between its look and its word."""
-    chance = Random(1)
-    world = World(lambda inner: Slow(inner, lambda: chance.uniform(0, 0.1)))
+    rng = Random(1)
+    world = World(lambda inner: Slow(inner, lambda: rng.uniform(0, 0.1)))
     schedulers = [scheduler(generation(world, every=10 + number).harbor) for number in range(6)]
     await asyncio.gather(*(each.declare() for each in schedulers))
     returned = [it for it in world.log.log if it.verb == "swap_schedules" and it.phase == "returned"]

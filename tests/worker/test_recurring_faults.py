@@ -26,7 +26,7 @@ SECOND = timedelta(seconds=1)
 def member(world: World, number: int, driver: Driver | None = None, skew: float = 0.0, **options: Any) -> Harbor:
     """One of many processes: it declares `work` like all others, by its own clock and its own way to the store."""
     clock = SkewedClock(world.clock, skew)
-    harbor = Harbor(driver=driver or world.store, clock=clock, chance=Random(number), store_timeout=5)
+    harbor = Harbor(driver=driver or world.store, clock=clock, rng=Random(number), store_timeout=5)
 
     @harbor.recurring(name="work", **options)
     async def work() -> None: ...
@@ -70,13 +70,13 @@ async def test_eight_workers_whose_clocks_are_an_hour_apart_make_one_job_per_slo
 @virtual
 async def test_clocks_that_jump_repeat_no_slot() -> None:
     """N3, X4: set back an hour, a clock waits until it is there again."""
-    world, chance = World(), Random(3)
+    world, rng = World(), Random(3)
     harbors = [member(world, number, every=60, catch_up="all", overlap="allow") for number in range(3)]
     async with ticking(*harbors):
         for _ in range(20):
             for harbor in harbors:
                 clock: Any = harbor._session._given_clock
-                clock.offset = timedelta(seconds=chance.choice([0, 0, 60, -60, HOUR, -HOUR]))
+                clock.offset = timedelta(seconds=rng.choice([0, 0, 60, -60, HOUR, -HOUR]))
             await asyncio.sleep(60)
     slots = slots_of(world)
     assert slots == seamless(slots, timedelta(minutes=1))
@@ -103,10 +103,10 @@ async def test_with_any_verb_losing_half_its_calls_every_slot_has_one_job(
 @virtual
 async def test_a_flaky_and_slow_store_makes_one_job_per_slot(seed: int) -> None:
     """X2, X3, N3: whatever overtakes whatever on the way."""
-    world, chance = World(seed=seed), Random(seed)
+    world, rng = World(seed=seed), Random(seed)
 
     def line() -> Driver:
-        return Slow(Flaky(world.log, chance, 0.2), lambda: chance.expovariate(3))
+        return Slow(Flaky(world.log, rng, 0.2), lambda: rng.expovariate(3))
 
     many: dict[str, Any] = {"every": 1, "catch_up": "all", "max_catch_up": 1000, "overlap": "allow"}
     async with ticking(*(member(world, number, line(), **many) for number in range(4))):
@@ -120,7 +120,7 @@ async def test_a_flaky_and_slow_store_makes_one_job_per_slot(seed: int) -> None:
 async def test_an_outage_is_ridden_out_and_caught_up_with() -> None:
     """X2, N4: no scheduler ends because of it; afterwards every policy does what it says."""
     world = World(Outage)
-    harbor = Harbor(driver=world.store, clock=world.clock, chance=Random(1))
+    harbor = Harbor(driver=world.store, clock=world.clock, rng=Random(1))
 
     @harbor.recurring(name="last", every=300, catch_up="last", overlap="allow")
     @harbor.recurring(name="all", every=300, catch_up="all", overlap="allow")
@@ -192,7 +192,7 @@ async def test_a_tick_is_whole_or_not_at_all(strike: str) -> None:
 async def test_many_that_are_due_at_once_come_in_bites() -> None:
     """N3, X2: a store too slow for all of them in one turn gets on nevertheless, turn by turn."""
     world = World(lambda inner: Slow(inner, 2.0))
-    harbor = Harbor(driver=world.store, clock=world.clock, chance=Random(1), store_timeout=9)
+    harbor = Harbor(driver=world.store, clock=world.clock, rng=Random(1), store_timeout=9)
 
     async def work() -> None: ...
 

@@ -201,8 +201,8 @@ async def test_jitter_stays_within_its_bounds_and_every_slot_runs_once() -> None
 async def test_a_delay_counts_from_the_end_of_each_run() -> None:
     """N2: fixed_delay, exactly, for weeks, however long runs take and however many schedulers look."""
     world = recurring(every=6 * HOUR, mode="fixed_delay")
-    chance = Random(5)
-    work = StandIn(world, lambda job: (chance.uniform(0, 40), Succeeded(b"null")))
+    rng = Random(5)
+    work = StandIn(world, lambda job: (rng.uniform(0, 40), Succeeded(b"null")))
     async with work.at_work(), ticking(world.harbor, world.harbor):
         await asyncio.sleep(4 * WEEK)
     assert len(work.slots) > 100
@@ -217,7 +217,7 @@ async def test_a_delay_counts_from_the_end_of_each_run() -> None:
 async def test_a_delay_counts_from_the_end_of_a_run_whatever_became_of_it() -> None:
     """N2, F1: retries belong to the run; dead letters and cancelled runs have ended as well."""
     world = recurring(every=6 * HOUR, mode="fixed_delay", max_attempts=3)
-    chance, fates = Random(5), Counter[str]()
+    rng, fates = Random(5), Counter[str]()
     kinds: dict[str, Outcome] = {
         "done": Succeeded(b"null"),
         "failed": Failed("ValueError", "no"),
@@ -226,9 +226,9 @@ async def test_a_delay_counts_from_the_end_of_a_run_whatever_became_of_it() -> N
     }
 
     def fate(job: JobRecord) -> tuple[float, Outcome]:
-        kind = chance.choices(list(kinds), [3, 3, 1, 1])[0]
+        kind = rng.choices(list(kinds), [3, 3, 1, 1])[0]
         fates[kind] += 1
-        return chance.uniform(0, 20), kinds[kind]
+        return rng.uniform(0, 20), kinds[kind]
 
     work = StandIn(world, fate)
     async with work.at_work(), ticking(world.harbor, world.harbor):

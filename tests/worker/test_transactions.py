@@ -854,16 +854,16 @@ def test_effects_happen_exactly_once_whatever_goes_wrong(scene: Any) -> None:
     scene(act)
 
 
-def troubled(place: Place, chance: Random) -> tuple[Any, Any, Any]:
+def troubled(place: Place, rng: Random) -> tuple[Any, Any, Any]:
     """Two async tasks and a blocking one that insert a row, and fail in every way every now and then."""
 
     def may_fail(often: float) -> None:
-        if chance.random() < often:
+        if rng.random() < often:
             raise ZeroDivisionError
 
     async def trouble(tx: Any) -> None:
         may_fail(0.1)
-        roll = chance.random()
+        roll = rng.random()
         if roll < 0.05:
             await tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         elif roll < 0.1:
@@ -885,7 +885,7 @@ def troubled(place: Place, chance: Random) -> tuple[Any, Any, Any]:
         with current().transaction() as tx:
             tx.execute("INSERT INTO effect VALUES (%s)", [number])
             may_fail(0.1)
-            if chance.random() < 0.05:
+            if rng.random() < 0.05:
                 tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         may_fail(0.1)
 

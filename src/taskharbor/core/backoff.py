@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.retry import Retry, Rng
 
 
 class Backoff(Struct, frozen=True):
@@ -18,12 +18,12 @@ class Backoff(Struct, frozen=True):
         """Seconds to wait after this many failures, before jitter."""
         return Retry(base=self.base, cap=self.cap).ceiling(failures)
 
-    def delay(self, failures: int, rng: Chance) -> float:
+    def delay(self, failures: int, rng: Rng) -> float:
         """Seconds to wait after this many failures."""
         return self.ceiling(failures) * jitter(rng, self.spread)
 
 
-def jitter(rng: Chance, spread: float = 0.25) -> float:
+def jitter(rng: Rng, spread: float = 0.25) -> float:
     """A factor around 1, so that many workers do not retry at the same moment."""
     return 1 - spread + 2 * spread * rng.random()
 

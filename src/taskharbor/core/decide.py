@@ -1,6 +1,6 @@
 """Decide what an outcome means: the one pure function behind every retry, dead letter and release.
 
-`decide` maps (record, outcome, policy, now, chance) to the transition to write; `admit` says whether a claimed job may
+`decide` maps (record, outcome, policy, now, rng) to the transition to write; `admit` says whether a claimed job may
 run at all. Attempts count recorded failures, crashes count lapsed leases and dead processes since the last recorded
 outcome.
 """
@@ -27,7 +27,7 @@ from taskharbor.core.outcome import (
     Snoozed,
     Succeeded,
 )
-from taskharbor.core.retry import Chance, Retry
+from taskharbor.core.retry import Retry, Rng
 from taskharbor.core.tally import CANCELLED, DEAD, DONE, RELEASED, RETRIED
 from taskharbor.core.text import kind_of, message_of
 from taskharbor.core.transition import Ack, Cancel, Fail, Increment, PutBack, Transition
@@ -83,15 +83,13 @@ def crashed(job: JobRecord, retention: Retention, now: datetime) -> PutBack:
     return replace(put_back, crashes=job.crashes + 1, increment=None)
 
 
-def decide(
-    job: JobRecord, outcome: Outcome, retry: Retry, retention: Retention, now: datetime, chance: Chance
-) -> Transition:
+def decide(job: JobRecord, outcome: Outcome, retry: Retry, retention: Retention, now: datetime, rng: Rng) -> Transition:
     """The transition that an outcome calls for."""
     match outcome:
         case Succeeded():
             return succeed(job, token_of(job), outcome, later(now, retention.done), job.started_at)
         case Failed():
-            return _after_failure(job, outcome, retry, retention, now, chance)
+            return _after_failure(job, outcome, retry, retention, now, rng)
         case Snoozed(delay):
             return _put_back(job, later(now, delay), retention, now)
         case Interrupted(started):
@@ -102,7 +100,7 @@ def decide(
             run_at = later(now, delay) if delay else job.due_at
             return _put_back_unfinished(job, run_at, job.unknown_put_backs, retention, now)
         case Crashed(message):
-            return _after_crash(job, message, retry, retention, now, chance)
+            return _after_crash(job, message, retry, retention, now, rng)
         case NotRegistered():
             return _after_unknown(job, retention, now)
         case CancelledByRequest():
@@ -165,7 +163,7 @@ def by_hand(job: JobRecord) -> str | None:
 
 
 def _after_failure(
-    job: JobRecord, failed: Failed, retry: Retry, retention: Retention, now: datetime, chance: Chance
+    job: JobRecord, failed: Failed, retry: Retry, retention: Retention, now: datetime, rng: Rng
 ) -> PutBack | Fail:
     attempts = job.attempts + 1
     entry = _entry(job, failed, now, attempt=attempts)
@@ -174,7 +172,7 @@ def _after_failure(
     if job.max_attempts is not None and attempts >= job.max_attempts:
         return _fail(job, entry, "max_attempts", retention, now)
     try:
-        delay = retry.delay(attempts, chance) if failed.delay is None else failed.delay
+        delay = retry.delay(attempts, rng) if failed.delay is None else failed.delay
     except BaseException as broken:
         return _after_broken_policy(job, entry, broken, retention, now)
     return _put_back(_noted(job, entry), later(now, delay), retention, now, RETRIED)
@@ -190,7 +188,7 @@ def _after_broken_policy(
 
 
 def _after_crash(
-    job: JobRecord, message: str, retry: Retry, retention: Retention, now: datetime, chance: Chance
+    job: JobRecord, message: str, retry: Retry, retention: Retention, now: datetime, rng: Rng
 ) -> PutBack | Fail:
     """Count a crash at once. The pause before the next run is the policy's, by the number of crashes in a row."""
     job = replace(job, crashes=job.crashes + 1)
@@ -198,7 +196,7 @@ def _after_crash(
     if _crashed_too_often(job):
         return _fail(job, entry, "crash_loop", retention, now)
     try:
-        delay = retry.delay(job.crashes, chance)
+        delay = retry.delay(job.crashes, rng)
     except BaseException as broken:
         return _after_broken_policy(job, entry, broken, retention, now)
     return replace(_put_back(_noted(job, entry), later(now, delay), retention, now, RETRIED), crashes=job.crashes)

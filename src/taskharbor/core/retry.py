@@ -18,7 +18,7 @@ Growth = Literal["exponential", "linear", "fixed"]
 ErrorTypes = tuple[type[BaseException], ...]
 
 
-class Chance(Protocol):
+class Rng(Protocol):
     """The part of `random.Random` that the core needs; always passed in."""
 
     def random(self) -> float: ...
@@ -83,12 +83,12 @@ class Retry(Struct, frozen=True, gc=False):
             grown = self.base * self.multiplier ** (attempts - 1)
         return min(grown, self.cap)
 
-    def delay(self, attempts: int, chance: Chance) -> float:
+    def delay(self, attempts: int, rng: Rng) -> float:
         """Seconds to wait after `attempts` failures."""
         if self.custom is not None:
             return _checked(self.custom(attempts))
         ceiling = self.ceiling(attempts)
-        return chance.random() * ceiling if self.jitter else ceiling
+        return rng.random() * ceiling if self.jitter else ceiling
 
     def retries(self, error: BaseException) -> bool:
         """Whether this exception is worth another try."""

@@ -86,8 +86,8 @@ class CallGate:
 class Lifecycle:
     """Opens and closes a manager's store. A driver or a harbor that was given stays open."""
 
-    def __init__(self, store: str | Driver | Harbor | None, clock: Clock | None, chance: Random | None) -> None:
-        self.harbor = _harbor(store, clock, chance)
+    def __init__(self, store: str | Driver | Harbor | None, clock: Clock | None, rng: Random | None) -> None:
+        self.harbor = _harbor(store, clock, rng)
         self.gate = CallGate(self.harbor)
         self._owns = store is None or isinstance(store, str)
         self._borrows = isinstance(store, Harbor)
@@ -134,13 +134,13 @@ class Lifecycle:
                 yield TaskStore(driver, self.session)
 
 
-def _harbor(store: str | Driver | Harbor | None, clock: Clock | None, chance: Random | None) -> Harbor:
+def _harbor(store: str | Driver | Harbor | None, clock: Clock | None, rng: Random | None) -> Harbor:
     if isinstance(store, Harbor):
-        if clock is not None or chance is not None:
-            raise ConfigError("clock and chance are the harbor's own: give them to Harbor(…)")
+        if clock is not None or rng is not None:
+            raise ConfigError("clock and rng are the harbor's own: give them to Harbor(…)")
         return store
     if store is None or isinstance(store, str):
-        return Harbor(store, clock=clock, chance=chance)
+        return Harbor(store, clock=clock, rng=rng)
     if isinstance(store, Driver) and not isinstance(store, type):
-        return Harbor(driver=store, clock=clock, chance=chance)
+        return Harbor(driver=store, clock=clock, rng=rng)
     raise ConfigError(f"a TaskManager takes a URL, a Harbor or an open driver, not {store!r}")

@@ -33,7 +33,7 @@ class TaskManager:
     """Tasks in the store of a URL (None: as for `Harbor`), of a driver or of a harbor.
 
     A claim lasts `lease` seconds, and a `heartbeat` renews it. It belongs to this manager object, and to any process
-    that passes its token. For any number of threads and event loops. `clock` and `chance` are for tests.
+    that passes its token. For any number of threads and event loops. `clock` and `rng` are for tests.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class TaskManager:
         *,
         lease: Duration = 30.0,
         clock: Clock | None = None,
-        chance: Random | None = None,
+        rng: Random | None = None,
     ) -> None:
-        self._lifecycle = Lifecycle(store, clock, chance)
+        self._lifecycle = Lifecycle(store, clock, rng)
         self._claimer = Claimer(self._lifecycle, lease)
         self._claims = self._claimer.claims
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from taskharbor.core.backoff import Backoff
 from taskharbor.core.durations import length
 from taskharbor.core.exit_codes import shown_exit
-from taskharbor.core.retry import Chance
+from taskharbor.core.retry import Rng
 from taskharbor.core.sizes import shown_size
 from taskharbor.supervisor.actions import Action, EndSupervision, KillWorker, StartWorker, StopWorker, Warn
 from taskharbor.supervisor.messages import Beat, WorkerReady, period
@@ -69,7 +69,7 @@ class WorkerSlot(Struct):
 class Fleet:
     """The state of all children, and the decisions about them. Times are those of one monotonic clock."""
 
-    def __init__(self, options: SupervisorOptions, rng: Chance) -> None:
+    def __init__(self, options: SupervisorOptions, rng: Rng) -> None:
         self.children: dict[int, SupervisedWorker] = {}
         self._options = options
         self._rng = rng

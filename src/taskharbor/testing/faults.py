@@ -65,11 +65,11 @@ def always(verb: str) -> bool:
     return True
 
 
-def sometimes(chance: Random, rate: float, only: Collection[str] = ()) -> When:
+def sometimes(rng: Random, rate: float, only: Collection[str] = ()) -> When:
     """Fail this share of the calls, only of these verbs if any are named."""
 
     def strikes(verb: str) -> bool:
-        return (not only or verb in only) and chance.random() < rate
+        return (not only or verb in only) and rng.random() < rate
 
     return strikes
 
@@ -199,15 +199,15 @@ class LostReply(Losing):
 class Flaky(Wrapper):
     """Loses requests or replies, at random: the caller cannot tell which."""
 
-    def __init__(self, inner: Driver, chance: Random, rate: float = 0.1, when: When | None = None) -> None:
+    def __init__(self, inner: Driver, rng: Random, rate: float = 0.1, when: When | None = None) -> None:
         super().__init__(inner)
-        self._chance = chance
-        self.when = when or sometimes(chance, rate)
+        self._rng = rng
+        self.when = when or sometimes(rng, rate)
 
     async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
         if not self.when(verb):
             return await call()
-        if self._chance.random() < 0.5:
+        if self._rng.random() < 0.5:
             await call()
         raise DriverUnavailable(f"{verb}: the connection broke")
 

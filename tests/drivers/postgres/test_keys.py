@@ -216,7 +216,7 @@ class Hand:
     """Does whatever can be done to jobs with keys, each time to several, in whatever order."""
 
     def __init__(self, url: str, who: int) -> None:
-        self._url, self._who, self._chance = url, who, Random(who)
+        self._url, self._who, self._rng = url, who, Random(who)
         self._numbers = count()
         self.done: Counter[str] = Counter()
 
@@ -224,22 +224,22 @@ class Hand:
         verbs = [self._enqueue, self._enqueue, self._settle, self._cancel, self._bury, self._delete, self._replay]
         async with connected(self._url) as db:
             for _ in range(rounds):
-                verb = self._chance.choice(verbs)
+                verb = self._rng.choice(verbs)
                 await repeated(db, partial(verb, db))
                 assert await db.connection.fetch(STRAYS) == []
 
     async def _ids(self, db: OwnDb) -> list[str]:
         found = await db.connection.fetch(f"SELECT id FROM {SCHEMA}.job ORDER BY seq DESC LIMIT 12")
-        return self._chance.sample([row[0] for row in found], min(3, len(found)))
+        return self._rng.sample([row[0] for row in found], min(3, len(found)))
 
     async def _enqueue(self, db: OwnDb) -> None:
-        new = [keyed(f"{self._who}-{next(self._numbers)}", key) for key in self._chance.sample(KEYS, 3)]
+        new = [keyed(f"{self._who}-{next(self._numbers)}", key) for key in self._rng.sample(KEYS, 3)]
         results = await enqueue.enqueue(db, [group(it) for it in new], LATER, None)
         self.done.update("created" if it[0].created else "known" for it in results if isinstance(it, tuple))
 
     async def _settle(self, db: OwnDb) -> None:
         held = await reserve.reserve(db, claim(LATER, LEASE, "w"), ["q"], 3, Bookmarks())
-        await settle.settle(db, [fail(it) if self._chance.random() < 0.5 else ack(it) for it in held], LATER)
+        await settle.settle(db, [fail(it) if self._rng.random() < 0.5 else ack(it) for it in held], LATER)
 
     async def _cancel(self, db: OwnDb) -> None:
         self.done.update(await manage.cancel(db, await self._ids(db), LATER, KEEP))

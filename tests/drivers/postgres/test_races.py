@@ -746,8 +746,8 @@ def test_swapping_a_schedule_that_is_being_swapped_waits_and_sees_it(play: Play,
 class Swapper:
     """Moves all schedules on, again and again, in whatever order: created, ticked, ticked, removed, created …"""
 
-    def __init__(self, url: str, who: int, chance: Random) -> None:
-        self._url, self._who, self._chance = url, who, chance
+    def __init__(self, url: str, who: int, rng: Random) -> None:
+        self._url, self._who, self._rng = url, who, rng
         self._numbers = count()
         self.won: list[Swap] = []
 
@@ -755,7 +755,7 @@ class Swapper:
         async with connected(self._url) as db:
             for _ in range(rounds):
                 stored = {it.name: it for it in await records.schedules(db)}
-                swaps = [self._moved(name, stored.get(name)) for name in self._chance.sample("abcd", 4)]
+                swaps = [self._moved(name, stored.get(name)) for name in self._rng.sample("abcd", 4)]
                 verdicts = await whole(db, records.swap_schedules(db, swaps, T0))
                 self.won += [swap for swap, won in zip(swaps, verdicts, strict=True) if won]
 

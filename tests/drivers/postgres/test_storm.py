@@ -54,7 +54,7 @@ class Hand:
     """Does whatever can be done to jobs, each time to several, in whatever order."""
 
     def __init__(self, driver: PostgresDriver, who: int, ids: list[str]) -> None:
-        self._driver, self._who, self._chance, self._ids = driver, who, Random(who), ids
+        self._driver, self._who, self._rng, self._ids = driver, who, Random(who), ids
         self._numbers = count()
 
     async def work(self) -> None:
@@ -63,32 +63,32 @@ class Hand:
             *(self._delete, self._reschedule, self._upkeep),
         ]
         for number in range(ROUNDS):
-            await self._chance.choice(verbs)(T0 + timedelta(seconds=number))
+            await self._rng.choice(verbs)(T0 + timedelta(seconds=number))
 
     def _some(self) -> list[str]:
-        return self._chance.sample(self._ids[-60:], min(12, len(self._ids)))
+        return self._rng.sample(self._ids[-60:], min(12, len(self._ids)))
 
     async def _enqueue(self, now: datetime) -> None:
         flow = f"w{self._who}-{next(self._numbers)}"
         jobs = [job(f"{flow}-0", workflow_id=flow)]
         for number in range(1, 6):
-            parents = [it.id for it in jobs if it.idempotency_key is None and self._chance.random() < 0.5]
+            parents = [it.id for it in jobs if it.idempotency_key is None and self._rng.random() < 0.5]
             jobs.append(self._new(f"{flow}-{number}", parents, flow, now))
-        key = f"flow-{self._chance.randrange(4)}"
+        key = f"flow-{self._rng.randrange(4)}"
         [stored] = await self._driver.enqueue([group(*jobs, workflow_id=flow, key=key, key_expires_at=now)], now)
         assert isinstance(stored, tuple)
         self._ids += [it.id for it in stored if it.created]
 
     def _new(self, id: str, parents: list[str], flow: str, now: datetime) -> NewJob:
-        key = self._chance.choice([None, f"job-{self._chance.randrange(8)}"])
-        expires_at = self._chance.choice([None, None, now + timedelta(seconds=3)])
-        policy = self._chance.choice(POLICIES)
+        key = self._rng.choice([None, f"job-{self._rng.randrange(8)}"])
+        expires_at = self._rng.choice([None, None, now + timedelta(seconds=3)])
+        policy = self._rng.choice(POLICIES)
         return child(id, *parents, policy=policy, workflow_id=flow, idempotency_key=key, expires_at=expires_at)
 
     async def _run(self, now: datetime) -> None:
         ends: list[Callable[..., Transition]] = [ack, ack, fail, put_back]
         held = await self._driver.reserve(["q"], now, LEASE, 8, "w")
-        await self._driver.settle([self._chance.choice(ends)(it) for it in held], now)
+        await self._driver.settle([self._rng.choice(ends)(it) for it in held], now)
 
     async def _cancel(self, now: datetime) -> None:
         await self._driver.cancel(self._some(), now, now)

@@ -19,7 +19,7 @@ from .stage import only, scene
 
 def code(world: World, seconds: float = 0.0, skew: float = 0.0, **options: Any) -> Harbor:
     """A generation of the code that declares `work` if times are given."""
-    harbor = Harbor(driver=world.store, clock=SkewedClock(world.clock, skew), chance=world.harbor._session.rng)
+    harbor = Harbor(driver=world.store, clock=SkewedClock(world.clock, skew), rng=world.harbor._session.rng)
 
     async def work() -> None:
         await asyncio.sleep(seconds)
@@ -98,7 +98,7 @@ async def all_missed_ticks_have_a_bound_and_an_order() -> None:
     world, seen, on = World(), list[datetime | None](), 0
 
     def declared() -> Harbor:
-        harbor = Harbor(driver=world.store, clock=world.clock, chance=world.harbor._session.rng)
+        harbor = Harbor(driver=world.store, clock=world.clock, rng=world.harbor._session.rng)
 
         @harbor.recurring(name="work", every=100, catch_up="all", max_catch_up=3)
         async def work() -> None:

@@ -40,14 +40,14 @@ ENDED = frozenset({Shown.DONE, Shown.DLQ, Shown.CANCELLED})
 
 
 class MemoryDriver:
-    """A store that lives as long as its process. `chance` generates the tokens, for seeded runs."""
+    """A store that lives as long as its process. `rng` generates the tokens, for seeded runs."""
 
     name = "memory"
     ephemeral = True
     max_payload: int | None = None
 
-    def __init__(self, chance: Random | None = None) -> None:
-        own, numbers = f"{(chance or SystemRandom()).getrandbits(128):032x}", count(1)
+    def __init__(self, rng: Random | None = None) -> None:
+        own, numbers = f"{(rng or SystemRandom()).getrandbits(128):032x}", count(1)
         self._store = Store(lambda: f"{own}-{next(numbers)}")
         self._schedules: dict[str, Schedule] = {}
         self._workers: dict[str, WorkerRecord] = {}

@@ -133,17 +133,17 @@ class OrderCases(Cases):
 
     async def test_D11_a_long_random_line_is_handed_out_in_order(self, s: Scene) -> None:
         """D11: priority, due time, enqueue order, over 300 jobs in batches."""
-        chance = Random(11)
+        rng = Random(11)
         places: list[tuple[int, int, int]] = []
         jobs: list[NewJob] = []
         for number in range(300):
-            rank, due = chance.randint(-3, 3), -5 * chance.randint(0, 20)
+            rank, due = rng.randint(-3, 3), -5 * rng.randint(0, 20)
             places.append((-rank, due, number))
             jobs.append(job(f"j{number}", priority=rank, run_at=at(due)))
         await s.add(*jobs)
         got: list[str] = []
         for _ in range(100):
-            got += await s.order(chance.randint(1, 40))
+            got += await s.order(rng.randint(1, 40))
         assert got == [f"j{number}" for _, _, number in sorted(places)]
 
     async def test_D11_several_queues_share_the_limit(self, s: Scene) -> None:

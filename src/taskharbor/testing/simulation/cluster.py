@@ -34,11 +34,11 @@ _recorded: WeakSet[Harbor] = WeakSet()
 
 
 class Cluster:
-    """Processes around one store, from one seed. `chance` is for the scenario; `events` is the history so far."""
+    """Processes around one store, from one seed. `rng` is for the scenario; `events` is the history so far."""
 
     def __init__(self, store: Driver, seed: str, faults: Faults) -> None:
         self.faults = faults
-        self.chance = Random(f"{seed} scenario")
+        self.rng = Random(f"{seed} scenario")
         self.events: list[Event] = []
         self.errors: list[Exception] = []
         self._seed = seed
@@ -92,7 +92,7 @@ class Cluster:
         return process
 
     def stream(self, name: str) -> Random:
-        """Randomness of its own for a part of the scenario: drawing from it leaves what `chance` decides as it is."""
+        """Randomness of its own for a part of the scenario: drawing from it leaves what `rng` decides as it is."""
         return Random(f"{self._seed} {name}")
 
     def connection(self) -> Driver:
@@ -125,8 +125,8 @@ class Cluster:
         if harbor not in _recorded:
             harbor.middleware(_noted)
             _recorded.add(harbor)
-        chance = Random(f"{self._seed} {process.name}")
-        async with harbor.stand_in(recorder, clock=self._clock_of(chance), chance=chance, everywhere=False):
+        rng = Random(f"{self._seed} {process.name}")
+        async with harbor.stand_in(recorder, clock=self._clock_of(rng), rng=rng, everywhere=False):
             closed_world.set(True)
             harbor.client.session.portal = InTurnsPortal()
             await main()
@@ -134,26 +134,26 @@ class Cluster:
     def _at(self) -> int:
         return round(self._loop.time() * 1_000_000)
 
-    def _clock_of(self, chance: Random) -> Clock | None:
+    def _clock_of(self, rng: Random) -> Clock | None:
         if self.faults.clocks == "engine":
             return None
         if self.faults.clocks == "skewed" and not self._calm:
-            return SkewedClock(self.clock, chance.uniform(-HOUR, HOUR))
+            return SkewedClock(self.clock, rng.uniform(-HOUR, HOUR))
         return self._hosts
 
     async def _outages(self) -> None:
-        chance = Random(f"{self._seed} outages")
+        rng = Random(f"{self._seed} outages")
         while self.faults.outages:
-            await asyncio.sleep(chance.expovariate(1 / self.faults.outages))
+            await asyncio.sleep(rng.expovariate(1 / self.faults.outages))
             self._lines.down = True
-            await asyncio.sleep(chance.uniform(0, self.faults.outage))
+            await asyncio.sleep(rng.uniform(0, self.faults.outage))
             self._lines.down = False
 
     async def _jumps(self) -> None:
-        chance = Random(f"{self._seed} jumps")
+        rng = Random(f"{self._seed} jumps")
         while self.faults.clocks == "jumping":
-            await asyncio.sleep(chance.expovariate(1 / 40))
-            self._hosts.offset = timedelta(seconds=chance.choice([0, 1, -1, 60, -60, HOUR, -HOUR]))
+            await asyncio.sleep(rng.expovariate(1 / 40))
+            self._hosts.offset = timedelta(seconds=rng.choice([0, 1, -1, 60, -60, HOUR, -HOUR]))
 
     async def calm_down(self) -> None:
         """End all faults: network, clocks and workers recover."""
@@ -199,14 +199,14 @@ class _Post:
     """A place for one worker process, which is replaced when it dies."""
 
     def __init__(
-        self, cluster: Cluster, name: str, generations: Sequence[Harbor], options: dict[str, Any], chance: Random
+        self, cluster: Cluster, name: str, generations: Sequence[Harbor], options: dict[str, Any], rng: Random
     ) -> None:
         self._cluster = cluster
         self._name = name
         self._generations = generations
         self._options = options
-        self._chance = chance
-        self._generation = chance.choice(generations)
+        self._rng = rng
+        self._generation = rng.choice(generations)
         self._stopping = asyncio.Event()
         self._worker: str | None = None
         self._launch()
@@ -236,7 +236,7 @@ class _Post:
 
     async def _now_and_then(self, mean: float, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
-            await asyncio.sleep(self._chance.expovariate(1 / mean))
+            await asyncio.sleep(self._rng.expovariate(1 / mean))
             await act()
 
     async def _watch(self) -> None:
@@ -245,7 +245,7 @@ class _Post:
             await self.process.ended.wait()
             if self._cluster.faults.supervised:
                 self._put_back()
-            await asyncio.sleep(SHORTEST_DOWNTIME + self._chance.uniform(0, self._cluster.faults.downtime))
+            await asyncio.sleep(SHORTEST_DOWNTIME + self._rng.uniform(0, self._cluster.faults.downtime))
             self._launch()
 
     def _put_back(self) -> None:
@@ -268,7 +268,7 @@ class _Post:
         process = self.process
         self._cluster.note(process, "stopped")
         process.pause()
-        pause, lease = self._chance.uniform(0, self._cluster.faults.pause), self._options["lease"]
+        pause, lease = self._rng.uniform(0, self._cluster.faults.pause), self._options["lease"]
         if self._cluster.faults.supervised and pause > 1.1 * lease:
             await asyncio.sleep(1.1 * lease)
             return self._cluster.kill(process)
@@ -277,7 +277,7 @@ class _Post:
         return process.resume()
 
     async def _deploy(self) -> None:
-        self._generation = self._chance.choice(self._generations)
+        self._generation = self._rng.choice(self._generations)
         self._cluster.note(
             self.process, f"told to stop, for generation {self._generations.index(self._generation) + 1}"
         )

@@ -38,30 +38,30 @@ class Faults(Struct, frozen=True, kw_only=True):
     supervised: bool = False
 
 
-def drawn(chance: Random) -> Faults:
+def drawn(rng: Random) -> Faults:
     """Random faults for a seed: each kind is present or not, at a random rate."""
 
     def some(most: float, share: float = 0.5) -> float:
-        return round(chance.uniform(0, most), 4) if chance.random() < share else 0.0
+        return round(rng.uniform(0, most), 4) if rng.random() < share else 0.0
 
     def every(least: float, most: float, share: float = 0.5) -> float:
-        return round(chance.uniform(least, most), 2) if chance.random() < share else 0.0
+        return round(rng.uniform(least, most), 2) if rng.random() < share else 0.0
 
     return Faults(
-        delay=round(chance.choice([0.0005, 0.005, 0.05, 0.3]), 4),
+        delay=round(rng.choice([0.0005, 0.005, 0.05, 0.3]), 4),
         stalls=some(0.03),
-        stall=chance.choice([5.0, 15.0, 60.0]),
+        stall=rng.choice([5.0, 15.0, 60.0]),
         lost_requests=some(0.08),
         lost_replies=some(0.08),
         silence=some(0.5),
         lost_hints=some(0.5),
         outages=every(20, 90, 0.4),
-        outage=chance.choice([2.0, 15.0, 45.0]),
+        outage=rng.choice([2.0, 15.0, 45.0]),
         kills=every(10, 90),
         pauses=every(15, 120, 0.4),
-        pause=chance.choice([4.0, 12.0, 40.0]),
+        pause=rng.choice([4.0, 12.0, 40.0]),
         deploys=every(15, 90, 0.4),
-        downtime=chance.choice([0.1, 3.0, 20.0]),
-        clocks=chance.choices(CLOCKS, [4, 2, 3, 1])[0],
-        supervised=chance.random() < 0.3,
+        downtime=rng.choice([0.1, 3.0, 20.0]),
+        clocks=rng.choices(CLOCKS, [4, 2, 3, 1])[0],
+        supervised=rng.random() < 0.3,
     )

@@ -30,9 +30,9 @@ class WrongResult(AssertionError):
 class RandomFlows:
     """The tasks of flows, and random flows. A wrong value is added to the cluster's errors."""
 
-    def __init__(self, harbor: Harbor, cluster: Cluster, chance: Random) -> None:
+    def __init__(self, harbor: Harbor, cluster: Cluster, rng: Random) -> None:
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
 
         @harbor.task(name="member", max_attempts=2, retry=Retry(base=1, cap=2))
         async def member(number: int, temper: str) -> int:
@@ -57,7 +57,7 @@ class RandomFlows:
     def drawn(self) -> Part:
         """A flow of any shape."""
         shapes: list[Callable[[], Part]] = [self._chain, self._chord, self._nested, self._stages, self._diamond]
-        return self._chance.choices(shapes, [3, 4, 2, 2, 2])[0]()
+        return self._rng.choices(shapes, [3, 4, 2, 2, 2])[0]()
 
     def check(self, came: Any, expected: Any) -> None:
         """Check the result of a whole flow."""
@@ -68,18 +68,18 @@ class RandomFlows:
 
     def _chain(self) -> Part:
         part = self._one()
-        for _ in range(self._chance.randint(1, 3)):
+        for _ in range(self._rng.randint(1, 3)):
             part = self._then(part)
         return part
 
     def _chord(self) -> Part:
-        flow, expected = self._side_by_side(self._chance.randint(2, 6))
+        flow, expected = self._side_by_side(self._rng.randint(2, 6))
         number = self._number()
         return chord(flow, self._taking(expected, number), on_failure=self._policy()), number
 
     def _nested(self) -> Part:
         parts = [self._side_by_side(2), self._one(), self._then(self._side_by_side(2))]
-        self._chance.shuffle(parts)
+        self._rng.shuffle(parts)
         return self._then(_grouped(parts))
 
     def _stages(self) -> Part:
@@ -99,7 +99,7 @@ class RandomFlows:
         return graph, [last]
 
     def _one(self) -> Part:
-        number, queue = self._number(), self._chance.choice(["default", "default", "mail"])
+        number, queue = self._number(), self._rng.choice(["default", "default", "mail"])
         return self._member.using(queue=queue).step(number, self._temper()), number
 
     def _side_by_side(self, count: int) -> Part:
@@ -115,24 +115,24 @@ class RandomFlows:
         return self._link.using(headers=headers)
 
     def _number(self) -> int:
-        return self._chance.randint(1, 10**6)
+        return self._rng.randint(1, 10**6)
 
     def _temper(self) -> str:
-        return self._chance.choices(list(TEMPERS), list(TEMPERS.values()))[0]
+        return self._rng.choices(list(TEMPERS), list(TEMPERS.values()))[0]
 
     def _policy(self) -> OnFailure:
-        return self._chance.choice(POLICIES)
+        return self._rng.choice(POLICIES)
 
     # handlers
 
     async def _live(self, temper: str) -> None:
         if temper == "slow":
-            await asyncio.sleep(self._chance.uniform(0, 4))
+            await asyncio.sleep(self._rng.uniform(0, 4))
         elif temper == "failing" and current().attempt == 1:
             raise ValueError("not yet")
         elif temper == "hopeless":
             raise Unrecoverable("never")
-        elif temper == "deadly" and self._chance.random() < 0.5:
+        elif temper == "deadly" and self._rng.random() < 0.5:
             await crash()
 
     async def _check(self, given: Any, expected: Any) -> None:

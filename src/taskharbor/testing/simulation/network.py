@@ -27,8 +27,8 @@ RINGING = frozenset(
 class LossyHints:
     """Wake-up hints in the order of requests, some of them lost: the same for every store with the same seed."""
 
-    def __init__(self, chance: Random, lost: float) -> None:
-        self._chance = chance
+    def __init__(self, rng: Random, lost: float) -> None:
+        self._rng = rng
         self.lost = lost
         self._waiting: list[tuple[asyncio.Future[None], Context]] = []
 
@@ -50,7 +50,7 @@ class LossyHints:
         """Wake up all who wait, except where a hint is lost."""
         woken, self._waiting = self._waiting, []
         for hint, context in woken:
-            if self._chance.random() < self.lost:
+            if self._rng.random() < self.lost:
                 self._waiting.append((hint, context))
             elif not hint.done():
                 hint.get_loop().call_soon(_release, hint, context=context)
@@ -76,15 +76,15 @@ class EngineTime(PassThrough):
 class Lines:
     """The connections between processes and the store, with delays, stalls, losses and outages. One for a whole run."""
 
-    def __init__(self, chance: Random, hints: LossyHints, faults: Faults) -> None:
-        self.chance = chance
+    def __init__(self, rng: Random, hints: LossyHints, faults: Faults) -> None:
+        self.rng = rng
         self.hints = hints
         self.faults = faults
         self.down = False
 
     async def look(self, verb: str, call: Call) -> Any:
         """A call that changes no job: it may be lost, but is never delayed, to keep runs short."""
-        if self.chance.random() < self.faults.lost_requests:
+        if self.rng.random() < self.faults.lost_requests:
             raise DriverUnavailable(f"{verb}: the request was lost")
         return await self.ask(verb, call)
 
@@ -103,9 +103,9 @@ class Lines:
 
     def trip(self) -> float:
         """The seconds that a request or a reply takes."""
-        if self.faults.stalls and self.chance.random() < self.faults.stalls:
-            return self.chance.uniform(0, self.faults.stall)
-        return self.chance.expovariate(1 / self.faults.delay)
+        if self.faults.stalls and self.rng.random() < self.faults.stalls:
+            return self.rng.uniform(0, self.faults.stall)
+        return self.rng.expovariate(1 / self.faults.delay)
 
 
 class _Request:
@@ -143,9 +143,9 @@ class _Request:
                 self._travel(self._succeed, result)
 
     def _is_lost(self, what: str, rate: float) -> bool:
-        chance = self._lines.chance
-        lost = chance.random() < rate
-        if lost and chance.random() >= self._lines.faults.silence:
+        rng = self._lines.rng
+        lost = rng.random() < rate
+        if lost and rng.random() >= self._lines.faults.silence:
             self._travel(self._fail, DriverUnavailable(f"{self._verb}: the {what} was lost"))
         return lost
 

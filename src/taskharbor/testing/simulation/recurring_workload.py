@@ -43,16 +43,16 @@ class WrongSlot(AssertionError):
 
 def declare(harbor: Harbor, cluster: Cluster, kind: str, *, latest: bool) -> None:
     """Declare a recurring task in one generation of the code. A job without a slot is added to the errors."""
-    chance = cluster.chance
+    rng = cluster.rng
 
     @harbor.recurring(**(OTHERWISE if latest else KINDS)[kind])
     @harbor.task(name=kind, max_attempts=2, retry=Retry(base=1, cap=2))
     async def live() -> None:
         if current().slot is None:
             cluster.errors.append(WrongSlot(f"job {current().id} of {kind} has no slot"))
-        fate = chance.random()
+        fate = rng.random()
         if fate < 0.15:
-            await asyncio.sleep(chance.uniform(0, 12))
+            await asyncio.sleep(rng.uniform(0, 12))
         elif fate < 0.25:
             raise ValueError("not this time") if fate < 0.2 else Unrecoverable("never")
 
@@ -60,9 +60,9 @@ def declare(harbor: Harbor, cluster: Cluster, kind: str, *, latest: bool) -> Non
 class Operator:
     """An operator who changes recurring tasks."""
 
-    def __init__(self, harbor: Harbor, chance: Random, kinds: Sequence[str], *, deletes: bool) -> None:
+    def __init__(self, harbor: Harbor, rng: Random, kinds: Sequence[str], *, deletes: bool) -> None:
         self._recurring = harbor.admin.recurring
-        self._chance = chance
+        self._rng = rng
         self._kinds = kinds
         self._deletes = deletes  # if clocks may go back, a new declaration could begin in the past
 
@@ -72,24 +72,24 @@ class Operator:
         if self._deletes:
             deeds.append(self._recurring.adelete)
         with suppress(ScheduleBusy, ScheduleNotFound):
-            await self._chance.choice(deeds)(self._chance.choice(self._kinds))
+            await self._rng.choice(deeds)(self._rng.choice(self._kinds))
 
     async def _run(self, kind: str) -> None:
         await self._recurring.arun(kind)
 
     async def _rest(self, kind: str) -> None:
         await self._recurring.apause(kind)
-        await asyncio.sleep(self._chance.uniform(0, 15))
+        await asyncio.sleep(self._rng.uniform(0, 15))
         await self._recurring.aresume(kind)
 
     async def _change(self, kind: str) -> None:
-        await self._recurring.achange(kind, every=self._chance.uniform(3, 15))
+        await self._recurring.achange(kind, every=self._rng.uniform(3, 15))
 
     async def _make(self, kind: str) -> None:
         """Create one under a unique name, and remove it later."""
-        name = f"made{self._chance.getrandbits(64)}"
-        await self._recurring.acreate(name, kind, **self._chance.choice(list(KINDS.values())))
-        await asyncio.sleep(self._chance.uniform(0, 20))
+        name = f"made{self._rng.getrandbits(64)}"
+        await self._recurring.acreate(name, kind, **self._rng.choice(list(KINDS.values())))
+        await asyncio.sleep(self._rng.uniform(0, 20))
         await self._recurring.adelete(name)
 
 

@@ -47,10 +47,10 @@ def kind(driver: str) -> str:
 
 
 @contextmanager
-def opened(driver: str, chance: Random) -> Generator[Driver]:
+def opened(driver: str, rng: Random) -> Generator[Driver]:
     """A new, empty store: `memory`, `sqlite`, or the URL of any engine; on a server, in a namespace of its own."""
     if driver == "memory":
-        yield MemoryDriver(chance)
+        yield MemoryDriver(rng)
         return
     with tempfile.TemporaryDirectory(prefix="taskharbor-simulation-") as folder, _thread() as loop:
         url = _own(driver, Path(folder))

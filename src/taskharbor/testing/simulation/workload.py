@@ -24,24 +24,24 @@ BLOCKING = 0.3  # of the seeds
 
 async def everything(cluster: Cluster) -> None:
     """Some workers of two generations, some clients; faults as long as the clients run."""
-    chance = cluster.chance
-    keep = 60.0 if chance.random() < 0.15 else 24 * 3600.0
-    kinds = chance.sample(list(KINDS), chance.choice([0, 1, 1, 2]))
+    rng = cluster.rng
+    keep = 60.0 if rng.random() < 0.15 else 24 * 3600.0
+    kinds = rng.sample(list(KINDS), rng.choice([0, 1, 1, 2]))
     old, new = SimulatedApp(cluster, keep, kinds), SimulatedApp(cluster, keep, kinds, latest=True)
     cluster.workers(
         old.harbor,
         new.harbor,
-        count=chance.randint(1, 4),
+        count=rng.randint(1, 4),
         queues=QUEUES,
-        concurrency=chance.choice([1, 2, 4, 8]),
-        lease=chance.choice([3.0, 10.0, 30.0]),
-        grace=chance.choice([0.0, 2.0, 10.0]),
+        concurrency=rng.choice([1, 2, 4, 8]),
+        lease=rng.choice([3.0, 10.0, 30.0]),
+        grace=rng.choice([0.0, 2.0, 10.0]),
     )
-    visits = [Visit(cluster, new, kinds, chance.randint(6, 13)) for _ in range(chance.randint(1, 4))]
+    visits = [Visit(cluster, new, kinds, rng.randint(6, 13)) for _ in range(rng.randint(1, 4))]
     _let_some_block(visits, cluster.stream("blocking clients"))
     processes = [cluster.client(new.harbor, visit.act, f"client{n}") for n, visit in enumerate(visits, 1)]
-    if chance.random() < 0.3:
-        await asyncio.sleep(chance.uniform(0, SPAN))
+    if rng.random() < 0.3:
+        await asyncio.sleep(rng.uniform(0, SPAN))
         cluster.kill(processes[0])
     await asyncio.sleep(SPAN * 1.2)
     for process in processes:
@@ -51,11 +51,11 @@ async def everything(cluster: Cluster) -> None:
     await cluster.undisturbed(lambda driver: slots(driver, cluster.clock()))
 
 
-def _let_some_block(visits: Sequence[Visit], chance: Random) -> None:
+def _let_some_block(visits: Sequence[Visit], rng: Random) -> None:
     """In some seeds, the first client and some of the others use the blocking face."""
-    if chance.random() < BLOCKING:
+    if rng.random() < BLOCKING:
         for number, visit in enumerate(visits):
-            visit.blocks = number == 0 or chance.random() < 0.5
+            visit.blocks = number == 0 or rng.random() < 0.5
 
 
 async def _resume(driver: Any) -> None:
@@ -68,8 +68,8 @@ class SimulatedApp:
 
     def __init__(self, cluster: Cluster, keep: float, kinds: Sequence[str], *, latest: bool = False) -> None:
         self.harbor = Harbor("memory://", keep_done=keep, keep_dead=keep, store_timeout=20)
-        self.chance = cluster.chance
-        self.flows = RandomFlows(self.harbor, cluster, cluster.chance)
+        self.rng = cluster.rng
+        self.flows = RandomFlows(self.harbor, cluster, cluster.rng)
         self.steps: list[Callable[[], Step[Any]]] = []
         self.poison: list[Callable[[], Step[Any]]] = []
         self._calm()
@@ -89,8 +89,8 @@ class SimulatedApp:
         async def parent(children: int) -> None:
             for number in range(children):
                 current().enqueue(quick.step(number))
-            await asyncio.sleep(self.chance.uniform(0, 2))
-            if self.chance.random() < 0.3:
+            await asyncio.sleep(self.rng.uniform(0, 2))
+            if self.rng.random() < 0.3:
                 raise RuntimeError("its children must not be born")
 
         @self.harbor.task(name="snoozing")
@@ -99,12 +99,12 @@ class SimulatedApp:
                 raise Snooze(2)
 
         self.quick = quick
-        self.steps += [quick.step, lambda: quick.step(7), lambda: parent.step(self.chance.randint(1, 3)), snoozing.step]
+        self.steps += [quick.step, lambda: quick.step(7), lambda: parent.step(self.rng.randint(1, 3)), snoozing.step]
 
     def _failing(self) -> None:
         @self.harbor.task(name="failing", max_attempts=3, retry=Retry(base=2, cap=5))
         async def failing(times: int) -> None:
-            await asyncio.sleep(self.chance.uniform(0, 0.5))
+            await asyncio.sleep(self.rng.uniform(0, 0.5))
             if current().attempt <= times:
                 raise ValueError("not yet")
 
@@ -112,7 +112,7 @@ class SimulatedApp:
         async def hopeless(kind: int) -> None:
             raise (Unrecoverable("never"), SystemExit(1), RetryAfter(1), KeyboardInterrupt())[kind]
 
-        self.steps += [lambda: failing.step(self.chance.randint(1, 4)), lambda: hopeless.step(self.chance.randrange(4))]
+        self.steps += [lambda: failing.step(self.rng.randint(1, 4)), lambda: hopeless.step(self.rng.randrange(4))]
 
     def _slow(self) -> None:
         @self.harbor.task(name="slow")
@@ -123,7 +123,7 @@ class SimulatedApp:
 
         @self.harbor.task(name="overdue", timeout=2, max_attempts=2)
         async def overdue() -> None:
-            await asyncio.sleep(self.chance.uniform(0, 10))
+            await asyncio.sleep(self.rng.uniform(0, 10))
 
         @self.harbor.task(name="stubborn", timeout=2, max_attempts=2)
         async def stubborn(seconds: float) -> None:
@@ -133,16 +133,16 @@ class SimulatedApp:
                     await asyncio.sleep(left)
 
         self.steps += [
-            lambda: slow.step(self.chance.choice([0.2, 4, 12, 40])),
+            lambda: slow.step(self.rng.choice([0.2, 4, 12, 40])),
             overdue.step,
-            lambda: stubborn.step(self.chance.choice([3, 15, 45])),
+            lambda: stubborn.step(self.rng.choice([3, 15, 45])),
         ]
 
     def _deadly(self) -> None:
         @self.harbor.task(name="unlucky")
         async def unlucky(risk: float) -> None:
-            await asyncio.sleep(self.chance.uniform(0, 1))
-            if self.chance.random() < risk:
+            await asyncio.sleep(self.rng.uniform(0, 1))
+            if self.rng.random() < risk:
                 await crash()
 
         self.poison += [lambda: unlucky.step(1.0), lambda: unlucky.step(0.4)]
@@ -164,14 +164,14 @@ class Visit:
 
     def __init__(self, cluster: Cluster, app: SimulatedApp, kinds: Sequence[str], actions: int) -> None:
         self._cluster = cluster
-        self._chance = cluster.chance
+        self._rng = cluster.rng
         self._app = app
         self._actions = actions
         self._jobs: list[Job[Any]] = []
         self._runs: list[str] = []
         self.blocks = False
         deletes = cluster.faults.clocks == "one"
-        self._operator = Operator(app.harbor, cluster.chance, kinds, deletes=deletes) if kinds else None
+        self._operator = Operator(app.harbor, cluster.rng, kinds, deletes=deletes) if kinds else None
 
     async def act(self) -> None:
         """Perform all its actions, spread over the span."""
@@ -180,33 +180,33 @@ class Visit:
         if self._operator is not None:
             kinds, weights = [*kinds, self._operator.act], [*weights, 3]
         for _ in range(self._actions):
-            await asyncio.sleep(self._chance.expovariate(self._actions / SPAN))
-            act = self._chance.choices(kinds, weights)[0]
+            await asyncio.sleep(self._rng.expovariate(self._actions / SPAN))
+            act = self._rng.choices(kinds, weights)[0]
             for _ in range(3):
                 try:
                     await act()
                     break
                 except (DriverError, TimeoutError):
-                    await asyncio.sleep(self._chance.uniform(0, 2))
+                    await asyncio.sleep(self._rng.uniform(0, 2))
 
     def _step(self) -> Step[Any]:
-        chance = self._chance
-        if chance.random() < 0.06:
-            return chance.choice(self._app.poison)()
-        return chance.choice(self._app.steps)()
+        rng = self._rng
+        if rng.random() < 0.06:
+            return rng.choice(self._app.poison)()
+        return rng.choice(self._app.steps)()
 
     def _with(self, step: Step[Any], **options: Any) -> Step[Any]:
         return Step(step.client, step.task, step.payload, {**step.options, **options})  # type: ignore[typeddict-item]
 
     async def _one(self) -> None:
-        chance, options = self._chance, dict[str, Any]()
-        if chance.random() < 0.3:
-            options["delay"] = chance.uniform(0, 40)
-        if chance.random() < 0.3:
-            options["priority"] = chance.choice([-5, 1, 5])
-        if chance.random() < 0.1:
-            options["expires"] = chance.uniform(0, 60)
-        if chance.random() < 0.5:
+        rng, options = self._rng, dict[str, Any]()
+        if rng.random() < 0.3:
+            options["delay"] = rng.uniform(0, 40)
+        if rng.random() < 0.3:
+            options["priority"] = rng.choice([-5, 1, 5])
+        if rng.random() < 0.1:
+            options["expires"] = rng.uniform(0, 60)
+        if rng.random() < 0.5:
             options["queue"] = "mail"
         await self._enqueue([self._with(self._step(), **options)])
 
@@ -218,12 +218,12 @@ class Visit:
             self._jobs += await harbor.aenqueue_many(steps)
 
     async def _many(self) -> None:
-        await self._enqueue([self._step() for _ in range(self._chance.randint(2, 6))])
+        await self._enqueue([self._step() for _ in range(self._rng.randint(2, 6))])
 
     async def _keyed(self) -> None:
-        chance = self._chance
-        key, ttl = f"key{chance.randint(1, 6)}", chance.choice([5, 40, 3600, None])
-        quick, number = self._app.quick.using(idempotency_key=key, idempotency_ttl=ttl), chance.randint(1, 2)
+        rng = self._rng
+        key, ttl = f"key{rng.randint(1, 6)}", rng.choice([5, 40, 3600, None])
+        quick, number = self._app.quick.using(idempotency_key=key, idempotency_ttl=ttl), rng.randint(1, 2)
         if self.blocks:
             self._jobs.append(await asyncio.to_thread(quick.enqueue, number))
         else:
@@ -231,44 +231,44 @@ class Visit:
 
     async def _flow(self) -> None:
         """Enqueue a workflow; it may have a key, be started by a handler, or be waited for."""
-        chance, flows = self._chance, self._app.flows
-        if chance.random() < 0.2:
+        rng, flows = self._rng, self._app.flows
+        if rng.random() < 0.2:
             await self._enqueue([flows.starter.step()])
             return
         flow, expected = flows.drawn()
         ready = flow.using()
-        if chance.random() < 0.3:
-            key, ttl = f"flow{chance.randint(1, 3)}", chance.choice([5, 40, 3600, None])
+        if rng.random() < 0.3:
+            key, ttl = f"flow{rng.randint(1, 3)}", rng.choice([5, 40, 3600, None])
             ready = flow.using(idempotency_key=key, idempotency_ttl=ttl)
         run = await (asyncio.to_thread(ready.enqueue) if self.blocks else ready.aenqueue())
         self._runs.append(run.id)
-        if run.created and chance.random() < 0.3:
+        if run.created and rng.random() < 0.3:
             with suppress(TimeoutError, JobFailed, JobCancelled, JobNotFound):
-                patience = chance.uniform(1, 8)
+                patience = rng.uniform(1, 8)
                 came = asyncio.to_thread(run.result, patience) if self.blocks else run.aresult(patience)
                 flows.check(await came, expected)
 
     async def _tamper(self) -> None:
-        chance, admin = self._chance, self._app.harbor.admin
-        deed = chance.random()
+        rng, admin = self._rng, self._app.harbor.admin
+        deed = rng.random()
         if deed < 0.2 and self._jobs:
-            await admin.jobs.acancel([chance.choice(self._jobs).id])
+            await admin.jobs.acancel([rng.choice(self._jobs).id])
         elif deed < 0.3 and self._jobs:
-            await admin.jobs.adead_letter([chance.choice(self._jobs).id], reason="by hand")
+            await admin.jobs.adead_letter([rng.choice(self._jobs).id], reason="by hand")
         elif deed < 0.45 and self._runs:
-            await admin.workflows.acancel(chance.choice(self._runs))
+            await admin.workflows.acancel(rng.choice(self._runs))
         elif deed < 0.6 and self._runs:
-            await admin.workflows.areplay(chance.choice(self._runs))
+            await admin.workflows.areplay(rng.choice(self._runs))
         elif deed < 0.75:
             await admin.dlq.areplay_all(limit=3)
         elif deed < 0.85 and self._jobs:
             await admin.jobs.areschedule(
-                chance.choice(self._jobs).id, run_at=admin.now() + timedelta(seconds=chance.uniform(0, 20))
+                rng.choice(self._jobs).id, run_at=admin.now() + timedelta(seconds=rng.uniform(0, 20))
             )
         elif deed < 0.92 and self._jobs:
-            await admin.jobs.adelete([chance.choice(self._jobs).id])
+            await admin.jobs.adelete([rng.choice(self._jobs).id])
         else:
-            queue = chance.choice(QUEUES)
+            queue = rng.choice(QUEUES)
             await admin.queues.apause(queue)
-            await asyncio.sleep(chance.uniform(0, 10))
+            await asyncio.sleep(rng.uniform(0, 10))
             await admin.queues.aresume(queue)

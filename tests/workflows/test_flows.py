@@ -421,7 +421,7 @@ async def test_nothing_is_stored_of_what_is_wrong() -> None:
         ),
         r"a flow begins with a step": lambda: chain(anything.number, w.add),
         r"steps of two harbors": lambda: group(w.number.step(1), other.number.step(2)).enqueue(),
-        r"a step of a flow has idempotency_key of its own: say it for the whole": lambda: chain(
+        r"a step of a flow has idempotency_key of its own: set it for the whole": lambda: chain(
             w.number.using(idempotency_key="k").step(1), w.add
         ).enqueue(),
         r"on_failure is hold, cancel or collect, not 'explode'": lambda: anything.number.step(1).on_failure("explode"),

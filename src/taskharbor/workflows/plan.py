@@ -53,7 +53,7 @@ class Plan(Generic[R]):
             if alone := {"idempotency_key", "tx"} & laid.step.options.keys():
                 option = f"{min(alone)}=…"
                 raise InvalidJob(
-                    f"a step of a flow has {min(alone)} of its own: say it for the whole, flow.using({option}); or for "
+                    f"a step of a flow has {min(alone)} of its own: set it for the whole, flow.using({option}); or for "
                     f"a job by itself, task.using({option}).enqueue(…) or harbor.enqueue(name, {{…}}, {option})"
                 )
         return next(iter(clients.values()), None)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from servers.postgres import PostgresServer
 from taskharbor import Harbor
+from taskharbor.core.backoff import Backoff
 from taskharbor.core.job import Dependency, NewJob
 from taskharbor.core.transition import Ack, PutBack, Transition
 from taskharbor.driver import Group
@@ -209,8 +210,7 @@ class TestHearing:
         self, postgres: PostgresServer, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """X2: it goes on trying, and listens again once the server is back."""
-        monkeypatch.setattr(listen, "SHORTEST_PAUSE", 0.01)
-        monkeypatch.setattr(listen, "LONGEST_PAUSE", 0.02)
+        monkeypatch.setattr(listen, "STORE_BACKOFF", Backoff(base=0.01, cap=0.02))
         failed, note = threading.Semaphore(0), listen.Listener._failed
 
         def fifth_failure(self: listen.Listener, error: Exception) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from servers.fixtures import NewValkey
 from servers.valkey import ValkeyServer
+from taskharbor.core.backoff import Backoff
 from taskharbor.drivers.redis import wakeups
 from taskharbor.drivers.redis.connection import Server
 from taskharbor.drivers.redis.url import Address
@@ -116,7 +117,7 @@ def test_hints_come_back_with_the_server(
     new_valkey: NewValkey, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X2: and whoever waits is woken, because messages may have been missed."""
-    monkeypatch.setattr(wakeups, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(wakeups, "STORE_BACKOFF", Backoff(base=0.0, cap=0.0))
     valkey = new_valkey()
 
     async def main() -> None:
@@ -141,7 +142,7 @@ def test_a_silent_subscription_is_replaced(new_valkey: NewValkey, monkeypatch: p
     """A half-open connection looks like a quiet one."""
     monkeypatch.setattr(wakeups, "PING_EVERY", 0.02)
     monkeypatch.setattr(wakeups, "ANSWER_WITHIN", 0.02)
-    monkeypatch.setattr(wakeups, "SHORTEST_PAUSE", 0.0)
+    monkeypatch.setattr(wakeups, "STORE_BACKOFF", Backoff(base=0.0, cap=0.0))
     valkey = new_valkey()
 
     async def main() -> None:
@@ -198,8 +199,7 @@ def test_closing_while_it_connects_leaves_no_connection(valkey: ValkeyServer, mo
 
 def test_all_waiters_together_try_once_and_then_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """X2: a thousand calls that wait for results do not make a thousand connections to a server that starts."""
-    monkeypatch.setattr(wakeups, "SHORTEST_PAUSE", FOR_EVER)
-    monkeypatch.setattr(wakeups, "LONGEST_PAUSE", FOR_EVER)
+    monkeypatch.setattr(wakeups, "STORE_BACKOFF", Backoff(base=FOR_EVER, cap=FOR_EVER))
     tries: list[Address] = []
 
     async def connect(address: Address) -> LoopLink:

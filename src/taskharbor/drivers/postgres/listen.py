@@ -13,7 +13,9 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
+from random import Random
 
+from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.drivers.postgres.db import Connection
 from taskharbor.drivers.postgres.failure import failure
 from taskharbor.drivers.postgres.login import Login
@@ -21,7 +23,7 @@ from taskharbor.errors import DriverError, HarborError
 
 logger = logging.getLogger("taskharbor.postgres")
 ASK_EVERY, ANSWER_WITHIN, FAREWELL_WITHIN = 5.0, 5.0, 0.5
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+RNG = Random()
 MOMENT, COURTESY = 0.01, 0.003
 
 
@@ -79,7 +81,7 @@ class Listener:
                 await self._session()
             except Exception as error:
                 self._failed(error)
-            await asyncio.sleep(min(SHORTEST_PAUSE * 2 ** min(self._failures, 10), LONGEST_PAUSE))
+            await asyncio.sleep(STORE_BACKOFF.delay(self._failures, RNG))
 
     async def _session(self) -> None:
         """Listen until the session ends or stops answering."""

@@ -10,8 +10,10 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Collection
+from random import Random
 from typing import Any
 
+from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.drivers.redis.failure import failure
 from taskharbor.drivers.redis.keyspace import pattern
 from taskharbor.drivers.redis.url import Address
@@ -19,7 +21,7 @@ from taskharbor.drivers.redis.wire import LoopLink, packed
 
 logger = logging.getLogger("taskharbor.redis")
 PING_EVERY, ANSWER_WITHIN = 5.0, 5.0
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+RNG = Random()
 
 
 class Subscription:
@@ -101,7 +103,7 @@ class Subscription:
         if not self.failures:  # workers poll meanwhile, so logging it once is enough
             logger.warning("store.unavailable: not subscribed, trying again: %s", failure(error, self._address))
         self.failures += 1
-        self._retry_at = self._loop.time() + min(SHORTEST_PAUSE * 2 ** min(self.failures, 10), LONGEST_PAUSE)
+        self._retry_at = self._loop.time() + STORE_BACKOFF.delay(self.failures, RNG)
 
     def close(self) -> list[LoopLink]:
         """End the subscription and wake all waiters; return its connection, if there is one."""

@@ -6,11 +6,11 @@ kept and can be found for pruning. A claim of 100 and an ack of 100 are two stat
 
 Finished jobs move to a table of their own, and the line is an index without the expiry, so that a claim changes nothing
 that is indexed and stays on its page (fillfactor). Of the layouts tried side by side in six alternating rounds this was
-the fastest: 1.5 times an update in place with the expiry in the index, which came out level (1.06) with moving alone;
+the fastest: 1.5 times an update in place with the expiry in the index, which was as fast (1.06) as moving alone;
 updating in place without the expiry in the index gave 1.1. What is running is walked over by the next claim, which
 costs little as long as that is a few hundred jobs.
 
-The planner is told to use the indexes and to plan once: without statistics it sorts the whole line for every claim.
+The planner is set to use the indexes and to plan once: without statistics it sorts the whole line for every claim.
 """
 
 from __future__ import annotations

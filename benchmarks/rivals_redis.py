@@ -76,7 +76,7 @@ def memory(url: str, rival: str, jobs: int) -> Sample:
 def drain(url: str, rival: str, jobs: int) -> NoReturn:
     """Its worker over jobs that are in line, from its start until the last handler has run or the time is up.
 
-    Not all of them can be stopped from within: the process tells the sample and ends.
+    Not all of them can be stopped from within: the process reports the sample and ends.
     """
     enqueue_bulk(url, rival, jobs, 1)
     numbers, ended = count(1), threading.Event()
@@ -102,7 +102,7 @@ def drain(url: str, rival: str, jobs: int) -> NoReturn:
         threading.Thread(target=watch, daemon=True).start()
 
     work(contender(rival, url, act), begin)
-    raise RuntimeError("the worker came to an end")
+    raise RuntimeError("the worker ended")
 
 
 def work(it: Contender, begin: Callable[[], None]) -> None:

@@ -50,7 +50,7 @@ class Server:
         self._made = 0
 
     def describe(self) -> dict[str, str]:
-        """The version and the settings that matter, as the server tells them."""
+        """The version and the settings that matter, as the server reports them."""
         with self.database() as url, client(url) as asked:
             version = asked.info("server").get("valkey_version", "of an unknown version")
             found: dict[str, str] = asked.config_get(*TOLD)

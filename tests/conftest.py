@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what a process said that was waited for too long."""
+    """Show the output of a process that was waited for too long."""
     report = yield
     if call.excinfo is not None and isinstance(error := call.excinfo.value, subprocess.TimeoutExpired):
         for name, said in (("stdout", error.stdout), ("stderr", error.stderr)):

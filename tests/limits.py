@@ -82,7 +82,7 @@ def end(process: subprocess.Popen[Any], listener: threading.Thread | None = None
 
 
 def _kill_holders(*streams: IO[Any] | None) -> dict[int, str]:
-    """Kill the other processes that have these pipes open; return their commands. Only Linux tells which they are."""
+    """Kill the other processes that have these pipes open; return their commands. Only Linux shows which they are."""
     own = Path("/proc/self/fd")
     if not own.exists():
         return {}

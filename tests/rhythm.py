@@ -1,7 +1,7 @@
 """Weeks of recurring tasks in virtual time: schedulers alone, and a stand-in that works off what they enqueue.
 
 A whole worker looks for work every few seconds. The stand-in looks when something is due, and takes as long for a run
-as it is told.
+as the test sets.
 """
 
 from __future__ import annotations

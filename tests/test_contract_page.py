@@ -1,4 +1,4 @@
-"""docs/contract.md tells the truth about which tests prove which clause."""
+"""docs/contract.md names the tests that prove each clause."""
 
 import subprocess
 import sys

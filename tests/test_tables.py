@@ -159,7 +159,7 @@ def test_every_way_to_die_is_in_the_table_of_failures() -> None:
 
 
 def test_every_event_in_the_table_of_failures_is_logged() -> None:
-    """What the page tells people to look for is what workers write."""
+    """The events that the page names are those that workers log."""
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/taskharbor/worker").glob("*.py"))
     events = set(re.findall(r"`((?:job|lease|store|worker|task)\.\w+)`", text_of("failures")))
     assert {event for event in events if event not in source} == set()

@@ -1,6 +1,6 @@
 """Workers whose clocks are an hour off, or jump, by libfaketime. SQLite has no clock of its own: what holds is H1-H8.
 
-The fastest clock ends the run: what it has put off by an hour is due for nobody else before that.
+The fastest clock ends the run: what it has put off by an hour is due for no other worker before that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Power cuts: the store on a loop-mounted XFS that is shut down under load, then mounted again.
 
 The shutdown (what `xfs_io -x -c shutdown` does) drops everything that was not yet on its way to the disk, as a power
-cut does. Unlike a power cut it leaves the processes alive for a moment: what they hear after the cut began, nobody
-would have heard, so it is struck from their histories. (An fsync that is under way may then return without an error.)
+cut does. Unlike a power cut it leaves the processes alive for a moment: what they receive after the cut began would
+never have arrived, so it is struck from their histories. (An fsync that is under way may then return without an error.)
 A control with a setting that promises less (`synchronous=normal`, `appendfsync everysec`) shows that the cut is real.
 """
 
@@ -89,8 +89,8 @@ def crowd(crew: Crew) -> list[Member]:
 
 
 def cut_under_load(store: PowerStore, disk: Disk, rng: Random) -> tuple[int, int]:
-    """Let them work for a random time, cut the power, mount again; return the number of answers that nobody would have
-    heard, and when the cut began."""
+    """Let them work for a random time, cut the power, mount again; return the number of answers that would never
+    have arrived, and when the cut began."""
     crew = store.crew
     before = len(crew.acknowledged())
     aboard = crowd(crew)

@@ -377,7 +377,7 @@ async def test_a_purge_is_bounded_and_frees_keys(monkeypatch: pytest.MonkeyPatch
 
 @virtual
 async def test_what_waiting_jobs_need_is_not_purged() -> None:
-    """Q2, K3: it is said which; once the workflow is cancelled, it goes, and what was cancelled with it."""
+    """Q2, K3: the answer names it; once the workflow is cancelled, it goes, and what was cancelled with it."""
     world = Ward()
     run = await chord(group([world.die.step("boom"), world.die.step("nothing")]), _merge(world)).aenqueue()
     [alone] = await world.dead("alone")
@@ -735,7 +735,7 @@ def test_def_hooks_run_in_threads_and_may_block_for_ever() -> None:
 def test_a_call_that_finds_no_thread_in_its_time_is_not_made_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Q1: it was said that it took too long, and so it is."""
+    """Q1: it is logged as too slow, and skipped."""
     monkeypatch.setattr(dead_hooks, "AT_A_TIME", 1)
     monkeypatch.setattr(dead_hooks, "LONGEST", 0.1)
     harbor = Harbor("memory://")

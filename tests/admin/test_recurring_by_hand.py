@@ -162,7 +162,7 @@ async def test_one_is_made_at_run_time_and_ticks_like_any_other() -> None:
 
 @virtual
 async def test_a_change_takes_effect_from_now_on() -> None:
-    """N5: what was not said stays; the code's own word counts again when the next worker starts."""
+    """N5: what was not given stays; what the code declares counts again when the next worker starts."""
     world, admin = recurring(every=10, catch_up="all", jitter=1)
     async with world.worker():
         await asyncio.sleep(12)

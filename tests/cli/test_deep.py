@@ -103,7 +103,7 @@ def test_damaged_indexes(desk: Desk, valkey: ValkeyServer) -> None:
 
 
 def test_settings_that_change_while_a_store_is_open(new_valkey: NewValkey) -> None:
-    """G2: they are read anew, not remembered."""
+    """G2: they are read again, not remembered."""
     server = new_valkey()
 
     async def act() -> list[StoreSetting]:

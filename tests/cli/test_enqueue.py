@@ -14,7 +14,7 @@ from .desk import Desk, in_terminal
 
 
 def stored(desk: Desk, id: str) -> Any:
-    """The job as `jobs show` tells it."""
+    """The job as `jobs show` prints it."""
     return desk.json("jobs", "show", id, "--url", desk.url)
 
 

@@ -121,7 +121,7 @@ def test_a_run_by_hand(desk: Desk, url: str) -> None:
 
 
 def test_pause_and_resume(desk: Desk, url: str) -> None:
-    """N5: both may be said twice; the list and the times tell."""
+    """N5: both may be repeated; the list and the times show it."""
     create(url, "hello", every=3600)
     for _ in range(2):
         assert desk.good("recurring", "pause", "hello", "--url", url) == "hello is paused.\n"

@@ -200,7 +200,7 @@ def test_it_works_with_reload(desk: Desk) -> None:
 
 
 def test_no_secret_of_the_store_is_shown(desk: Desk) -> None:
-    """X5: a worker tells its supervisor the URL through a socket; neither logs, arguments nor environments have it."""
+    """X5: a worker reports the URL through a socket; neither logs, arguments nor environments have it."""
     (desk.folder / "secret.py").write_text(
         "from taskharbor import Harbor\nharbor = Harbor('postgresql://u:hunter2@127.0.0.1:1/x')\n", encoding="utf-8"
     )

@@ -17,7 +17,7 @@ from world import World, virtual
 NAN, INF = float("nan"), float("inf")
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001
 
-# What is said, and what the answer must mention.
+# What is declared, and what the error must mention.
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "needs cron= or every="),
     ({"cron": "0 3 * * *", "every": 60}, "not both"),

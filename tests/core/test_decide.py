@@ -182,7 +182,7 @@ def test_a_timeout_is_retried_like_any_failure() -> None:
 
 @given(held, delays)
 def test_a_snooze_is_put_back_without_an_attempt(job: JobRecord, delay: float) -> None:
-    """F4: the handler ran and said so, so crashes and put-backs in a row end."""
+    """F4: the handler ran and asked for it, so crashes and put-backs in a row end."""
     to = decided(job, Snoozed(delay))
     assert isinstance(to, PutBack)
     assert to.run_at == NOW + timedelta(seconds=delay)

@@ -36,7 +36,7 @@ def buy(item: Item, others: list[Item] | None = None) -> None: ...
 
 
 def refusal(handler: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """What is said about a call."""
+    """The message about a call."""
     with pytest.raises(WrongArguments) as caught:
         Signature("shop.task", handler).encode(args, kwargs)
     said = str(caught.value)

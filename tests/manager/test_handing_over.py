@@ -75,7 +75,7 @@ async def test_the_first_process_may_go_on_beside_the_second(w: World) -> None:
     assert (await w.me.acomplete(claim.id, "w1", b"mine")).result == b"theirs"  # the same claim
     assert len(w.me._claims) == 0
     with pytest.raises(TaskCompleted):
-        await w.me.acomplete(claim.id, "w1", b"mine")  # nothing tells it from a stranger any more
+        await w.me.acomplete(claim.id, "w1", b"mine")  # nothing distinguishes it from a stranger any more
 
 
 @pytest.mark.parametrize("name", ["complete", "fail"])

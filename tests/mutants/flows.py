@@ -259,7 +259,7 @@ def replayed_collector_waits_for_the_dead(reopen: Any, store: Store, id: str, ag
 
 @mutant((Store, "cancel"), by="test_K5_a_cancel_of_several_is_one_step[cancel]")
 def cancel_goes_one_by_one(cancel: Any, store: Store, ids: Sequence[str], *rest: Any) -> Any:
-    """Of a flow that is cancelled, some are said to have ended before."""
+    """Of a flow that is cancelled, some are reported as ended before."""
     return [answer for id in ids for answer in cancel(store, [id], *rest)]
 
 

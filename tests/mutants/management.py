@@ -173,7 +173,7 @@ def cancel_ends_running_jobs(cancel: Any, store: Store, id: str, now: datetime, 
 
 @mutant((Store, "_cancel"), by="test_T3_Q4_several_are_answered_one_by_one[cancel]")
 def cancel_not_stored(cancel: Any, store: Store, id: str, now: datetime, keep_until: datetime) -> Any:
-    """A job is said to be cancelled, and runs."""
+    """A job is reported as cancelled, and runs."""
     before = store.jobs.get(id)
     answer = cancel(store, id, now, keep_until)
     if answer == "cancelled" and before is not None:

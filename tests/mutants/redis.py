@@ -19,7 +19,7 @@ mutant = REDIS.mutant
 
 @mutant((settle, "SETTLE"), by="test_D5_identity_is_the_token_not_the_worker")
 def lua_settle_without_token(text: str) -> str:
-    """An outcome counts whoever holds the job by now."""
+    """An outcome counts, no matter which worker holds the job by now."""
     return instead(text, " and holder == token")
 
 
@@ -85,7 +85,7 @@ def lua_wait_not_counted(text: str) -> str:
 
 @mutant((settle, "SETTLE"), by="test_D9_a_settle_counts_its_run[ack]")
 def lua_minute_of_a_total_not_listed(text: str) -> str:
-    """A total is written where nobody finds it."""
+    """A total is written where no reader finds it."""
     return instead(text, "redis.call('ZADD', P .. 'minutes', ARGV[2], ARGV[2])")
 
 
@@ -222,7 +222,7 @@ def lua_report_without_progress_forgets_it(text: str) -> str:
 
 @mutant((reserve, "EXTEND"), by="test_D6_the_answer_shows_a_cancel_request")
 def lua_extend_hides_stop_requests(text: str) -> str:
-    """A worker is not told that its job was cancelled."""
+    """A worker does not learn that its job was cancelled."""
     return instead(text, "answer = { h[LEASE], h[STOP] }", "answer = { h[LEASE], '0' }")
 
 
@@ -533,7 +533,7 @@ def lua_commit_writes_half(text: str) -> str:
 
 @mutant((reader, "LOOK"), by="test_K1_a_chain_runs_one_after_the_other")
 def lua_look_sees_no_dependants(text: str) -> str:
-    """The end of a parent releases nobody."""
+    """The end of a parent releases no dependant."""
     return instead(text, "for _, id in ipairs(below) do", "for _, id in ipairs({}) do")
 
 
@@ -557,7 +557,7 @@ async def redis_keys_not_freed(changed_keys: Any, reader: Any, draft: Any) -> An
 
 @mutant((drafts, "_changed_keys"), by="test_X8_the_key_of_a_workflow_is_freed_with_its_last_record")
 async def redis_keys_of_workflows_not_listed(changed_keys: Any, reader: Any, draft: Any) -> Any:
-    """Nobody knows which keys a workflow has."""
+    """The keys of a workflow cannot be found."""
     return [write for write in await changed_keys(reader, draft) if write[1] != "flowkeys"]
 
 

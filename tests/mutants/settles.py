@@ -38,7 +38,7 @@ def holder_of(store: Store, to: Transition) -> JobRecord | None:
 
 @mutant((Store, "settle"), by="test_L5_a_late_settle_never_overwrites_a_newer_claim")
 def unfenced_ack(settle: Settle, store: Store, to: Transition, now: datetime) -> Verdict:
-    """Any token can ack, whoever holds the lease."""
+    """Any token can ack, no matter which worker holds the lease."""
     if isinstance(to, Ack) and (job := holder_of(store, to)) is not None and job.lease is not None:
         to = replace(to, token=job.lease.token)
     return settle(store, to, now)

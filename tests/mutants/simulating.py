@@ -13,7 +13,7 @@ from .storm import storm, weather
 
 # How long a store may take to become quiet after the storm, in virtual seconds.
 LIMIT = 900.0
-# Within how many seeds these must be found, in every test run. Others are found too (`python -m mutants` tells which),
+# Within how many seeds these must be found, in every test run. Others are found too (`python -m mutants` lists them),
 # but slowly, and some break no invariant of a history: a lease lost for no reason is only a nuisance.
 BOUND = 250
 FOUND = (

@@ -311,7 +311,7 @@ def sql_swap_removes_paused_ones_only(sql: str) -> str:
 
 @mutant((manage, "EXPIRED"), by="test_N1_an_expired_job_ends_cancelled")
 def sql_sweep_overlooks_expired_jobs(sql: str) -> str:
-    """A job that nobody may start stays in line."""
+    """A job that no worker may start stays in line."""
     return instead(sql, " AND expires_at <= ?1", " AND expires_at < 0")
 
 

@@ -86,7 +86,7 @@ def slow_claim_not_renewed_at_once(hurry: Any, keeper: Keeper) -> None:
 
 @mutant((Keeper, "_in_processes"), by="a_cancelled_run_in_a_process_ends_before_the_heartbeat")
 def processes_wait_for_the_heartbeat(in_processes: Any, keeper: Keeper) -> list[JobRun]:
-    """A run that could be killed at once is told of its cancellation with the heartbeat."""
+    """A run that could be killed at once learns of its cancellation with the heartbeat."""
     return []
 
 

@@ -66,7 +66,7 @@ class Guarded:
 
     @property
     def log(self) -> Path:
-        """What the server has said."""
+        """The output of the server."""
         return self.folder / guardian.LOG
 
     def ask(self, do: str, **arguments: Any) -> Any:

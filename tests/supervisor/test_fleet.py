@@ -146,7 +146,7 @@ def test_a_slot_that_fails_does_not_end_the_others() -> None:
 
 @pytest.mark.parametrize("code", [2, 3])
 def test_what_waiting_does_not_mend_ends_at_once(code: int) -> None:
-    """X5, C: wrong usage, or a store without a schema, at the first start: the worker has said why."""
+    """X5, C: wrong usage, or a store without a schema, at the first start: the worker has logged why."""
     ground = Ground(2)
     first, second = (action.number for action in ground.decide() if isinstance(action, StartWorker))
     ground.fleet.ended(first, code)

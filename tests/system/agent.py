@@ -1,7 +1,7 @@
 """Agents in a process of their own: they say `ready`, wait for a line, and use a TaskManager each, one per thread.
 
 `python -m system.agent ORDER`, a JSON object. With `keys`, every thread submits each key at the same moment as all
-others of the process, then claims what it got; a line tells of each thread a list of [id, what that led to]. After
+others of the process, then claims what it got; a line has a list of [id, outcome] for each thread. After
 another line, what was claimed is completed. With `task`, one agent claims that task, says so with the token, waits for
 one more line and completes it.
 """

@@ -141,7 +141,7 @@ class Member:
 
     @property
     def story(self) -> str:
-        """The last of what it said."""
+        """The end of its output."""
         return "\n".join(self.lines[-60:])
 
     def go(self) -> None:
@@ -442,7 +442,7 @@ class Crew:
     def judge(self, damaged: Collection[str] = ()) -> list[JobRecord]:
         """End all processes, read the store, and let the checker read all histories: no violation may be left.
 
-        A `damaged` record is dead-lettered by the store itself, which no history tells: its end has no explanation.
+        A `damaged` record is dead-lettered by the store itself, which no history records: its end has no explanation.
         """
         for member in self.members:
             member.close()

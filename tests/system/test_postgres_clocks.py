@@ -51,7 +51,7 @@ def test_wrong_clocks_change_nothing(crew: Crew) -> None:
         assert client.ends() == 0, client.story
         made.append([id for id, _ in json.loads(client.lines[-1])])
     until(lambda: crew.unfinished() == 1, "all but one have ended")
-    assert len({ids[-1] for ids in made}) == 1, "the key stands for one job"
+    assert len({ids[-1] for ids in made}) == 1, "the key belongs to one job"
     delayed = [crew.job(ids[0]) for ids in made]
     for job in delayed:
         assert job.lease is None

@@ -50,7 +50,7 @@ def _unheard(event: Event) -> Event | None:
     return Raised(event.who, event.number, event.at, "TimeoutError", True) if event.at % 2 else None
 
 
-# Histories with something changed in them: what is changed, and what may be said of it
+# Histories with something changed in them: what is changed, and what the checker may report
 
 
 Change = Callable[[list[Event], Random], list[Event] | None]
@@ -125,7 +125,7 @@ def _doubled(events: list[Event], rng: Random) -> list[Event] | None:
 
 
 def _forgiven(events: list[Event], rng: Random) -> list[Event] | None:
-    """A settle that was refused is said to be accepted."""
+    """A settle that was refused is recorded as accepted."""
     settles = {(event.who, event.number) for event in events if isinstance(event, Called) and event.verb == "settle"}
     refused = _answering(Said, lambda said: said.word.startswith(("Lease", "JobNot")))
     place = _pick(events, rng, lambda event: refused(event) and _call_of(event) in settles)

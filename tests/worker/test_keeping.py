@@ -293,7 +293,7 @@ async def test_a_late_settle_never_overwrites_a_newer_claim() -> None:
 
 @virtual
 async def test_a_renewal_that_meets_its_own_settle_is_not_a_lost_lease() -> None:
-    """X3, D8: the store has settled, the reply is lost, and the heartbeat is refused: the repeat tells the truth."""
+    """X3, D8: the store has settled, the reply is lost, the heartbeat is refused: the repeat gets the right answer."""
     gate = asyncio.Event()
 
     async def settled_first() -> None:
@@ -471,7 +471,7 @@ async def test_a_cancellation_reaches_a_run_in_a_process_within_half_a_second() 
 
 @virtual
 async def test_a_lost_lease_ends_a_run_in_a_process_within_half_a_second() -> None:
-    """L4, F5: the store tells with the next question."""
+    """L4, F5: the store answers so to the next question."""
     world = World()
     ends: list[float] = []
 

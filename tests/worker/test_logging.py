@@ -224,7 +224,7 @@ async def test_the_log_and_the_record_agree_on_how_long_a_run_took(caplog: pytes
 
 @virtual
 async def test_attempts_that_took_seconds_get_a_hint_at_patience(caplog: pytest.LogCaptureFixture) -> None:
-    """F2: an outage lasts longer than the default policy. Where no further attempt can help, nothing is said."""
+    """F2: an outage lasts longer than the default policy. Where no further attempt can help, there is no hint."""
     world = World(retry=Retry.fixed(2), max_attempts=2)
 
     @world.harbor.task

@@ -1,4 +1,4 @@
-"""A store that is away, slow, or loses what was said: the worker comes through by itself, and every job ends once."""
+"""A store that is away, slow, or loses requests and replies: the worker recovers by itself, and every job ends once."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ class Opening(Wrapper):
 async def test_a_worker_waits_for_a_store_that_is_away_at_its_start(
     away: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """X2: no worker ends because of that, and it begins soon after the store is there; a supervisor is told."""
+    """X2: no worker ends because of that, and it begins soon after the store is there; a supervisor gets a report."""
     waits: list[float] = []
     on_wait.set(lambda: waits.append(time()))
     store = Opening(MemoryDriver(Random(1)))

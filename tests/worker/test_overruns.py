@@ -1,4 +1,4 @@
-"""Runs past their timeout (F5): said when it happens, and a timeout however they end."""
+"""Runs past their timeout (F5): reported when it happens, and a timeout however they end."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_an_overrun_is_said_under_short_leases_too(lease: float, caplog: p
 
 @virtual
 async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
-    """F5: `job.overrun` in the log, the number in the worker's report, and the record tells since when."""
+    """F5: `job.overrun` in the log, the number in the worker's report, and the record shows since when."""
     world = World(retry=Retry.fixed(100))
 
     @world.harbor.task(timeout=5)

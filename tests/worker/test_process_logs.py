@@ -11,7 +11,7 @@ from taskharbor.worker.processes.messages import Logged
 
 
 def relay_that_raises(error: Exception) -> _Relay:
-    """A relay whose worker cannot be told."""
+    """A relay whose worker cannot be reached."""
 
     def send(logged: Logged) -> None:
         raise error

@@ -103,7 +103,7 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lease() -> None:
 
 
 def test_a_thread_sees_its_cancellation_and_ends_as_it_likes() -> None:
-    """T3, F5: a thread cannot be stopped; `current().cancelled` tells it, and its slot is kept until it ends."""
+    """T3, F5: a thread cannot be stopped; `current().cancelled` is set, and its slot is kept until it ends."""
     harbor = Harbor(driver=MemoryDriver())
     started = threading.Event()
 

@@ -439,7 +439,7 @@ async def _two(first: int, second: int) -> None: ...
 
 @virtual
 async def test_a_graph_refuses_what_would_be_a_circle_or_foreign() -> None:
-    """K1, X5: what a node waits for is said when it is added, and a failed add leaves no trace."""
+    """K1, X5: what a node waits for is given when it is added, and a failed add leaves no trace."""
     w = Sums()
     graph, elsewhere = Graph(), Graph()
     node, foreign = graph.add(w.number.step(1)), elsewhere.add(w.number.step(2))

@@ -24,7 +24,7 @@ async def policies(w: Sums, flow: Any) -> list[list[str]]:
 
 @virtual
 async def test_what_a_member_said_of_itself_stands() -> None:
-    """K4: regression: it was ignored in a group; what is said of the whole is for those that said nothing."""
+    """K4: regression: it was ignored in a group; the policy of the whole applies to steps without one."""
     w = Sums()
     a, b = w.number.step(1), w.number.step(2)
     some = group(a.on_failure("collect"), b)
@@ -44,7 +44,7 @@ async def test_what_a_member_said_of_itself_stands() -> None:
 
 @virtual
 async def test_a_chain_says_it_for_all_its_own_edges() -> None:
-    """K4: and behind one that a failure cancels, the rest is cancelled, unless something else was said."""
+    """K4: and behind one that a failure cancels, the rest is cancelled, unless another policy was set."""
     w = Sums()
     number, note = w.number.step(1), w.note.step(1)
     cancelling = chain(number, w.note, w.note, on_failure="cancel")
@@ -72,7 +72,7 @@ async def test_a_chain_says_it_for_all_its_own_edges() -> None:
 )
 @virtual
 async def test_a_step_between_many_and_many_passes_the_policies_on(said: Any, between: list[str], behind: str) -> None:
-    """K4: it waits for each as was said, and is itself no excuse to go on."""
+    """K4: it waits for each by its policy, and releases nothing by itself."""
     w = Sums()
     step = w.number.step(1)
     first = group([step if policy is None else step.on_failure(policy) for policy in said])

@@ -217,7 +217,7 @@ class Play:
         return Verb(stop.dead_letter, (deaths, now), lambda: self.model.dead_letter(deaths, now))
 
     def sweep(self) -> Verb:
-        """Candidates as in prune. How many moves a cascade counts for is not said."""
+        """Candidates as in prune. How many moves a cascade counts for is not specified."""
         ids, now, until = self.ids, self.now, self._keep_until()
         return Verb(stop.sweep, (ids, now, until, MANY), lambda: self.model.sweep(now, until, MANY), counts=False)
 

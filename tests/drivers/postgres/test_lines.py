@@ -106,7 +106,7 @@ def database(postgres: PostgresServer) -> str:
 
 @pytest.fixture
 def url(postgres: PostgresServer, database: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A new store. Every commit tells of itself: bytes that come a moment later would not be where they are counted."""
+    """A new store. Every commit notifies at once: bytes that come a moment later would be counted elsewhere."""
     monkeypatch.setattr(listen, "MOMENT", 0.0)
     monkeypatch.setattr(listen.Notifier, "defer", lambda *_: None)
     return postgres.url(database, namespace=f"lines_{next(numbers)}", migrate="true")

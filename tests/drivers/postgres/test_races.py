@@ -160,7 +160,7 @@ def test_a_collector_waits_for_no_parent_that_is_just_ending(play: Play, end: st
 
 
 def test_a_collector_replayed_with_a_parent_that_runs_already_does_not_wait(play: Play) -> None:
-    """K2, Q3: the parent was dead when the replay locked what runs; it came to life before the replay got to it, so
+    """K2, Q3: the parent was dead when the replay locked what runs; it was live again before the replay got to it, so
     nothing keeps it from ending."""
 
     async def act(s: Stage) -> None:

@@ -113,7 +113,7 @@ def by_psql(server: PostgresServer, database: str, text: str) -> None:
 
 class TestMigrating:
     def test_a_new_schema_is_made_and_the_second_time_there_is_nothing_to_do(self, url: str) -> None:
-        """C: what was done is said, step by step."""
+        """C: what was done is reported, step by step."""
         told: list[str] = []
         assert make(url, dry=True).steps == ("0001_jobs",)
         done = make(url, tell=told.append)

@@ -1,4 +1,4 @@
-"""Servers for tests to talk to: one opened on a namespace of its own, and one that says only what a test tells it."""
+"""Servers for tests to talk to: one on a namespace of its own, and one that answers only what a test gives it."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_claim_by_id_and_a_pause_at_once(url: str, monkeypatch: pytest.MonkeyP
 def test_a_claim_by_id_that_was_lost_before_its_answer_is_not_answered(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D2, D3: nobody gets the token of another one's claim."""
+    """D2, D3: no claim gets the token of another one."""
 
     async def act() -> None:
         driver: Any = await from_url(url)

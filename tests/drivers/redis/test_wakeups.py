@@ -116,7 +116,7 @@ def test_the_hints_of_other_namespaces_are_theirs(valkey: ValkeyServer) -> None:
 def test_hints_come_back_with_the_server(
     new_valkey: NewValkey, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X2: and whoever waits is woken, because messages may have been missed."""
+    """X2: and waiting callers are woken, because messages may have been missed."""
     monkeypatch.setattr(wakeups, "STORE_BACKOFF", Backoff(base=0.0, cap=0.0))
     valkey = new_valkey()
 

@@ -131,7 +131,7 @@ def test_a_turn_that_does_not_come_is_refused_also_while_the_caller_handles_an_e
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the first thread
 def test_the_requests_of_an_interrupted_thread_are_not_waited_for() -> None:
-    """P1, X3: its followers are told that the outcome is unknown."""
+    """P1, X3: its followers get an error: the outcome is unknown."""
     stage, raised = Stage(), threading.Event()
 
     def interrupt() -> None:
@@ -186,7 +186,7 @@ def test_a_stale_hint_holds_no_caller_for_long() -> None:
 
 
 def test_a_caller_that_meets_a_closed_door_waits_in_line() -> None:
-    """P1: no thread had said that it was about to enter, such as one that forks; whoever enters next may serve it."""
+    """P1: no thread had announced that it was about to enter (one that forks); the next to enter may serve it."""
     stage, answers = Stage(), list[Answer]()
     caller = threading.Thread(target=lambda: answers.append(stage.turns.take(request("a"))))
     with stage.turns.lock:

@@ -57,7 +57,7 @@ def test_a_file_that_syncs_every_commit_needs_none(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_back_is_left_to_sqlite(flushed: SimpleQueue[str], tmp_path: Path) -> None:
-    """G2, X9: nothing relies on it; what is wrong is said by the next write."""
+    """G2, X9: nothing relies on it; the next write reports what is wrong."""
     log = WriteBack(str(tmp_path / "jobs.db-wal"))
     for _ in range(2):
         for _ in range(3):

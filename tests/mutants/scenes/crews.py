@@ -314,7 +314,7 @@ async def a_run_that_no_thread_has_taken_is_given_back_unrun(over: threading.Eve
     job = await work.aenqueue()
     with mock.patch.object(Crew, "go"), mock.patch("taskharbor.worker.shutdown.CANCEL_PATIENCE", 0.0):
         async with harbor.worker(concurrency=1, grace=0) as worker:
-            while not worker.busy:  # noqa: ASYNC110  nothing tells when it has claimed
+            while not worker.busy:  # noqa: ASYNC110  nothing shows when it has claimed
                 await asyncio.sleep(0)
             crew: Any = worker._worker._crew
     record = await job.arecord()

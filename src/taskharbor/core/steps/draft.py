@@ -116,7 +116,7 @@ class Draft:
             yield Owned(unknown)
 
     def owned(self, workflows: Container[str]) -> list[KeyRecord]:
-        """The keys that stand for these workflows."""
+        """The keys of these workflows."""
         return [key for key in self.keys.known.values() if key is not None and key.owner in workflows]
 
     def job(self, id: str) -> JobRecord | None:

@@ -39,7 +39,7 @@ class Keys(Struct, frozen=True, gc=False):
 
 
 class Owned(Struct, frozen=True, gc=False):
-    """The keys that stand for these workflows."""
+    """The keys of these workflows."""
 
     workflows: Sequence[str]
 

@@ -17,7 +17,7 @@ from taskharbor.core.steps.needs import Step
 def cancel(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime) -> Step[list[Cancellation]]:
     """Cancel ready and waiting jobs at once, and ask the holders of inflight ones to stop.
 
-    Dependants hear of it when all of these are cancelled, so that none is released on the way.
+    Dependants are affected once all of these are cancelled, so that none is released on the way.
     """
     yield from look_below(draft, ids)
     yield from look_up_keys(draft, ids)

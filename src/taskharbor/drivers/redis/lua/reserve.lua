@@ -1,7 +1,7 @@
 -- Claims due jobs, best first. Jobs whose leases lapsed are put in line before (D5, D11).
--- ARGV: now, expiry, token, claim, limit, the number of queues taken for paused, those, the number of lines to skip jobs
--- of, name and number of each, then queue and share of each
--- Returns the names of the paused queues if they are others than those taken for it; or 1 and the lines to skip jobs of,
+-- ARGV: now, expiry, token, claim, limit, the number of queues believed to be paused, their names, the number of lines to
+-- skip jobs of, name and number of each, then queue and share of each
+-- Returns the names of the paused queues if they are others than those believed; or 1 and the lines to skip jobs of,
 -- if more leases lapsed than one script should put in line, or it passed too many jobs: nothing was claimed then, ask
 -- again. Else: false, then of the claimed jobs all ids, heads and cards, one list each; if any of them was stored more than
 -- once, also the ends and rests.
@@ -62,7 +62,7 @@ local function take(id, version, crashes, rest, rev, expires)
 end
 
 -- Claim a job again whose lease has lapsed, unless it expired, was asked to stop, or the clock has gone back since.
--- Nor is an entry claimed that no job has: an error here would leave the claims before it without their heads.
+-- An entry that belongs to no job is not claimed: an error here would leave the claims before it without their heads.
 local function reclaim(id, text)
     local h = parse(text)
     local free = h[LEASE] and h[LEASE] ~= '-' and tonumber(h[LEASE]) <= now

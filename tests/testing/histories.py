@@ -38,9 +38,9 @@ from taskharbor.testing.history import (
     Raised,
     Renew,
     Returned,
-    Said,
     SettleEntry,
     Want,
+    Word,
 )
 from taskharbor.testing.recorder import Recorder, take_stock
 
@@ -107,7 +107,7 @@ class Tale:
     ) -> SettleEntry:
         """A settle under the token of a claim."""
         item = settle(claim, to, **more)
-        self.call("settle", [item], Said(word), now=now)
+        self.call("settle", [item], Word(word), now=now)
         return item
 
     def extend(self, claim: ClaimEntry, until: int, now: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Tale:
 
     def by_hand(self, verb: str, id: str, word: str, **more: Any) -> None:
         """A cancel, delete, replay or reschedule."""
-        self.call(verb, [Named(id, **more)], Said(word))
+        self.call(verb, [Named(id, **more)], Word(word))
 
     def run(self, claim: ClaimEntry, who: str = "a") -> None:
         """A handler, from beginning to end."""

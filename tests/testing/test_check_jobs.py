@@ -6,7 +6,7 @@ import pytest
 from histories import Tale, job, last, settle
 
 from taskharbor.testing.check import BrokenHistory, CheckReport, check
-from taskharbor.testing.history import ClaimEntry, Last, Made, Named, Raised, Said, SettleEntry, SwapEntry
+from taskharbor.testing.history import ClaimEntry, Last, Made, Named, Raised, SettleEntry, SwapEntry, Word
 
 # H1
 
@@ -67,7 +67,7 @@ def test_a_job_of_a_refused_call_or_group_comes_from_nowhere() -> None:
     tale.refuse("enqueue", job())
     assert "H1" in check(tale.final(last(state="ready", version=0)), drained=False).names
     tale = Tale()
-    tale.call("enqueue", [job("a"), job("b", 1), job("c", 1)], Made("a", True), Said("JobExists"))
+    tale.call("enqueue", [job("a"), job("b", 1), job("c", 1)], Made("a", True), Word("JobExists"))
     found = check(tale.final(last("a", "ready", 0), last("c", "ready", 0)), drained=False)
     assert [each.name for each in found.violations] == ["H1"]
     assert "job c" in found.violations[0].message
@@ -126,7 +126,7 @@ def pruned(count: str | None, *, ended: bool = True) -> CheckReport:
     if count is None:
         tale.lose("prune")
     else:
-        tale.call("prune", [], Said(count))
+        tale.call("prune", [], Word(count))
     return check(tale.final())
 
 
@@ -232,7 +232,7 @@ def test_a_key_may_be_used_again_when_it_has_run_out_by_any_clock() -> None:
         if ended:
             tale.settle(tale.claim("a"))
         if pruned:
-            tale.call("prune", [], Said("0"), now=60)
+            tale.call("prune", [], Word("0"), now=60)
         asked(tale, "b", "b", True, now=now, until=90)
         return check(tale.events)
 
@@ -526,14 +526,14 @@ def test_a_slot_is_taken_once() -> None:
     """N3: one swap makes the job of a slot, as far as is known."""
     tale = Tale()
     for word in ("True", "False", "JobExists"):
-        tale.call("swap_schedules", [SwapEntry("s", 7, job(f"j{tale.time}"))], Said(word))
+        tale.call("swap_schedules", [SwapEntry("s", 7, job(f"j{tale.time}"))], Word(word))
     tale.lose("swap_schedules", SwapEntry("s", 7, job("perhaps")))
     tale.call(
-        "swap_schedules", [SwapEntry("s", 8, job("next")), SwapEntry("other", 7, job("o"))], Said("True"), Said("True")
+        "swap_schedules", [SwapEntry("s", 8, job("next")), SwapEntry("other", 7, job("o"))], Word("True"), Word("True")
     )
     assert check(tale.events).fine
     tale.call(
-        "swap_schedules", [SwapEntry("t", 7, job("t")), SwapEntry("s", 7, job("again"))], Said("True"), Said("True")
+        "swap_schedules", [SwapEntry("t", 7, job("t")), SwapEntry("s", 7, job("again"))], Word("True"), Word("True")
     )
     (violation,) = check(tale.events).violations
     assert (violation.name, [it.item for it in violation.operations]) == ("H10", ["j0", "again"])
@@ -542,9 +542,9 @@ def test_a_slot_is_taken_once() -> None:
 def test_what_is_run_beside_the_slots_takes_none() -> None:
     """N5: an operator runs a schedule now, again and again; its definition and its pause change in between."""
     tale = Tale()
-    tale.call("swap_schedules", [SwapEntry("s", 7, job("tick"))], Said("True"))
+    tale.call("swap_schedules", [SwapEntry("s", 7, job("tick"))], Word("True"))
     for id in ("x", "y"):
-        tale.call("swap_schedules", [SwapEntry("s", None, job(id)), SwapEntry("s")], Said("True"), Said("True"))
+        tale.call("swap_schedules", [SwapEntry("s", None, job(id)), SwapEntry("s")], Word("True"), Word("True"))
     assert check(tale.events).fine
     assert check(tale.final(last("tick", "ready", 0), last("x", "ready", 0)), drained=False).names == {"H1"}
 
@@ -559,7 +559,7 @@ def test_the_job_of_a_slot_is_stored_with_it() -> None:
     ):
         for final, names in (((), lost), ((stored,), found)):
             tale = Tale()
-            tale.call("swap_schedules", [SwapEntry("s", 7, job("j"))], Said(word))
+            tale.call("swap_schedules", [SwapEntry("s", 7, job("j"))], Word(word))
             assert check(tale.final(*final), drained=False).names == names
 
 

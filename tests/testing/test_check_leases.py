@@ -6,7 +6,7 @@ import pytest
 from histories import LEASE, Tale, apart, claim, job, settle
 
 from taskharbor.testing.check import check
-from taskharbor.testing.history import ClaimEntry, KeptEntry, Named, Renew, Said, Want
+from taskharbor.testing.history import ClaimEntry, KeptEntry, Named, Renew, Want, Word
 
 FAR = 10_000
 
@@ -145,7 +145,7 @@ def test_after_a_replay_expiries_of_the_life_before_mean_nothing() -> None:
     tale = told()
     tale.claim(now=0)
     tale.by_hand("cancel", "j", "requested")
-    tale.call("sweep", [], Said("1"), now=FAR)
+    tale.call("sweep", [], Word("1"), now=FAR)
     tale.by_hand("replay", "j", "replayed")
     tale.claim(now=50)
     assert names(tale) == set()
@@ -173,7 +173,7 @@ def test_refusals_and_unknown_outcomes_are_no_commits() -> None:
     for word in ("LeaseMismatch", "JobNotInflight", "LeaseExpired"):
         tale, first, second = taken_over()
         tale.settle(first, word=word, now=50)
-        tale.call("extend_lease", [Renew("j", first.token)], Said(word))
+        tale.call("extend_lease", [Renew("j", first.token)], Word(word))
         tale.settle(second, now=150)
         assert names(tale) == set()
     tale, first, _ = taken_over()
@@ -309,14 +309,14 @@ def test_a_handler_without_an_end_is_over_when_its_process_gives_the_job_back() 
     tale.began(first)
     put_back = tale.begin("settle", settle(first, "put_back"), now=1)
     tale.began(tale.claim(now=2, who="b"), "b")
-    tale.end(put_back, Said("ok"))
+    tale.end(put_back, Word("ok"))
     assert names(tale) == set()
 
 
 def given_up(tale: Tale, first: ClaimEntry, **more: int) -> None:
     """Another process puts the job back."""
     item = settle(first, "put_back", **more)
-    tale.call("settle", [item], Said("ok"), now=1, who="supervisor")
+    tale.call("settle", [item], Word("ok"), now=1, who="supervisor")
 
 
 def test_a_job_of_a_dead_worker_may_be_given_up() -> None:
@@ -336,7 +336,7 @@ def test_counts_that_no_give_up_explains() -> None:
     for who, count in (("a", {"crashes": 1}), ("b", {"crashes": 2}), ("b", {"crashes": 1, "attempts": 1})):
         tale = told()
         first = tale.claim(now=0)
-        tale.call("settle", [settle(first, "put_back", **count)], Said("ok"), now=1, who=who)
+        tale.call("settle", [settle(first, "put_back", **count)], Word("ok"), now=1, who=who)
         assert names(tale) == {"H6"}
 
 
@@ -364,7 +364,7 @@ def test_other_explanations_of_an_overlap() -> None:
     first = tale.claim(now=0)
     tale.began(first)
     tale.by_hand("cancel", "j", "requested")
-    tale.call("sweep", [], Said("1"), now=FAR)
+    tale.call("sweep", [], Word("1"), now=FAR)
     tale.lose("replay", Named("j"))
     tale.run(tale.claim(now=50, who="b"), "b")
     tale.ended(first)

@@ -8,7 +8,7 @@ import pytest
 from histories import LEASE, Tale, claim, job, last, settle
 
 from taskharbor.testing.check import check
-from taskharbor.testing.history import Last, Named, Said, Want
+from taskharbor.testing.history import Last, Named, Want, Word
 
 FAR = 10_000
 
@@ -120,7 +120,7 @@ def test_a_claim_that_overlaps_a_cancel_may_have_come_first() -> None:
     tale = told()
     cancel = tale.begin("cancel", Named("j"), who="b")
     tale.claim()
-    tale.end(cancel, Said("requested"), who="b")
+    tale.end(cancel, Word("requested"), who="b")
     assert check(tale.events).fine
 
 
@@ -150,7 +150,7 @@ def test_replayed_is_only_answered_after_an_attempt() -> None:
     first = tale.claim()
     slow = tale.begin("settle", settle(first), who="b")
     tale.settle(first, word="replayed")
-    tale.end(slow, Said("ok"), who="b")
+    tale.end(slow, Word("ok"), who="b")
     assert ended(tale, last()) == set()
 
 

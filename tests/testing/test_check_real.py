@@ -18,7 +18,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.states import State
 from taskharbor.driver import Enqueued
 from taskharbor.testing.check import BrokenHistory, check
-from taskharbor.testing.history import Called, ClaimEntry, Event, Final, Last, Made, Raised, Returned, Said, Want
+from taskharbor.testing.history import Called, ClaimEntry, Event, Final, Last, Made, Raised, Returned, Want, Word
 
 SEEDS = st.integers(0, 2**32)
 FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None)
@@ -127,13 +127,13 @@ def _doubled(events: list[Event], rng: Random) -> list[Event] | None:
 def _forgiven(events: list[Event], rng: Random) -> list[Event] | None:
     """A settle that was refused is recorded as accepted."""
     settles = {(event.who, event.number) for event in events if isinstance(event, Called) and event.verb == "settle"}
-    refused = _answering(Said, lambda said: said.word.startswith(("Lease", "JobNot")))
+    refused = _answering(Word, lambda said: said.word.startswith(("Lease", "JobNot")))
     place = _pick(events, rng, lambda event: refused(event) and _call_of(event) in settles)
     if place is None:
         return None
     event = events[place]
     assert isinstance(event, Returned)
-    return [*events[:place], replace(event, answers=(Said("ok"),)), *events[place + 1 :]]
+    return [*events[:place], replace(event, answers=(Word("ok"),)), *events[place + 1 :]]
 
 
 def _call_of(event: Event) -> object:
@@ -172,7 +172,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "another version": (_altered(ClaimEntry, lambda claim: replace(claim, version=claim.version + 7)), {"H2"}),
     "another job": (_altered(ClaimEntry, lambda claim: replace(claim, id="ghost")), {"H1"}),
     "a refusal taken back": (_forgiven, {"H4", "H5", "H6"}),
-    "settled by nobody": (_altered(Said, lambda _: Said("replayed"), lambda said: said.word == "ok"), {"H5"}),
+    "settled by nobody": (_altered(Word, lambda _: Word("replayed"), lambda said: said.word == "ok"), {"H5"}),
     "a key made twice": (
         _altered(Made, lambda made: replace(made, created=True), lambda made: not made.created),
         {"H8"},

@@ -127,13 +127,13 @@ class KeptEntry(Struct, array_like=True, frozen=True, gc=False, tag="kept"):
     cancel_requested: bool
 
 
-class Said(Struct, array_like=True, frozen=True, gc=False, tag="said"):
+class Word(Struct, array_like=True, frozen=True, gc=False, tag="word"):
     """An answer as a word: ok, replayed, cancelled, deleted … or the name of a refusal."""
 
     word: str
 
 
-Answer = Made | ClaimEntry | KeptEntry | Said
+Answer = Made | ClaimEntry | KeptEntry | Word
 
 # Events
 

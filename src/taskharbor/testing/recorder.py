@@ -178,7 +178,7 @@ def _answers(result: Any) -> Iterable[history.Answer]:
         elif isinstance(item, Extended):
             yield history.KeptEntry(micros(item.expires_at), item.cancel_requested)
         else:
-            yield history.Said(type(item).__name__ if isinstance(item, Exception) else str(item))
+            yield history.Word(type(item).__name__ if isinstance(item, Exception) else str(item))
 
 
 def _listed(result: Any) -> list[Any]:

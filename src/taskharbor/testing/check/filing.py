@@ -166,7 +166,7 @@ def _answered(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, history.An
 def _words(op: SeenCall, kind: type[Item]) -> Iterator[tuple[Item, str | None]]:
     """The same for calls that are answered in words."""
     for item, answer in _answered(op, kind):
-        yield item, answer.word if isinstance(answer, history.Said) else None
+        yield item, answer.word if isinstance(answer, history.Word) else None
 
 
 def _mismatch(op: SeenCall) -> BrokenHistory:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from taskharbor.testing.check.operations import NEVER, SeenCall
 from taskharbor.testing.check.report import Counts
 from taskharbor.testing.check.steps import Creation, JobStory, Ticking
-from taskharbor.testing.history import Said, Want
+from taskharbor.testing.history import Want, Word
 
 
 class Lost(Struct):
@@ -47,7 +47,7 @@ class Prunes(Struct):
 
     def add(self, op: SeenCall) -> None:
         """Add one."""
-        word = op.answers[0].word if op.answers and isinstance(op.answers[0], Said) else None
+        word = op.answers[0].word if op.answers and isinstance(op.answers[0], Word) else None
         if word != "0":
             self.first = min(self.first, op.start)
             self.latest = max(self.latest, op.end)

@@ -111,7 +111,7 @@ def _answer(answer: history.Answer, names: _Names) -> str:
             return f"{names('job', answer.id)} v{answer.version} under {names('token', answer.token)} until {until}"
         case history.KeptEntry():
             return f"until {_clock(answer.expires_at)}{', cancel asked for' if answer.cancel_requested else ''}"
-        case history.Said():
+        case history.Word():
             return answer.word
 
 

@@ -47,14 +47,27 @@ import django
 
 django.setup()
 
-from billing.tasks import invoice
+from billing.tasks import invoice, print_invoice
 from orders.services import place
 from shop.jobs import harbor
 
 order = place(11)
 billed = invoice.enqueue(order.id).result(timeout=60)
 print(harbor.job(harbor.admin.jobs.find(f"confirm:{order.id}").id).result(timeout=60), billed)
+print(print_invoice.enqueue(order.id).result(timeout=60))
 harbor.close()
+"""
+MANAGED = """
+import django
+
+django.setup()
+
+from django.utils.module_loading import autodiscover_modules
+
+from shop.jobs import harbor
+
+autodiscover_modules("tasks")
+harbor.run_worker()
 """
 LOOK = "import django; django.setup(); from shop.jobs import harbor; print(harbor.admin.jobs.find('forgotten'))"
 CHECKS = ROOT / "tests" / "django_checks.py"
@@ -160,8 +173,18 @@ def test_a_worker_without_the_worker_module_says_why_it_ends(tmp_path: Path) -> 
         assert error in done.stderr
 
 
+def test_a_management_command_with_tasks_in_processes_says_what_to_do(tmp_path: Path, postgres: PostgresServer) -> None:
+    """X5: its processes do not begin with `django.setup()`; the message names the command that does."""
+    place = migrated(tmp_path, postgres)
+    done = run_python(tmp_path, "-c", MANAGED, **place)
+    assert done.returncode != 0
+    assert re.search(
+        r"cannot start: importing \S+: .*AppRegistryNotReady.*taskharbor worker MODULE:harbor$", done.stderr
+    )
+
+
 def test_every_block_of_the_page_runs(tmp_path: Path, postgres: PostgresServer) -> None:
-    """D13: the program, then a worker by the page's command, with the tasks of both apps."""
+    """D13, P4: the program, then a worker by the page's command, with the tasks of both apps, one in a process."""
     place = migrated(tmp_path, postgres)
     assert read_to_the_end("django", tmp_path, **place) == ("read to the end\n", "")
     (work,) = [line for block in blocks("django", "console") for line in block.splitlines() if " worker " in line]
@@ -171,7 +194,7 @@ def test_every_block_of_the_page_runs(tmp_path: Path, postgres: PostgresServer) 
     try:
         (tmp_path / "both.py").write_text(BOTH, encoding="utf-8")
         done = run_python(tmp_path, "both.py", **place)
-        assert done.stdout == "True invoice for order 11\n", done.stderr
+        assert done.stdout == "True invoice for order 11\nprinted invoice 11\n", done.stderr
     finally:
         worker.terminate()
         assert worker.wait(timeout=60) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -203,6 +204,30 @@ def test_a_child_begins_with_the_module_that_the_worker_was_given(tmp_path: Path
             assert job.result(timeout=PATIENCE) == 5
             worker.terminate()
             assert worker.wait(PATIENCE) == 0
+
+
+def test_a_worker_whose_processes_lack_a_set_up_says_what_to_do(tmp_path: Path) -> None:
+    """X5, P4: the command line was given no module, so only those with the tasks are imported."""
+    files = {
+        "frame.py": "ready = False",
+        "chores.py": "import frame\nfrom taskharbor import Harbor\n\nassert frame.ready, 'not set up'\n"
+        "harbor = Harbor()\n\n\n@harbor.task(process=True)\ndef work(number: int) -> int:\n    return number",
+        "embed.py": "import frame\n\nframe.ready = True\nfrom chores import harbor\n\nharbor.run_worker(concurrency=1)",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "embed.py"],
+        cwd=tmp_path,
+        env={**os.environ, "TASKHARBOR_URL": f"sqlite:///{tmp_path}/jobs.db"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    expected = r"importing chores: AssertionError: not set up \(.*chores\.py line 4\)\. .*taskharbor worker MODULE:"
+    assert re.search(expected, done.stderr), done.stderr
 
 
 def test_no_child_is_left_behind(tmp_path: Path) -> None:

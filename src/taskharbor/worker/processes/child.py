@@ -38,6 +38,10 @@ NO_STORE = (
     "this job runs in a process of its own, which cannot reach a store that lives inside the worker: enqueue by "
     "current().enqueue(…), which travels with the job's end, or use a store outside it, such as sqlite:///jobs.db"
 )
+UNPREPARED = (
+    ". If another module sets up what this one needs, begin the worker and its processes with that one: "
+    "taskharbor worker MODULE:harbor"
+)
 
 
 class WorkerClock:
@@ -84,8 +88,7 @@ class ChildProgram:
     def _started(self, start: StartChild) -> ChildJobs:
         logs.relay(start.levels, self._channel.send)
         for module in start.modules:
-            with importing(module):
-                import_module(module)
+            _import(module, start)
         parts = _harbor(start)
         if start.url is not None:
             cast("Any", parts.harbor).url = start.url
@@ -112,6 +115,16 @@ class ChildProgram:
                 jobs.grant()
             case StartChild():
                 raise AssertionError("a child starts once")
+
+
+def _import(module: str, start: StartChild) -> None:
+    try:
+        with importing(module):
+            import_module(module)
+    except HarborError:
+        raise
+    except BaseException as error:
+        raise ConfigError(f"importing {module}: {_described(error)}{'' if start.given else UNPREPARED}") from error
 
 
 def _harbor(start: StartChild) -> HarborParts:

@@ -26,11 +26,13 @@ class _Message(Struct, frozen=True, array_like=True, tag=True, gc=False):
 class StartChild(_Message, frozen=True):
     """The application that a child imports. `harbor` is an index among the harbors that have all of these `tasks`.
 
-    `url` is the store, None if it lives inside the worker. `limited`: some tasks have a memory limit.
+    `given`: the modules begin with those that the command line was given. `url` is the store, None if it lives inside
+    the worker. `limited`: some tasks have a memory limit.
     """
 
     parent: int
     modules: tuple[str, ...]
+    given: bool
     tasks: tuple[str, ...]
     harbor: int
     url: str | None

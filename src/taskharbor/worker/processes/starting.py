@@ -43,6 +43,7 @@ def start_message(client: Client, app: AppRegistry) -> StartChild:
     return StartChild(
         parent=os.getpid(),
         modules=_modules(app),
+        given=bool(entries),
         tasks=tasks,
         harbor=alike.index(client),
         url=client.session.url,

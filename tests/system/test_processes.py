@@ -250,6 +250,11 @@ def test_a_copy_that_a_handler_has_forked_does_not_speak_for_it(app: slots.App) 
     assert pid != os.getpid()
 
 
+def test_a_copy_that_a_handler_has_forked_can_be_terminated(app: slots.App) -> None:
+    """F11, X6: the process of a job leaves SIGTERM to its worker, but pools of multiprocessing end by it."""
+    assert app.terminate.enqueue().result(timeout=PATIENCE) == -signal.SIGTERM
+
+
 def test_progress_arrives_coalesced_and_the_last_always(bare: slots.App, tmp_path: Path) -> None:
     """T2: a thousand reports are a few messages; the store has the latest within seconds."""
     job = bare.steps.enqueue(str(tmp_path / "note"), str(tmp_path / "gate"))

@@ -33,6 +33,7 @@ from taskharbor.worker.processes.messages import (
     StartChild,
     StopRun,
 )
+from taskharbor.worker.signals import default_in_forks
 
 NO_STORE = (
     "this job runs in a process of its own, which cannot reach a store that lives inside the worker: enqueue by "
@@ -158,6 +159,7 @@ def main(fd: int) -> None:
     os.set_inheritable(fd, False)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, _ignore)  # not SIG_IGN, which programs that a handler starts would inherit
+        default_in_forks(name)
     faulthandler.enable()
     code = ChildProgram(socket.socket(fileno=fd)).main()
     for stream in (sys.stdout, sys.stderr):

@@ -255,6 +255,18 @@ def test_a_copy_that_a_handler_has_forked_can_be_terminated(app: slots.App) -> N
     assert app.terminate.enqueue().result(timeout=PATIENCE) == -signal.SIGTERM
 
 
+def test_copies_that_a_handler_has_forked_leave_the_messages_of_the_job_alone(
+    app: slots.App, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """F11, L5: they do not write into the middle of them, or take them; what they log goes to stderr."""
+    job = app.chorus.enqueue(50, str(tmp_path / "stderr"))
+    assert job.result(timeout=PATIENCE) == "in time"
+    assert [len(record.message) for record in caplog.records if record.name == "shop"] == [100_000] * 50
+    progress = job.record().progress
+    assert progress is None or progress.fraction == 0.25
+    assert (tmp_path / "stderr").read_text() == "WARNING shop: from a copy\n" * 150
+
+
 def test_progress_arrives_coalesced_and_the_last_always(bare: slots.App, tmp_path: Path) -> None:
     """T2: a thousand reports are a few messages; the store has the latest within seconds."""
     job = bare.steps.enqueue(str(tmp_path / "note"), str(tmp_path / "gate"))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+
+from taskharbor import Harbor
+from taskharbor.worker.processes.channel import Channel
+from taskharbor.worker.processes.host import ChildHost
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 PROGRAM = """
@@ -47,3 +53,14 @@ def test_a_forked_process_is_ended_by_signals_and_its_worker_is_not(tmp_path: Pa
     command = [sys.executable, quiet, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == "[-15, -2, -15, -2, -15, -2, -15, -2, -15, -2]\nstopped\n", done.stderr
+
+
+def test_a_copy_cannot_end_the_job_of_its_process() -> None:
+    """D9, X5: the transaction would wait for an answer that is not its own; the message names the fix."""
+    here, there = socket.socketpair()
+    with here, there:
+        channel = Channel(here, lambda message: None)
+        channel._disown()
+        host = ChildHost(Harbor("memory://").client, channel)
+        with pytest.raises(RuntimeError, match=r"cannot settle its job: call transaction\(\) in the handler"):
+            host.acknowledge(cast("Any", None))

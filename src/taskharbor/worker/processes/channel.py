@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from taskharbor.client.forking import after_fork
 from taskharbor.driver.locking import locked
 from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
 
@@ -17,7 +18,11 @@ TURN = 0.005  # how long a thread waits for another to read what it needs
 
 
 class Channel:
-    """Messages from and to the worker. `take` handles what arrives during a job; the next job waits for `receive`."""
+    """Messages from and to the worker. `take` handles what arrives during a job; the next job waits for `receive`.
+
+    It is not `own` in a copy of the process that a handler has forked, such as one of `multiprocessing`: the socket is
+    that of the process that forked, and a copy would take its messages, or write into the middle of them.
+    """
 
     def __init__(self, link: socket.socket, take: Callable[[Down], None]) -> None:
         self._link = link
@@ -29,9 +34,16 @@ class Channel:
         self._sending = threading.RLock()
         self._is_sending = False
         self._reading = threading.Lock()
+        self.own = True
+        after_fork(self, Channel._disown)
+
+    def _disown(self) -> None:
+        self.own = False
 
     def send(self, message: Up) -> None:
-        """Send it whole. A child without a worker ends."""
+        """Send it whole; no-op in a copy. A child without a worker ends."""
+        if not self.own:
+            return
         self._unsent.append(frame(message))
         try:
             locked(self._sending, self._send_all)
@@ -55,7 +67,7 @@ class Channel:
 
     def look(self) -> None:
         """Take the messages that are there, unless another thread reads."""
-        if self._reading.acquire(blocking=False):
+        if self.own and self._reading.acquire(blocking=False):
             try:
                 self._take_all()
             finally:

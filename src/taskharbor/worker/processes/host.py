@@ -52,6 +52,10 @@ class ChildHost:
 
     def acknowledge(self, run: JobRun) -> Ack:
         """The Ack of the run's transaction, once the worker has stopped renewing the lease."""
+        if not self._channel.own:
+            raise RuntimeError(
+                "a process that a handler has forked cannot settle its job: call transaction() in the handler"
+            )
         ack = self._decider.acknowledge(run)
         self.granted.clear()
         self._channel.send(Committing(ack))
@@ -60,7 +64,7 @@ class ChildHost:
 
     def noted(self, run: JobRun) -> None:
         """Report a settled transaction at once, and progress a few times a second, the latest always."""
-        if run.effects.settled is not None:
+        if run.effects.settled is not None or not self._channel.own:
             self._channel.send(Settled())
             return
         with self._lock:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from taskharbor.client.forking import after_fork
 from taskharbor.worker.outcome_log import JobFilter
 from taskharbor.worker.processes.messages import Logged
 
@@ -42,13 +43,25 @@ def log(logged: Logged) -> None:
 
 
 class _Relay(logging.Handler):
-    """Sends records as plain values; what is neither a number nor text is shown as text."""
+    """Sends records as plain values; what is neither a number nor text is shown as text.
+
+    Copies that a handler forks have no way to send: their records go to stderr.
+    """
 
     def __init__(self, send: Callable[[Logged], None]) -> None:
         super().__init__()
         self._send = send
+        self._stderr: logging.Handler | None = None
+        after_fork(self, _Relay._use_stderr)
+
+    def _use_stderr(self) -> None:
+        self._stderr = logging.StreamHandler()
+        self._stderr.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._stderr is not None:
+            self._stderr.emit(record)
+            return
         try:
             self._send(Logged(_fields(record)))
         except RecursionError:  # the caller's, such as signals that come faster than their handler logs

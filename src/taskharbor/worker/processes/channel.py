@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from taskharbor.client.forking import after_fork
+from taskharbor.driver.forking import after_fork
 from taskharbor.driver.locking import locked
 from taskharbor.worker.processes.messages import Down, Frames, Perform, Up, decode_down, frame
 

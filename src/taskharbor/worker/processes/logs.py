@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskharbor.client.forking import after_fork
+from taskharbor.driver.forking import after_fork
 from taskharbor.worker.outcome_log import JobFilter
 from taskharbor.worker.processes.messages import Logged
 

@@ -195,6 +195,25 @@ async def test_jobs_that_ended() -> None:
 
 
 @virtual
+async def test_a_job_dead_lettered_by_hand() -> None:
+    """C, Q4: the reason that was given is the cause; the error of an earlier life is not."""
+    world = Place()
+    fresh, failed = await world.work.aenqueue(), await world.work.aenqueue("die")
+    async with world.worker("mail", concurrency=1):
+        await asyncio.sleep(1)
+    await world.harbor.admin.dlq.areplay(failed.id)
+    late = await world.work.aenqueue()
+    await world.harbor.admin.jobs.adead_letter([failed.id, late.id], reason="wrong order")
+    assert (await world.why(fresh)).code == "done"
+    assert (await world.why(late)).text == "dead-lettered by hand just now: wrong order"
+    found = await world.why(failed)
+    assert found.text == (
+        "dead-lettered by hand just now: wrong order; its last error was taskharbor.errors.Unrecoverable: never"
+    )
+    assert found.fix == f"taskharbor jobs replay {failed.id}"
+
+
+@virtual
 async def test_a_managers_task_waits_for_an_agent() -> None:
     """C, M1: no worker comes for it, and none is missed."""
     world = Place()

@@ -84,6 +84,7 @@ def test_a_bulk_act_wants_to_know_which_jobs(busy: Desk, act: str) -> None:
     assert "; the jobs of a task are task:shop.welcome" in busy.bad(
         1, "jobs", act, "shop.welcome", "--yes", "--url", busy.url
     )
+    assert "; the jobs of a queue are queue:mail" in busy.bad(1, "jobs", act, "mail", "--yes", "--url", busy.url)
     assert "unknown filter word" in busy.bad(2, "jobs", act, "colour:*", "--yes", "--url", busy.url)
     assert "filter words are state:, queue:" in busy.bad(1, "jobs", act, "colour:red", "--yes", "--url", busy.url)
     assert "say which jobs" in busy.bad(2, "jobs", act, "", "--yes", "--url", busy.url)
@@ -341,7 +342,7 @@ def test_dead_letter_by_hand(busy: Desk) -> None:
     assert busy.good("jobs", "dead-letter", "tag:vip", *by, "--yes") == "Dead-lettered 2 jobs.\n"
     job = busy.json("jobs", "show", "ready1", "--url", busy.url)
     assert (job["state"], job["dlq_reason"], job["last_error"]) == ("dlq", "wrong customers", None)
-    assert job["why"]["text"].endswith(" (wrong customers)")
+    assert job["why"]["text"].endswith("dead-lettered by hand just now: wrong customers")
     groups = busy.json("dlq", "groups", "reason:wrong*", "--url", busy.url)
     assert [(group["count"], group["error"]) for group in groups] == [(3, "by hand: wrong customers")]
     for words in (["jobs", "ls", "state:dlq"], ["dlq", "ls"], ["dlq", "groups"]):

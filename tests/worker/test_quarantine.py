@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from taskharbor.client.handle import Job
 from taskharbor.core.job import JobRecord
@@ -50,8 +53,9 @@ class Guests:
 
 
 @virtual
-async def test_a_job_that_crashed_twice_in_a_row_runs_alone() -> None:
-    """F6b: its worker runs nothing beside it, and holds no other lease."""
+async def test_a_job_that_crashed_twice_in_a_row_runs_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """F6b: its worker runs nothing beside it, and holds no other lease; the log says why it gave the job back."""
+    caplog.set_level(logging.INFO)
     world = World()
     guests = Guests(world)
     [suspect] = await guests.enqueue("suspect")
@@ -62,6 +66,8 @@ async def test_a_job_that_crashed_twice_in_a_row_runs_alone() -> None:
     assert guests.beside["suspect"] == set()
     assert any(guests.beside[name] for name in "abcdef")
     assert (await world.record(suspect)).crashes == 0
+    assert "job.released" in caplog.text
+    assert all("2 crashes in a row" in line for line in caplog.messages if "job.released" in line)
 
 
 @virtual

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from taskharbor.client.liveness import absence, listening, silent
-from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, is_suspect
+from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, by_hand, is_suspect
 from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -170,6 +170,9 @@ def _dead(facts: Facts) -> Why:
     job = facts.job
     when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
     fix = None if job.queue == TASKS else f"taskharbor jobs replay {job.id}"
+    if (reason := by_hand(job)) is not None:
+        last = f"; its last error was {job.last_error}" if job.last_error else ""
+        return Why("dead", f"dead-lettered by hand{when}: {reason}{last}", fix)
     if job.dlq_reason == "max_attempts":
         spread = spread_of(job.failures)
         over = "" if spread is None else f" over {length(spread.total_seconds())}"

@@ -196,7 +196,8 @@ def _why_missing(id: str) -> str:
     if "." in id:
         return f"{MISSING}; the jobs of a task are task:{id}"
     if ending(id) is None:
-        return MISSING
+        is_name = not any(character.isdigit() for character in id)
+        return f"{MISSING}; the jobs of a queue are queue:{id}" if is_name else MISSING
     return f"{MISSING}; endings are searched among the newest {SEARCHED:,}: write the whole id to look further back"
 
 

@@ -101,7 +101,8 @@ def _answer(
 def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found: list[Problem], now: datetime) -> None:
     dead = sum(counts.dlq for counts in queues)
     gone = sum(silent(worker, now) for worker in workers)
-    listed = count(len(workers), "worker") + (f" ({gone:,} of them silent)" if gone else "")
+    quiet = "silent" if gone == len(workers) else f"{gone:,} of them silent"
+    listed = count(len(workers), "worker") + (f" ({quiet})" if gone else "")
     numbers = f"{listed}, {_due(queues)}, {count(dead, 'dead job')}"
     line, style = (f"unhealthy: {numbers}", "bold red") if found else (f"healthy: {numbers}", "green")
     output.say(line, style, wrap=True)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from taskharbor.client.session import Session
+from taskharbor.core.durations import count
 from taskharbor.core.text import described
 from taskharbor.driver import Extended, Report
 from taskharbor.errors import LeaseError
@@ -189,7 +190,8 @@ class Keeper:
         except Exception as error:
             if within < math.inf:  # news can wait; the next renewal logs that the store is away
                 return False
-            logger.warning("store.unavailable: %d leases not renewed, trying again: %s", len(runs), described(error))
+            leases = count(len(runs), "lease")
+            logger.warning("store.unavailable: %s not renewed, trying again: %s", leases, described(error))
             return False
         finally:
             self._patience = None

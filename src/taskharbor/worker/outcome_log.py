@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from taskharbor.core.decide import is_suspect
 from taskharbor.core.durations import length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Failed, Outcome, Succeeded
@@ -132,7 +133,9 @@ def _log_outcome(outcome: str, run: JobRun, to: Transition, now: datetime) -> No
             detail = _joined("by hand", detail)
         else:
             unknown = to.unknown_put_backs > job.unknown_put_backs
-            detail = _joined("no task of this name here" if unknown else "", detail, when)
+            # Not started and a suspect (F6b): the quarantine lets it wait until it can run alone.
+            crashes = f"{job.crashes} crashes in a row" if duration is None and is_suspect(job) else ""
+            detail = _joined("no task of this name here" if unknown else "", crashes, detail, when)
     if failed and to.failures:
         whole = to.failures[-1].traceback
         traceback = own_frames(whole) if outcome == "retried" else whole  # the whole one is in the store

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from taskharbor.client.client import Client
 from taskharbor.core.decide import token_of
+from taskharbor.core.durations import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.outcome import Deferred, Failed, Interrupted, Outcome, Snoozed, Succeeded
 from taskharbor.core.transition import Ack
@@ -71,7 +72,7 @@ class Pipeline:
     async def take(self, jobs: Sequence[JobRecord], deadline: float) -> None:
         """Start the jobs that may run. Give back the others first, so that a crash does not involve them."""
         if deadline <= self._loop.time():  # the reply took longer than the lease: it has already expired (L4)
-            logger.warning("lease.lost: %d jobs were claimed too late to be run", len(jobs))
+            logger.warning("lease.lost: too late to run %s that this worker claimed", count(len(jobs), "job"))
             return
         runs = [JobRun(job, HeldLease(token_of(job), deadline), self, NO_EFFECTS) for job in jobs]
         self.keeper.hold(runs)

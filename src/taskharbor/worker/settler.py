@@ -14,6 +14,7 @@ from datetime import datetime
 
 from taskharbor.client.session import Session
 from taskharbor.core.backoff import SETTLE_BACKOFF
+from taskharbor.core.durations import count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Verdict
 from taskharbor.core.outcome import Succeeded
@@ -122,11 +123,11 @@ class Settler:
             if len(verdicts) != len(batch):
                 raise DriverError(f"the driver answered {len(verdicts)} of {len(batch)} outcomes")
         except StoreGone as error:
-            logger.error("store.gone: %d outcomes could not be written: %s", len(batch), error)
+            logger.error("store.gone: could not write %s: %s", count(len(batch), "outcome"), error)
             self._keeper.drop(*[run for run, _ in batch])
             return []
         except (DriverUnavailable, DriverClosed, TimeoutError, OSError) as error:
-            logger.warning("store.unavailable: %d outcomes kept for later: %s", len(batch), error)
+            logger.warning("store.unavailable: %s kept for later: %s", count(len(batch), "outcome"), error)
             return batch
         except Exception:
             if len(batch) > 1:

@@ -36,6 +36,17 @@ def test_every_command_explains_itself(desk: Desk, path: tuple[str, ...]) -> Non
     assert not (desk.folder / "jobs.db").exists()
 
 
+@pytest.mark.parametrize("path", [path for path in ALL if isinstance(ALL[path], click.Group)], ids=" ".join)
+def test_a_list_of_commands_fits_the_terminal(
+    desk: Desk, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C: no summary is cut at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    commands = desk.good(*path, "--help").partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_option_explains_itself(path: tuple[str, ...]) -> None:
     """C: no option without a help text."""

@@ -123,6 +123,9 @@ def test_a_longer_list_says_how_to_go_on(busy: Desk) -> None:
 def test_an_empty_list(busy: Desk) -> None:
     """C: nothing found is not an error."""
     assert busy.good("jobs", "ls", "queue:nothing", "--url", busy.url) == "No jobs match.\n"
+    hint = "No jobs match. mail is read as a task's name: the jobs of a queue are queue:mail.\n"
+    assert busy.good("jobs", "ls", "mail", "--url", busy.url) == hint
+    assert busy.good("jobs", "ls", "shop.nothing", "--url", busy.url) == "No jobs match.\n"
     assert listed(busy, "queue:nothing") == []
 
 

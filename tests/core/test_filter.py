@@ -113,6 +113,8 @@ def test_words_spell_a_filter() -> None:
             ("state:dead",),
             "unknown state 'dead': use one of scheduled, ready, waiting, claimed, running, lapsed, done, dlq,",
         ),
+        (("state:dead",), "done, dlq, cancelled; dead jobs are dlq"),
+        (("state:overrun",), "done, dlq, cancelled; runs past their timeout are running"),
         (("state:",), "unknown state ''"),
         (("queue:a", "queue:b"), "'queue:b' repeats queue"),
         (("task:a", "b"), "'b' repeats task"),

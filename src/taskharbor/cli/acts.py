@@ -119,7 +119,7 @@ def perform(wording: Wording, asked: ActOptions, to_named: ToNamed, to_matching:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @answer_options
 def run_now(ids: tuple[str, ...], as_json: bool) -> None:
-    """Make scheduled jobs due now: retries that wait, and jobs for a later time.
+    """Make scheduled jobs due now, and retries that wait.
 
     Name them by their ids (endings are enough). The number of attempts does not change.
     """

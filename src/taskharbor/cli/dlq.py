@@ -45,14 +45,17 @@ def list_dead(words: tuple[str, ...], **options: Any) -> None:
 
 
 def _nothing(words: tuple[str, ...]) -> str:
-    return "No dead jobs match." if words else "The dead-letter queue is empty."
+    return job_lists.no_match(words, "No dead jobs") if words else "The dead-letter queue is empty."
 
 
 @dlq.command("show")
 @click.argument("id")
 @answer_options
 def show_dead(id: str, as_json: bool) -> None:
-    """Show everything about a dead job: arguments, every kept failure with its traceback."""
+    """Show everything about a dead job, with all kept failures.
+
+    Each failure has its traceback.
+    """
     describe.show(id, lambda admin: admin.dlq, as_json)
 
 

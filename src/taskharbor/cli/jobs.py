@@ -24,7 +24,7 @@ def jobs() -> None:
 @click.option("--after", metavar="ID", help="Continue after this job.")
 @list_options
 def list_jobs(words: tuple[str, ...], **options: Any) -> None:
-    job_lists.jobs(words, "No jobs match." if words else "No jobs yet.", **options)
+    job_lists.jobs(words, job_lists.no_match(words, "No jobs") if words else "No jobs yet.", **options)
 
 
 @jobs.command("show")

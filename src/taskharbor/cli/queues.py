@@ -35,7 +35,10 @@ def queues() -> None:
 @queues.command("ls")
 @list_options
 def list_queues(**options: Any) -> None:
-    """List queues: jobs by state, the oldest due one, and how many workers listen."""
+    """List queues with their jobs, oldest due job and workers.
+
+    Jobs are counted by state. WORKERS is the number of workers that listen to the queue.
+    """
     found, workers = ask(lambda admin: gather(admin.queues.alist(), admin.workers.alist()))
     now = here().now()
 

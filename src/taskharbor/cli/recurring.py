@@ -172,7 +172,10 @@ def _rules(task: RecurringTask) -> list[tuple[str, str | None]]:
 @click.option("-n", "count", type=click.IntRange(1, MOST_TIMES), default=5, show_default=True, help="How many.")
 @answer_options
 def next_runs(name: str, count: int, as_json: bool) -> None:
-    """Show when a recurring task runs next, by the clocks of its own time zone and in UTC."""
+    """Show when a recurring task runs next.
+
+    Times are those of its own time zone, and UTC.
+    """
     task, times = ask(lambda admin: gather(admin.recurring.aget(name), admin.recurring.anext(name, count)))
     zone = ZoneInfo(task.when.tz)
     if as_json:
@@ -220,7 +223,10 @@ def run_now(name: str, as_json: bool) -> None:
 @click.argument("name")
 @answer_options
 def pause(name: str, as_json: bool) -> None:
-    """Pause a recurring task until it is resumed, even if code declares it again. A current run goes on."""
+    """Pause a recurring task until it is resumed.
+
+    It stays paused even if code declares it again. A current run goes on.
+    """
     task = ask(lambda admin: admin.recurring.apause(name))
     output.answer(as_json, _brief(task, here().now()), f"{task.name} is paused.")
 
@@ -229,7 +235,10 @@ def pause(name: str, as_json: bool) -> None:
 @click.argument("name")
 @answer_options
 def resume(name: str, as_json: bool) -> None:
-    """Resume a recurring task from now on: runs missed during the pause are not caught up."""
+    """Resume a recurring task from now on.
+
+    Runs missed during the pause are not caught up.
+    """
     task, now = ask(lambda admin: admin.recurring.aresume(name)), here().now()
     text = f"{task.name} is resumed, next {exact(task.next_run, now) or AFTER_LAST}."
     output.answer(as_json, _brief(task, now), text)

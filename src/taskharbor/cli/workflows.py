@@ -73,7 +73,9 @@ def _counts(workflow: Workflow) -> str:
 @limit_option(200, 10_000)
 @list_options
 def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
-    """Show the graph: each job with its state, what it comes after, and what it still waits for.
+    """Show the graph: each job, its state and what it waits for.
+
+    Each job is listed with the jobs that it comes after.
 
     `1, 2; collect 3`: if 1 or 2 fails, it waits for their replay; if 3 fails, it receives a FailedStep. `cancel 4`: if
     4 fails, it is cancelled.
@@ -154,7 +156,10 @@ def _ranges(numbers: Iterable[int]) -> str:
 @click.argument("id")
 @answer_options
 def cancel(id: str, as_json: bool) -> None:
-    """Cancel the jobs of a workflow that have not ended; running ones are asked to stop."""
+    """Cancel the jobs of a workflow that have not ended.
+
+    Running ones are asked to stop.
+    """
     _act(id, as_json, "cancelled", "nothing of workflow {} is left to cancel", Workflows.acancel)
 
 

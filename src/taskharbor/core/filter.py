@@ -21,6 +21,7 @@ KNOWN_WORDS = ", ".join(f"{name}:" for name in ("state", *WORDS))
 FIELDS = {"group": "fingerprint", "workflow": "workflow_id"}
 TEXTS = ("error", "reason")  # parts of any text; the others are names and times
 _SEVERAL = re.compile(rf"\s(?:state|{'|'.join(WORDS)}):")
+_HINTS = {"overrun": "; runs past their timeout are running"} | dict.fromkeys(("dead", "failed"), "; dead jobs are dlq")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -115,5 +116,4 @@ def _state(text: str) -> Shown:
     try:
         return Shown(text)
     except ValueError:
-        hint = "; runs past their timeout are running" if text == "overrun" else ""
-        raise ConfigError(f"unknown state {text!r}: use one of {', '.join(Shown)}{hint}") from None
+        raise ConfigError(f"unknown state {text!r}: use one of {', '.join(Shown)}{_HINTS.get(text, '')}") from None

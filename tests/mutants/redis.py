@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from taskharbor.drivers.redis import drafts, enqueue, reader, reading, reserve, settle
+from taskharbor.drivers.redis import drafts, enqueue, prune, reader, reading, reserve, settle
 
 from .mutant import MutantRegistry, instead
 
@@ -600,6 +600,18 @@ def redis_cancelled_job_not_in_the_index(entries: Any, job: Any, seq: Any, lined
 def redis_rescheduled_job_stays_in_its_place(entries: Any, job: Any, seq: Any, lined: Any) -> Any:
     """Every job that a step writes is in line by the time it was stored."""
     return entries(replace(job, due_at=job.created_at), seq, lined)
+
+
+@mutant((prune, "PRUNE"), by="test_K3_once_the_dependants_are_done_parents_may_go")
+def lua_prune_keeps_all_parents(text: str) -> str:
+    """The record of a job that others have waited for is kept for ever."""
+    return instead(text, "'^done '", "'^no state '")
+
+
+@mutant((prune, "PRUNE"), by="test_X8_a_record_is_kept_until_its_time_and_then_forgotten[ack]")
+def lua_prune_wants_a_full_page(text: str) -> str:
+    """A few old records are kept until there are many."""
+    return instead(text, "if #found == 0 then", "if #found < most then")
 
 
 # Reading

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from taskharbor.core.filter import Filter
 from taskharbor.core.job import Dependency
 from taskharbor.drivers import from_url
 from taskharbor.drivers.redis.connection import Server
-from taskharbor.testing.kit.jobs import T0, at, group, job
+from taskharbor.testing.kit.jobs import ALL, T0, ack, at, child, fail, group, job
 
 from . import indexes
 
 JOBS = 1_200
 AT_MOST = 500
+CHAINS = 100
 
 
 @pytest.fixture
@@ -123,3 +125,54 @@ def test_a_large_workflow_is_cancelled_whole(url: str) -> None:
         await driver.close()
 
     asyncio.run(act())
+
+
+def test_a_prune_reads_no_record_that_a_dependant_needs(url: str, asked: list[tuple[Any, ...]]) -> None:
+    """X8, K3: chains whose second step is dead keep the first for a month; each round of each worker passes them."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        chains = [
+            group(
+                job(f"p{number}", workflow_id=f"w{number}"),
+                child(f"c{number}", f"p{number}", workflow_id=f"w{number}", queue="x"),
+                workflow_id=f"w{number}",
+            )
+            for number in range(CHAINS)
+        ]
+        await driver.enqueue([*chains, group(job("plain"))], T0)
+        await _ended(driver, "q", ack, keep_until=at(10))
+        await _ended(driver, "x", fail, keep_until=at(50))
+        asked.clear()
+        assert await driver.prune(at(20), ALL) == 1
+        assert "plain" in {word for words in asked if words[0] == "look" for word in words}
+        assert sum(len(words) for words in asked if words[0] == "look") < 20
+        assert await driver.prune(at(50), CHAINS) == CHAINS
+        assert await driver.prune(at(50), ALL) == CHAINS
+        assert await driver.query(Filter(), at(50), ALL) == []
+        await driver.close()
+
+    asyncio.run(act())
+
+
+def test_a_prune_takes_what_is_behind_a_workflow_that_has_to_stay(url: str) -> None:
+    """X8: of any number, in one call."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        members = [job(f"m{number}", workflow_id="w") for number in range(JOBS // 2)]
+        await driver.enqueue([group(*members, job("open", workflow_id="w", queue="x"), workflow_id="w")], T0)
+        await _ended(driver, "q", ack, keep_until=at(10))
+        await driver.enqueue([group(*(job(f"{number}") for number in range(JOBS // 2)))], T0)
+        await _ended(driver, "q", ack, keep_until=at(11))
+        assert await driver.prune(at(20), ALL) == JOBS // 2
+        assert await driver.prune(at(20), ALL) == 0
+        await driver.close()
+
+    asyncio.run(act())
+
+
+async def _ended(driver: Any, queue: str, outcome: Callable[..., Any], **fields: Any) -> None:
+    """Claim and end all jobs of a queue."""
+    while held := await driver.reserve([queue], T0, timedelta(seconds=60), 500, "w"):
+        assert set(await driver.settle([outcome(one, **fields) for one in held], T0)) == {"ok"}

@@ -33,6 +33,7 @@ from taskharbor.drivers.redis.connection import Server
 from taskharbor.drivers.redis.drafts import run, run_if
 from taskharbor.drivers.redis.keyspace import keys
 from taskharbor.drivers.redis.parts import micros
+from taskharbor.drivers.redis.prune import prune
 from taskharbor.drivers.redis.repair import repair
 from taskharbor.drivers.redis.reserve import Reserving, extend
 from taskharbor.drivers.shared.claims import claim, not_renewed
@@ -218,15 +219,7 @@ class RedisDriver:
 
     async def prune(self, now: datetime, limit: int) -> int:
         self._server.check()
-        name, done, passed = f"{self._server.prefix}ended", 0, 0
-        while done < limit:  # past those that have to stay
-            found = await self._server.command("ZRANGEBYSCORE", name, "-inf", micros(now), "LIMIT", passed, PAGE)
-            if not found:
-                break
-            gone = await self._run(forget.prune, [id.decode() for id in found], now, limit - done)
-            done += gone
-            passed += max(0, len(found) - gone)
-        return done
+        return await prune(self._calls, now, limit)
 
     # WorkflowStore
 

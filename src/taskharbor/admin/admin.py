@@ -58,9 +58,12 @@ class Admin(AdminPart):
     durability = blocking(adurability)
 
     async def arepair(self, *, dry: bool = False) -> RepairReport | None:
-        """Mend indexes that do not fit the records; with `dry`, only count them. None if the engine keeps them."""
+        """Mend indexes that do not fit the records; with `dry`, only count them. None if the engine keeps them.
+
+        It takes as long as the store is large, whatever `store_timeout` is; a store that does not answer ends it.
+        """
         async with self._client.store() as driver:
             found = offered(driver, Repairs)
-            return None if found is None else await found.repair(dry=dry)
+        return None if found is None else await found.repair(dry=dry)
 
     repair = blocking(arepair)

@@ -54,5 +54,9 @@ class Repairs(Protocol):
     """
 
     async def repair(self, *, dry: bool) -> RepairReport:
-        """Compare all indexes with the records and mend them; with `dry`, change nothing. Safe beside workers."""
+        """Compare all indexes with the records and mend them; with `dry`, change nothing. Safe beside workers.
+
+        It may take as long as the store is large: no caller limits it. A call to a store that does not answer must end
+        with `DriverUnavailable` by itself.
+        """
         ...

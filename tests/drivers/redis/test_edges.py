@@ -16,7 +16,7 @@ from taskharbor.core.lease import Report
 from taskharbor.core.tally import minute_of
 from taskharbor.core.transition import Ack, Increment
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit.jobs import T0, at, group, job
+from taskharbor.testing.kit.jobs import T0, ack, at, child, group, job
 
 from . import indexes
 
@@ -137,3 +137,23 @@ def test_a_workflow_may_have_the_id_of_a_job(url: str) -> None:
         await driver.close()
 
     asyncio.run(act())
+
+
+def test_a_queue_that_is_over_leaves_nothing(valkey: ValkeyServer, url: str, name: str) -> None:
+    """X8: or names of queues, which may be as many as customers, would fill the memory."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        for number in range(3):
+            last = child("c", "p", queue=f"b{number}", workflow_id="w")
+            await driver.enqueue([group(job("a", queue=f"a{number}")), group(job("p", workflow_id="w"), last)], T0)
+            held = await driver.reserve([f"a{number}", "q"], T0, timedelta(seconds=9), 9, "w")
+            assert await driver.settle([ack(one, keep_until=T0) for one in held], T0) == ["ok", "ok"]
+            assert await driver.cancel(["c"], T0, T0) == ["cancelled"]
+            assert await driver.prune(T0, 9) == 3
+            assert await driver.reserve([f"b{number}"], T0, timedelta(seconds=9), 9, "w") == []
+        await driver.close()
+
+    asyncio.run(act())
+    left = {key.decode().partition(":")[2] for key in valkey.keys(name)}
+    assert left == {"taskharbor", "seq"}

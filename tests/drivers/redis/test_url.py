@@ -47,6 +47,7 @@ def test_urls_are_read(url: str, found: Address) -> None:
     [
         ("redis://h/jobs", "'jobs' in the URL is not a database"),
         ("redis://h/-1", "is not a database"),
+        ("redis://h/99999999999", "is not a database"),
         ("redis://h:0", "port"),
         ("redis://h:x", "port"),
         ("redis://me:secret/x@h", "%40"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from taskharbor.drivers.redis.connection import Arg, Server
+from taskharbor.drivers.redis.failure import away
 from taskharbor.drivers.redis.scripts import Script, load
 
 CALL = load("call")
@@ -42,6 +44,32 @@ class AwaitedCalls:
 
     async def command(self, *words: Arg) -> Any:
         return await self._server.command(*words)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class BoundedCalls:
+    """Awaited calls of an act that takes as long as the store is large: each of them has `within` seconds."""
+
+    def __init__(self, server: Server, within: float) -> None:
+        self.prefix = server.prefix
+        self._server = server
+        self._within = within
+
+    async def run(self, script: Script, *args: Arg) -> Any:
+        return await self._answer(self._server.run(script, *args))
+
+    async def command(self, *words: Arg) -> Any:
+        return await self._answer(self._server.command(*words))
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._within):
+                return await call
+        except TimeoutError as error:
+            late = TimeoutError(f"no answer within {self._within:g} s")
+            raise away(late, self._server.address, asked=True) from error
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -28,7 +28,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import DeadGroup, QueueCounts, RepairReport, StoreSetting, WorkerRecord, WorkflowCounts, at_once
 from taskharbor.drivers.redis import checks, enqueue, reading
 from taskharbor.drivers.redis import settle as settling
-from taskharbor.drivers.redis.calls import AwaitedCalls, BlockingCalls
+from taskharbor.drivers.redis.calls import AwaitedCalls, BlockingCalls, BoundedCalls
 from taskharbor.drivers.redis.connection import Server
 from taskharbor.drivers.redis.drafts import run, run_if
 from taskharbor.drivers.redis.keyspace import keys
@@ -45,6 +45,8 @@ T = TypeVar("T")
 MAX_PAYLOAD = 64 * 1024 * 1024
 # What a value holds beside a payload or a result: options, failures with their tracebacks.
 BESIDE = 512 * 1024
+# For one call of a repair, which makes many.
+REPAIR_WITHIN = 10.0
 # Jobs that one step of an operator's verb takes: long scripts hold up every other client.
 PAGE = 200
 
@@ -266,7 +268,7 @@ class RedisDriver:
 
     async def repair(self, *, dry: bool) -> RepairReport:
         self._server.check()
-        return await repair(self._calls, dry=dry)
+        return await repair(BoundedCalls(self._server, REPAIR_WITHIN), dry=dry)
 
     # Erases
 

@@ -92,7 +92,7 @@ def _path(url: SplitResult, options: dict[str, str]) -> tuple[str | None, str]:
 def _number(db: str) -> int:
     if not db:
         return 0
-    if not (db.isascii() and db.isdigit()):
+    if not (db.isascii() and db.isdigit() and len(db) < 10):  # the server reads 32 bits
         raise ConfigError(f"{db[:80]!r} in the URL is not a database: Redis numbers them, write 0 or leave it out")
     return int(db)
 

@@ -18,9 +18,12 @@ for _ = 1, tonumber(ARGV[1]) do
 end
 while at <= #ARGV do
     local number = tonumber(ARGV[at])
+    local command, key = ARGV[at + 1], P .. ARGV[at + 2]
     -- A number that is damaged, or overflows, must not stop this in the middle.
-    local call = ARGV[at + 1] == 'HINCRBY' and redis.pcall or redis.call
-    call(ARGV[at + 1], P .. ARGV[at + 2], unpack(ARGV, at + 3, at + number))
+    local call = command == 'HINCRBY' and redis.pcall or redis.call
+    if call(command, key, unpack(ARGV, at + 3, at + number)) == 0 and command == 'HINCRBY' then
+        redis.call('HDEL', key, ARGV[at + 3]) -- or the names of all queues that there ever were would stay
+    end
     at = at + number + 1
 end
 return 1

@@ -47,7 +47,8 @@ local function values(key, ids)
     return found
 end
 
--- By pcall: a number that is damaged, or overflows, must not stop a script in the middle.
+-- By pcall: a number that is damaged, or overflows, must not stop a script in the middle. A zero is removed, or the names
+-- of all queues that there ever were would stay.
 local counted = {}
 local function count(state, queue, by)
     local name = state .. ' ' .. queue
@@ -56,6 +57,8 @@ end
 
 local function write_counts()
     for name, by in pairs(counted) do
-        if by ~= 0 then redis.pcall('HINCRBY', P .. 'counts', name, by) end
+        if by ~= 0 and redis.pcall('HINCRBY', P .. 'counts', name, by) == 0 then
+            redis.call('HDEL', P .. 'counts', name)
+        end
     end
 end

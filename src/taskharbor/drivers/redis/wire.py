@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import hiredis
 
+from taskharbor.drivers.redis.dial import connected, left
 from taskharbor.drivers.redis.failure import ReplyError
 from taskharbor.drivers.redis.url import Address
 
@@ -195,7 +196,7 @@ class BlockingLink:
         deadline = time.monotonic() + within
         self._reader = _reader()
         self._used_at = 0.0
-        self._socket = _connected(address, within)
+        self._socket = connected(address, deadline)
         try:
             for words in _greeting(address):
                 try:
@@ -231,9 +232,7 @@ class BlockingLink:
         return reply
 
     def _limit(self, deadline: float) -> None:
-        if (left := deadline - time.monotonic()) <= 0:
-            raise TimeoutError("no answer in time")
-        self._socket.settimeout(left)
+        self._socket.settimeout(left(deadline))
 
     def is_quiet(self, burst: float) -> bool:
         """Whether an idle connection has received nothing: that could only be its end.
@@ -251,26 +250,6 @@ class BlockingLink:
     def close(self) -> None:
         """Close it."""
         self._socket.close()
-
-
-def _connected(address: Address, within: float) -> socket.socket:
-    if address.socket is not None:
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.settimeout(within)
-            line.connect(address.socket)
-        except BaseException:
-            line.close()
-            raise
-        return line
-    line = socket.create_connection((address.host, address.port), within)
-    try:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return line if address.tls is None else address.tls.wrap_socket(line, server_hostname=address.host)
-    except BaseException:
-        line.close()
-        raise
 
 
 def _is_readable(line: socket.socket) -> bool:

@@ -40,6 +40,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 COMMIT = load("commit")
+# A write that needs no memory. A full server takes those behind it in the same script, as `insist` in `head.lua` says.
+INSIST: Write = ("DEL", "")
 # Conflicts in a row after which a step gives up: each means that another step has committed.
 MOST_TRIES = 50
 SOON = 0.002
@@ -87,8 +89,13 @@ async def _commit(calls: RedisCalls, compared: Mapping[Compared, bytes | None], 
     compares: list[Arg] = []
     for (command, key, member), value in compared.items():
         compares += (command, key, member, int(value is not None), value or b"")
-    words = [word for write in together(writes) for word in (len(write), *write)]
+    words = [word for write in writes for word in (len(write), *write)]
     return bool(await calls.run(COMMIT, len(compared), *compares, *words))
+
+
+async def write(calls: RedisCalls, *writes: Write) -> None:
+    """Write what rests on nothing that was read, also to a full server."""
+    await _commit(calls, {}, [INSIST, *writes])
 
 
 async def _run(reader: Reader, draft: Draft, step: Step[R]) -> R:
@@ -145,7 +152,7 @@ async def _look_up(reader: Reader, draft: Draft, keys: Sequence[str], unfinished
 
 
 async def _writes(reader: Reader, draft: Draft) -> list[Write]:
-    """The commands that write the changes of a draft."""
+    """The commands that write the changes of a draft. A full server refuses them only if they store new jobs."""
     for workflow, until in draft.keep.items():
         await _prolong(reader, draft, workflow, until)
     changed = [(id, after) for id, before, after in draft.jobs.changes() if before is not after]
@@ -171,7 +178,8 @@ async def _writes(reader: Reader, draft: Draft) -> list[Write]:
     for tally in draft.tallies:
         writes += _tallied(tally)
     writes += await _flows_gone(reader, changed)
-    return writes + _hints(draft)
+    writes = list(together(writes + _hints(draft)))
+    return writes if fresh or not writes else [INSIST, *writes]
 
 
 async def _prolong(reader: Reader, draft: Draft, workflow: str, until: datetime) -> None:

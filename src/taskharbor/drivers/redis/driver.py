@@ -30,7 +30,7 @@ from taskharbor.drivers.redis import checks, enqueue, reading
 from taskharbor.drivers.redis import settle as settling
 from taskharbor.drivers.redis.calls import AwaitedCalls, BlockingCalls, BoundedCalls
 from taskharbor.drivers.redis.connection import Server
-from taskharbor.drivers.redis.drafts import run, run_if
+from taskharbor.drivers.redis.drafts import run, run_if, write
 from taskharbor.drivers.redis.keyspace import keys
 from taskharbor.drivers.redis.parts import micros
 from taskharbor.drivers.redis.prune import prune
@@ -205,8 +205,7 @@ class RedisDriver:
 
     async def pause(self, queue: str, paused: bool) -> None:
         self._server.check()
-        await self._server.command("SADD" if paused else "SREM", f"{self._server.prefix}paused", queue)
-        await self._server.command("PUBLISH", f"{self._server.prefix}wake", "")
+        await write(self._calls, ("SADD" if paused else "SREM", "paused", queue), ("PUBLISH", "wake", ""))
 
     # Maintain
 
@@ -292,7 +291,7 @@ class RedisDriver:
 
     async def beat(self, worker: WorkerRecord) -> None:
         self._server.check()
-        await self._server.command("HSET", f"{self._server.prefix}workers", worker.id, _encode(worker))
+        await write(self._calls, ("HSET", "workers", worker.id, _encode(worker)))
 
     async def workers(self, seen_since: datetime) -> list[WorkerRecord]:
         self._server.check()

@@ -15,6 +15,7 @@ from taskharbor.drivers.redis.drafts import counted, run
 from taskharbor.drivers.redis.parts import EndPart, micros, pack
 from taskharbor.drivers.redis.scripts import load
 from taskharbor.drivers.shared.columns import split_token
+from taskharbor.errors import DriverUnavailable
 
 SETTLE = load("settle")
 # Jobs that one step settles: a page that conflicts with claims is tried again as a whole.
@@ -34,9 +35,20 @@ async def settle(calls: RedisCalls, transitions: Sequence[Transition], now: date
     left = [index for index in range(len(transitions)) if index not in verdicts]
     for first in range(0, len(left), PAGE):
         page = left[first : first + PAGE]
-        answers = await run(calls, steps.settle, [transitions[index] for index in page], now)
+        answers = await _settle_page(calls, [transitions[index] for index in page], now)
         verdicts |= dict(zip(page, answers, strict=True))
     return [verdicts[index] for index in range(len(transitions))]
+
+
+async def _settle_page(calls: RedisCalls, page: Sequence[Transition], now: datetime) -> list[Verdict]:
+    """Write a page by a step. A full server refuses outcomes with new jobs, which hold up no others."""
+    try:
+        return await run(calls, steps.settle, page, now)
+    except DriverUnavailable:
+        others = [to for to in page if not to.new_jobs]
+        if others and len(others) < len(page):
+            await run(calls, steps.settle, others, now)
+        raise  # the caller tries again with all of them
 
 
 async def _settle_plain(

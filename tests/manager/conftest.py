@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from drivers.redis import indexes
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
 from taskharbor.drivers.memory import MemoryDriver
@@ -62,7 +64,7 @@ def schema(postgres: PostgresServer) -> Generator[Schema]:
     made.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def w(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[World]:
     """The world on each engine."""
     if request.param == "memory":
@@ -74,6 +76,12 @@ def w(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[World]:
         yield World(same)
     elif request.param == "sqlite":
         yield World(lambda: from_url(f"sqlite:///{tmp_path}/tasks.db?synchronous=normal"))
+    elif request.param == "redis":
+        valkey: ValkeyServer = request.getfixturevalue("valkey")
+        namespace = valkey.new_namespace()
+        yield World(lambda: from_url(valkey.url(namespace=namespace)))
+        indexes.check(valkey, namespace)
+        valkey.drop_namespace(namespace)
     else:
         schema: Schema = request.getfixturevalue("schema")
         yield schema.world()

@@ -1,2 +1,2 @@
--- One command. ARGV: its words. Returns its reply.
+-- One command. KEYS: the prefix of all keys. ARGV: its words, with the whole key. Returns its reply.
 return redis.call(unpack(ARGV))

@@ -1,4 +1,5 @@
 -- Applies a change set if everything that it rests on is as it was read; all or none.
+-- KEYS: the prefix of all keys.
 -- ARGV: the number of comparisons, of each: command (HGET, SISMEMBER; GET and ZCARD, without a member), key, member,
 -- '1' and the value, or '0' and ''; then of each write: the number of its words, and the words. Keys are without the
 -- prefix. Returns 1, or 0 if something has changed meanwhile.

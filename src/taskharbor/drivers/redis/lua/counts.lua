@@ -1,4 +1,5 @@
 -- Counts the jobs of every queue by the state to show, at one moment (T2).
+-- KEYS: the prefix of all keys.
 -- ARGV: now. Changes nothing. Passes entries that no job has: a damaged index must not hide what a repair is needed for.
 -- Returns of each queue: its name, 1 if it is paused, since when its oldest job is due or false, then the numbers of
 -- scheduled, ready, waiting, claimed, running, lapsed, done, dead and cancelled jobs.

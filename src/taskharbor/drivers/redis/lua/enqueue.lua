@@ -1,4 +1,5 @@
 -- Stores groups of plain jobs, each all or none: no keys, no dependencies, no workflow.
+-- KEYS: the prefix of all keys.
 -- ARGV: groups, then of each: the number of runs of jobs that are alike, and of each run: its jobs, queue, priority,
 -- due, run_at or '-', expires_at or '-', and of each job: id, card
 -- Returns of each group: the id that is taken, or false.

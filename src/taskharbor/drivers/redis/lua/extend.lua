@@ -1,4 +1,5 @@
 -- Renews leases, fenced by token and expiry (D6).
+-- KEYS: the prefix of all keys.
 -- ARGV: now, expiry, then of each report: id, token, number, started_at or '', progress or ''
 -- Returns of each: its new expiry and the stop request (0, 1 cancel, 2 dead letter), or false if it is refused.
 -- include: head

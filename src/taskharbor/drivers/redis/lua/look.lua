@@ -1,4 +1,5 @@
 -- Reads jobs, the edges above and below some of them, and the jobs at their far ends, at one moment.
+-- KEYS: the prefix of all keys.
 -- ARGV: the number of ids, ids; of those to look above, ids; of those to look below, ids
 -- Returns: ids; a list of each part (head, card, claim, started, progress, end, rest); edges as child, position, value.
 local P = KEYS[1]

@@ -1,4 +1,5 @@
 -- Finds jobs to prune: kept long enough (X8), and needed by no dependant (K3), as far as can be seen here: a step decides.
+-- KEYS: the prefix of all keys.
 -- ARGV: now, how many entries of `ended` to pass, the most jobs to find, the most entries and dependants to look at.
 -- Changes nothing.
 -- Returns how many of the entries it has looked at stay because of a dependant, 1 if there may be more entries behind

@@ -1,4 +1,5 @@
 -- Reads at one moment. ARGV of each command: the number of its words, and the words; the key is without the prefix.
+-- KEYS: the prefix of all keys.
 -- Returns the reply to each, false for none. Changes nothing.
 local P = KEYS[1]
 local at, answers = 1, {}

@@ -1,4 +1,5 @@
 -- Claims due jobs, best first. Jobs whose leases lapsed are put in line before (D5, D11).
+-- KEYS: the prefix of all keys.
 -- ARGV: now, expiry, token, claim, limit, the number of queues believed to be paused, their names, the number of lines to
 -- skip jobs of, name and number of each, then queue and share of each
 -- Returns the names of the paused queues if they are others than those believed; or 1 and the lines to skip jobs of,

@@ -1,4 +1,5 @@
 -- Writes outcomes of jobs that concern no others, all or none, each fenced by token and expiry (D7), with totals (D9).
+-- KEYS: the prefix of all keys.
 -- ARGV: now, minute, the number of totals, of each: name, runs, microseconds that they ran, and waited; then of all
 -- outcomes that are alike: token, state after it, crashes, until when to keep it or when to run it again, the number of
 -- jobs, and of each: id, number, end

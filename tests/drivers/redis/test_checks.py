@@ -14,7 +14,7 @@ from servers.fixtures import NewValkey
 from servers.valkey import ValkeyServer
 from taskharbor import Harbor, chain
 from taskharbor.drivers.redis import checks
-from taskharbor.drivers.redis.checks import LAYOUT, MARKER, settings
+from taskharbor.drivers.redis.checks import LAYOUT, MARKER, durability, settings
 from taskharbor.drivers.redis.failure import BUSY
 from taskharbor.errors import ConfigError, DriverUnavailable, HarborError, PayloadTooLarge, SchemaMismatch
 
@@ -103,11 +103,18 @@ def test_an_evicting_server_is_refused(new_valkey: NewValkey) -> None:
     assert isinstance(error, ConfigError)
     assert "set maxmemory-policy noeviction" in str(error)
     assert server.command("DBSIZE") == 0
-    server.command("CONFIG", "SET", "maxmemory", "0")  # then nothing is ever evicted
+
+
+def test_a_policy_that_would_evict_is_a_warning(new_valkey: NewValkey) -> None:
+    """X5: without a limit nothing is evicted, but the next administrator may set one."""
+    server = new_valkey(settings={"maxmemory": "0", "maxmemory-policy": "allkeys-lru"})
 
     async def main() -> None:
         async with opened(server.url()) as store:
             assert await echoes(store)
+            (policy,) = (it for it in durability(await settings(store.command)) if it.name == "maxmemory-policy")
+            assert (policy.value, policy.level) == ("allkeys-lru", "warning")
+            assert "set maxmemory-policy noeviction" in policy.message
 
     asyncio.run(main())
 

@@ -42,6 +42,7 @@ UNSYNCED = (
     "a power cut may lose what the system had not written yet, often the jobs of half a minute: set everysec or always"
 )
 EVICTS = "the server deletes jobs when its memory is full: set maxmemory-policy noeviction there"
+WOULD_EVICT = "the server will delete jobs as soon as it has a maxmemory: set maxmemory-policy noeviction there"
 
 
 class ServerSettings(Struct, frozen=True, kw_only=True):
@@ -75,9 +76,11 @@ def durability(found: ServerSettings) -> list[StoreSetting]:
     log = [StoreSetting("appendonly", "no", "warning", NO_LOG)]
     if found.appendonly:
         log = [StoreSetting("appendonly", "yes"), _synced(found.appendfsync)]
-    if found.maxmemory and found.policy != "noeviction":
-        return [*log, StoreSetting("maxmemory-policy", found.policy, "error", EVICTS)]
-    return [*log, StoreSetting("maxmemory-policy", found.policy)]
+    if found.policy == "noeviction":
+        return [*log, StoreSetting("maxmemory-policy", found.policy)]
+    if not found.maxmemory:
+        return [*log, StoreSetting("maxmemory-policy", found.policy, "warning", WOULD_EVICT)]
+    return [*log, StoreSetting("maxmemory-policy", found.policy, "error", EVICTS)]
 
 
 def _synced(appendfsync: str | None) -> StoreSetting:

@@ -10,9 +10,7 @@ mutant = REGISTRY.mutant
 @mutant((SQL, "step_remove_edges"), by="test_two_that_delete_never_wait_for_each_other")
 def pg_edges_deleted_in_no_order(sql: str) -> str:
     """Two deletes wait for each other's edges."""
-    return broken(
-        sql, "ORDER BY child, position FOR UPDATE OF edge", "ORDER BY child DESC, position FOR UPDATE OF edge"
-    )
+    return broken(sql, "ORDER BY child, position", "ORDER BY child DESC, position")
 
 
 @mutant((SQL, "step_hold_parents"), by="test_a_replay_locks_the_parents_of_a_job_first")
@@ -24,19 +22,21 @@ def pg_parents_of_a_replay_not_locked(sql: str) -> str:
 @mutant((SQL, "prune"), by="test_X8_a_prune_is_limited")
 def pg_prune_skips_equal_times(sql: str) -> str:
     """Of records with one time, those of the next page are passed over."""
-    return broken(sql, "(ended.keep_until, ended.seq) > ($2, $3)", "ended.keep_until > $2 AND $3::bigint >= 0")
+    return broken(sql, "(ended.keep_until, ended.seq + 0) > ($2, $3)", "ended.keep_until > $2 AND $3::bigint >= 0")
 
 
 @mutant((SQL, "step_keep"), by="test_X8_members_of_a_workflow_are_kept_as_long_as_its_last")
 def pg_keep_until_not_moved(sql: str) -> str:
     """Records of a workflow that stays are looked at again and again."""
-    return broken(sql, "SET keep_until = early.until", "SET keep_until = ended.keep_until")
+    return broken(sql, "SET keep_until = held.until", "SET keep_until = ended.keep_until")
 
 
 @mutant((SQL, "prune_delete"), by="test_X8_pruning_an_old_owner_leaves_the_key_of_a_new_one")
 def pg_prune_frees_the_key_of_a_new_owner(sql: str) -> str:
     """Forgetting a former owner frees the key of the new one."""
-    return broken(sql, "AND keys.owner = gone.id ")
+    return broken(
+        sql, "(held.key, held.owner) IN (SELECT idempotency_key, id FROM", "held.key IN (SELECT idempotency_key FROM"
+    )
 
 
 @mutant((SQL, "prune_delete"), by="test_a_record_that_got_a_dependant_is_not_pruned")
@@ -186,7 +186,7 @@ def pg_workflow_goes_before_its_key(sql: str) -> str:
 @mutant((SQL, "step_members"), by="test_X8_a_cancelled_chain_is_pruned_at_once")
 def pg_first_members_pruned(sql: str) -> str:
     """Of a large workflow the first members are forgotten first."""
-    return broken(sql, "ORDER BY seq DESC", "ORDER BY seq")
+    return broken(sql, "workflow_id DESC, seq DESC", "workflow_id, seq")
 
 
 @mutant((SQL, "hold_free"), by="test_a_workflow_is_pruned_after_one_of_it_came_and_went")
@@ -214,15 +214,15 @@ def pg_replayed_child_runs_before_its_parent(sql: str) -> str:
 
 
 @mutant((SQL, "step_hold_live"), by="test_a_stop_and_a_heartbeat_never_wait_for_each_other[cancel]")
-def pg_step_locks_by_id(sql: str) -> str:
+def pg_step_locks_from_the_last(sql: str) -> str:
     """A cancel and a heartbeat wait for each other."""
-    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY job.id FOR")
+    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY live.seq DESC FOR")
 
 
 @mutant((SQL, "step_hold_ended"), by="test_two_deletes_take_jobs_in_one_order")
 def pg_deleted_in_no_order(sql: str) -> str:
     """Two deletes wait for each other's jobs."""
-    return broken(sql, "ORDER BY ended.seq FOR", "ORDER BY job.id FOR")
+    return broken(sql, "ORDER BY ended.seq FOR", "ORDER BY ended.seq DESC FOR")
 
 
 @mutant((SQL, "step_hold"), by="test_a_collector_that_is_cancelled_meanwhile_is_counted_off")

@@ -116,9 +116,9 @@ def pg_put_back_forgets_its_token(sql: str) -> str:
 
 
 @mutant((SQL, "hold"), by="test_a_settle_and_a_heartbeat_never_wait_for_each_other[settle_parent]")
-def pg_hold_by_id(sql: str) -> str:
-    """Rows are locked in the order of ids, heartbeats lock by number."""
-    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY job.id FOR")
+def pg_hold_from_the_last(sql: str) -> str:
+    """Rows are locked from the last to the first, heartbeats lock them from the first on."""
+    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY live.seq DESC FOR")
 
 
 @mutant((SQL, "step_hold_live"), by="test_a_dead_letter_by_hand_takes_nothing_away_from_a_worker")
@@ -146,9 +146,9 @@ def pg_awaited_not_marked(sql: str) -> str:
 
 
 @mutant((SQL, "enqueue_awaited"), by="test_a_settle_and_a_heartbeat_never_wait_for_each_other[settle_new_child]")
-def pg_awaited_marked_by_id(sql: str) -> str:
-    """Parents are locked in the order of ids."""
-    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY job.id FOR")
+def pg_awaited_marked_from_the_last(sql: str) -> str:
+    """Parents are locked from the last to the first."""
+    return broken(sql, "ORDER BY live.seq FOR", "ORDER BY live.seq DESC FOR")
 
 
 @mutant((SQL, "enqueue_group"), by="test_K1_a_chain_runs_one_after_the_other")

@@ -2,9 +2,10 @@
 
 -- name: states
 -- $1 ids
-SELECT id, coalesce(live.state, ended.state)
-FROM harbor.job LEFT JOIN harbor.live USING (seq) LEFT JOIN harbor.ended USING (seq)
-WHERE id = ANY ($1::text[])
+SELECT id, coalesce(
+    (SELECT live.state FROM harbor.live WHERE live.seq = job.seq),
+    (SELECT ended.state FROM harbor.ended WHERE ended.seq = job.seq))
+FROM harbor.job WHERE id = ANY ($1::text[])
 
 -- name: enqueue_one
 -- Store one plain job, unless its id is taken. $1 id $2 type $3 queue $4 payload $5 priority $6 max_attempts
@@ -63,7 +64,7 @@ WITH given AS (
         $15::text[], $16::boolean[], $19::bytea[]) WITH ORDINALITY
         AS given (id, type, queue, payload, priority, max_attempts, max_crashes, run_at, expires_at, timeout,
         idempotency_key, key_expires_at, headers, tags, workflow_id, kept, digest, position)
-    WHERE NOT EXISTS (SELECT FROM harbor.job WHERE job.id = given.id)
+    WHERE (SELECT job.seq FROM harbor.job WHERE job.id = given.id) IS NULL
 ),
 taken AS (
     INSERT INTO harbor.keys (key, owner, digest, expires_at)
@@ -116,23 +117,25 @@ SELECT nextval('harbor.job_seq_seq')
 -- $2 the id of one $3 whether any of them wait
 INSERT INTO harbor.live (seq, priority, awaited, queue, state, due_at, run_at, expires_at)
 SELECT seq, priority, $3, queue, 'ready', coalesce(run_at, created_at), run_at, expires_at FROM harbor.job
-WHERE seq > $1 AND xmin = (SELECT xmin FROM harbor.job WHERE id = $2) AND (NOT $3 OR NOT EXISTS (
-        SELECT FROM harbor.edge WHERE edge.child = job.id AND NOT edge.satisfied))
+WHERE seq > $1 AND xmin = (SELECT xmin FROM harbor.job WHERE id = $2) AND (NOT $3 OR (
+        SELECT true FROM harbor.edge WHERE edge.child = job.id AND NOT edge.satisfied LIMIT 1) IS NULL)
 
 -- name: enqueue_waiting
 -- The same for those that wait. $1 ids $2 unmet
 INSERT INTO harbor.live (seq, priority, awaited, queue, unmet, state, due_at, run_at, expires_at)
 SELECT job.seq, job.priority, true, job.queue, given.unmet, 'waiting', coalesce(job.run_at, job.created_at), job.run_at,
     job.expires_at
-FROM unnest($1::text[], $2::integer[]) AS given (id, unmet) JOIN harbor.job USING (id)
+FROM unnest($1::text[], $2::integer[]) AS given (id, unmet)
+CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.id = given.id LIMIT 1) AS job
 
 -- name: enqueue_awaited
 -- Mark jobs that have a new dependant. Rows are locked in the order of heartbeats and settles. $1 ids
 UPDATE harbor.live SET awaited = true FROM (
-    SELECT live.seq FROM harbor.live JOIN harbor.job USING (seq) WHERE job.id = ANY ($1::text[])
-    ORDER BY live.seq FOR UPDATE OF live
+    SELECT live.seq FROM harbor.live WHERE live.seq = ANY (
+-- include: numbers
+    ) ORDER BY live.seq FOR UPDATE OF live
 ) AS held
-WHERE live.seq = held.seq
+WHERE live.seq = ANY (ARRAY[held.seq])
 
 -- name: enqueue_edges
 -- $1 children $2 positions $3 parents $4 policies $5 satisfied

@@ -11,11 +11,13 @@ SELECT number, works_with FROM harbor.version ORDER BY number DESC LIMIT 1
 
 -- name: get
 -- $1 ids
-SELECT * FROM harbor.record WHERE id = ANY ($1::text[])
+SELECT record.* FROM harbor.job
+CROSS JOIN LATERAL (SELECT * FROM harbor.record WHERE record.seq = job.seq LIMIT 1) AS record
+WHERE job.id = ANY ($1::text[])
 
 -- name: is_live
 -- $1 id
-SELECT FROM harbor.job JOIN harbor.live USING (seq) WHERE job.id = $1
+SELECT FROM harbor.live WHERE live.seq = (SELECT job.seq FROM harbor.job WHERE job.id = $1)
 
 -- name: query_after
 -- $1 id
@@ -61,35 +63,39 @@ WITH found AS (
 -- include: matches_ended
     ORDER BY ended.seq DESC LIMIT $1)
 )
--- As an array, which both halves of the view look up by their keys; a list that is joined would have them read whole.
-SELECT * FROM harbor.record WHERE seq = ANY (ARRAY(SELECT seq FROM found ORDER BY seq DESC LIMIT $1)) ORDER BY seq DESC
+SELECT record.* FROM (SELECT seq FROM found ORDER BY seq DESC LIMIT $1) AS page
+CROSS JOIN LATERAL (SELECT * FROM harbor.record WHERE record.seq = page.seq LIMIT 1) AS record ORDER BY page.seq DESC
 
 -- name: query_dead
 -- As query, through the index of dead jobs. $1-$11
-SELECT * FROM harbor.record
-WHERE seq = ANY (ARRAY(
+SELECT record.* FROM (
     SELECT ended.seq FROM harbor.ended CROSS JOIN LATERAL (SELECT * FROM harbor.job WHERE job.seq = ended.seq LIMIT 1) AS job
     WHERE ended.state = 'dlq' AND ended.seq < $2
 -- include: matches_ended
-    ORDER BY ended.seq DESC LIMIT $1))
-ORDER BY seq DESC
+    ORDER BY ended.seq DESC LIMIT $1
+) AS page
+CROSS JOIN LATERAL (SELECT * FROM harbor.record WHERE record.seq = page.seq LIMIT 1) AS record ORDER BY page.seq DESC
 
 -- name: query_workflow
 -- As query, through the index of one workflow. $14 workflow
-SELECT * FROM harbor.record AS job
-WHERE seq = ANY (ARRAY(SELECT seq FROM harbor.job WHERE workflow_id = $14 AND seq < $2))
+SELECT job.* FROM (SELECT seq FROM harbor.job WHERE workflow_id = $14 AND (seq < $2) IS TRUE OFFSET 0) AS page
+CROSS JOIN LATERAL (SELECT * FROM harbor.record WHERE record.seq = page.seq LIMIT 1) AS job
+WHERE true
 -- include: shown
 -- include: matches_ended
-ORDER BY seq DESC LIMIT $1
+ORDER BY page.seq DESC LIMIT $1
 
 -- name: query_held
 -- As query, for claimed and running jobs, through the index of leases. $1-$13
-SELECT * FROM harbor.record AS job
-WHERE seq = ANY (ARRAY(
-    SELECT seq FROM harbor.live WHERE state = 'inflight' AND seq < $2 AND ($11::text IS NULL OR worker LIKE $11)))
+SELECT job.* FROM (
+    SELECT seq FROM harbor.live
+    WHERE state = 'inflight' AND (seq < $2) IS TRUE AND ($11::text IS NULL OR worker LIKE $11) OFFSET 0
+) AS page
+CROSS JOIN LATERAL (SELECT * FROM harbor.record WHERE record.seq = page.seq LIMIT 1) AS job
+WHERE true
 -- include: shown
 -- include: matches_ended
-ORDER BY seq DESC LIMIT $1
+ORDER BY page.seq DESC LIMIT $1
 
 -- name: counts
 -- Jobs by queue and shown state, and the first due time or lease expiry of each. $1 now

@@ -48,20 +48,25 @@ ON CONFLICT (key) DO UPDATE SET owner = keys.owner
 -- Remove the placeholders of key_hold that were not taken. $1 keys
 DELETE FROM harbor.keys WHERE key = ANY ($1::text[]) AND owner = ''
 
+-- part: freed
+-- Delete the keys that jobs of `gone` own, once they are locked in order.
+held AS MATERIALIZED (
+    SELECT key, owner FROM harbor.keys WHERE key = ANY (ARRAY (SELECT idempotency_key FROM gone)) ORDER BY key FOR UPDATE
+),
+freed AS (
+    DELETE FROM harbor.keys WHERE key = ANY (ARRAY (
+        SELECT held.key FROM held
+        WHERE ((held.key, held.owner) IN (SELECT idempotency_key, id FROM gone WHERE idempotency_key IS NOT NULL)) IS TRUE))
+)
+
 -- name: key_free
 -- Cancelled jobs give up their keys, except kept ones (T3, M1). $1 ids
-WITH theirs AS MATERIALIZED (
+WITH gone AS MATERIALIZED (
     SELECT seq, id, idempotency_key FROM harbor.job
     WHERE id = ANY ($1::text[]) AND kept IS NULL AND (idempotency_key IS NOT NULL OR key_expires_at IS NOT NULL)
 ),
-held AS MATERIALIZED (
-    SELECT key FROM harbor.keys WHERE key = ANY (ARRAY (SELECT idempotency_key FROM theirs)) ORDER BY key FOR UPDATE
-),
-freed AS (
-    DELETE FROM harbor.keys USING theirs
-    WHERE keys.key = theirs.idempotency_key AND keys.owner = theirs.id AND keys.key = ANY (ARRAY (SELECT key FROM held))
-)
-UPDATE harbor.job SET idempotency_key = NULL, key_expires_at = NULL FROM theirs WHERE job.seq = theirs.seq
+-- include: freed
+UPDATE harbor.job SET idempotency_key = NULL, key_expires_at = NULL WHERE job.seq = ANY (ARRAY (SELECT seq FROM gone))
 
 -- name: key_remove
 -- $1 keys

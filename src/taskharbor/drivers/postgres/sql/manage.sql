@@ -13,32 +13,48 @@ held AS MATERIALIZED (
 )
 SELECT DISTINCT id FROM parents WHERE seq = ANY (ARRAY (SELECT seq FROM held))
 
--- part: live_jobs
+-- part: live_columns
 SELECT job.id, job.type, live.due_at, live.state, live.lease_expires_at, live.run_at, live.expires_at,
     NULL::timestamptz AS completed_at, NULL::timestamptz AS keep_until, job.key_expires_at, live.stop_requested_at,
     live.stop_keep_until, job.idempotency_key, live.stop_reason, live.stop_fingerprint, NULL::text AS dlq_reason,
     NULL::text AS fingerprint, job.original_id, job.workflow_id, live.attempts, live.crashes, live.unknown_put_backs,
     live.unmet, job.replays, live.priority, coalesce(job.kept, false)
-FROM harbor.live JOIN harbor.job USING (seq) WHERE job.id = ANY ($1::text[])
 
--- part: ended_jobs
+-- part: ended_columns
 SELECT job.id, job.type, ended.due_at, ended.state, NULL::timestamptz AS lease_expires_at, ended.run_at, ended.expires_at,
     ended.completed_at, ended.keep_until, job.key_expires_at, ended.stop_requested_at, ended.stop_keep_until,
     job.idempotency_key, ended.stop_reason, ended.stop_fingerprint, ended.dlq_reason, ended.fingerprint, job.original_id,
     job.workflow_id, ended.attempts, ended.crashes, ended.unknown_put_backs, ended.unmet, job.replays, job.priority,
     coalesce(job.kept, false)
-FROM harbor.ended JOIN harbor.job USING (seq) WHERE job.id = ANY ($1::text[])
+
+-- part: live_jobs
+-- include: live_columns
+FROM harbor.job CROSS JOIN LATERAL (SELECT * FROM harbor.live WHERE live.seq = job.seq LIMIT 1) AS live
+WHERE job.id = ANY ($1::text[])
+
+-- part: ended_jobs
+-- include: ended_columns
+FROM harbor.job CROSS JOIN LATERAL (SELECT * FROM harbor.ended WHERE ended.seq = job.seq LIMIT 1) AS ended
+WHERE job.id = ANY ($1::text[])
 
 -- part: held_live
 live_held AS MATERIALIZED (
--- include: live_jobs
-ORDER BY live.seq FOR UPDATE OF live
+-- include: live_columns
+FROM (
+    SELECT * FROM harbor.live WHERE live.seq = ANY (
+-- include: numbers
+    ) ORDER BY live.seq FOR UPDATE OF live
+) AS live JOIN harbor.job ON job.seq BETWEEN live.seq AND live.seq
 )
 
 -- part: held_ended
 ended_held AS MATERIALIZED (
--- include: ended_jobs
-ORDER BY ended.seq FOR UPDATE OF ended
+-- include: ended_columns
+FROM (
+    SELECT * FROM harbor.ended WHERE ended.seq = ANY (
+-- include: numbers
+    ) ORDER BY ended.seq FOR UPDATE OF ended
+) AS ended JOIN harbor.job ON job.seq BETWEEN ended.seq AND ended.seq
 )
 
 -- name: step_jobs
@@ -90,7 +106,9 @@ SELECT key, owner, digest, expires_at FROM harbor.keys WHERE key = ANY ($1::text
 -- name: step_owned
 -- Lock the keys of workflows: of two transactions that remove a record each, the second must see what the first
 -- removed. $1 workflows
-SELECT key, owner, digest, expires_at FROM harbor.keys WHERE owner = ANY ($1::text[]) ORDER BY key FOR UPDATE
+SELECT key, owner, digest, expires_at FROM harbor.keys
+WHERE key = ANY (ARRAY (SELECT key FROM harbor.keys WHERE owner = ANY ($1::text[]))) AND owner = ANY ($1::text[])
+ORDER BY key FOR UPDATE
 
 -- name: step_unfinished
 -- The number of unfinished jobs of each owner of a key, a job or a workflow. $1 owners
@@ -115,7 +133,7 @@ SELECT given.id, (
 
 -- name: step_members
 -- The last members first: dependants before their parents. $1 workflow $2 limit
-SELECT id FROM harbor.job WHERE workflow_id = $1 ORDER BY seq DESC LIMIT $2
+SELECT id FROM harbor.job WHERE workflow_id BETWEEN $1 AND $1 ORDER BY workflow_id DESC, seq DESC LIMIT $2
 
 -- name: step_put
 -- Write jobs: the request where it has changed, and the rest, which moves from live to ended or back. The rows are
@@ -206,13 +224,17 @@ DELETE FROM harbor.ended WHERE seq = ANY (ARRAY (SELECT seq FROM gone))
 -- Delete the edges of jobs that are gone, in one order: others may be deleting the jobs at the other ends. $1 ids
 WITH found AS MATERIALIZED (
     SELECT child, position FROM harbor.edge WHERE child = ANY ($1::text[])
-    UNION
+    UNION ALL
     SELECT child, position FROM harbor.edge WHERE parent = ANY ($1::text[])
 ),
 held AS MATERIALIZED (
-    SELECT child, position FROM harbor.edge JOIN found USING (child, position) ORDER BY child, position FOR UPDATE OF edge
+    SELECT edge.child, edge.position FROM (SELECT DISTINCT child, position FROM found ORDER BY child, position) AS given
+    CROSS JOIN LATERAL (
+        SELECT child, position FROM harbor.edge WHERE edge.child = given.child AND edge.position = given.position
+        FOR UPDATE OF edge
+    ) AS edge
 )
-DELETE FROM harbor.edge USING held WHERE edge.child = held.child AND edge.position = held.position
+DELETE FROM harbor.edge USING held WHERE edge.child = ANY (ARRAY[held.child]) AND edge.position = held.position
 
 -- name: step_keep
 -- Keep the ended jobs of workflows until a later time; rows that another transaction holds are skipped. LATERAL,
@@ -224,10 +246,10 @@ WITH early AS MATERIALIZED (
     WHERE ended.keep_until < given.until
 ),
 held AS MATERIALIZED (
-    SELECT seq FROM harbor.ended WHERE seq = ANY (ARRAY (SELECT seq FROM early)) FOR UPDATE SKIP LOCKED
+    SELECT ended.seq, early.until FROM early
+    CROSS JOIN LATERAL (SELECT seq FROM harbor.ended WHERE ended.seq = early.seq FOR UPDATE SKIP LOCKED) AS ended
 )
-UPDATE harbor.ended SET keep_until = early.until FROM early
-WHERE ended.seq = early.seq AND ended.seq = ANY (ARRAY (SELECT seq FROM held))
+UPDATE harbor.ended SET keep_until = held.until FROM held WHERE ended.seq BETWEEN held.seq AND held.seq
 
 -- name: pause
 -- $1 queue

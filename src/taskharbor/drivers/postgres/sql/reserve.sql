@@ -98,8 +98,8 @@ WITH chosen AS MATERIALIZED (
 UPDATE harbor.live SET state = 'inflight', version = live.version + 1, token = $4, lease_expires_at = $2, worker = $3,
     claimed_at = $1, started_at = NULL, progress = NULL, crashes = live.crashes + (live.state = 'inflight')::integer,
     run_at = CASE WHEN live.state = 'inflight' THEN NULL ELSE live.run_at END
-FROM chosen JOIN harbor.job USING (seq)
-WHERE live.seq = chosen.seq
+FROM chosen JOIN harbor.job ON job.seq BETWEEN chosen.seq AND chosen.seq
+WHERE live.seq BETWEEN chosen.seq AND chosen.seq
 RETURNING chosen.place, live.seq, job.id, job.type, job.queue, job.payload, job.priority, job.max_attempts,
     job.max_crashes, job.created_at, live.due_at, live.run_at, job.workflow_id,
     CASE WHEN live.version > 1 OR num_nonnulls(live.expires_at, job.timeout, job.idempotency_key, job.key_expires_at,
@@ -114,7 +114,7 @@ RETURNING chosen.place, live.seq, job.id, job.type, job.queue, job.payload, job.
 UPDATE harbor.live SET lease_expires_at = greatest(live.lease_expires_at, $6), started_at = coalesce(given.started_at, live.started_at),
     progress = coalesce(given.progress, live.progress)
 FROM unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::text[]) AS given (seq, token, started_at, progress)
-WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $5
+WHERE live.seq = ANY (ARRAY[given.seq]) AND live.token = given.token AND live.lease_expires_at > $5
 RETURNING live.seq, live.lease_expires_at, live.stop_requested_at IS NOT NULL AND live.stop_reason IS NULL,
     live.stop_reason IS NOT NULL
 

@@ -9,8 +9,8 @@ WITH gone AS (
     DELETE FROM harbor.live
     USING unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::bigint[], $7::integer[])
         AS given (seq, token, keep_until, ran, total)
-    WHERE live.seq = given.seq AND live.token = coalesce(given.token, ($2::text[])[1]) AND live.lease_expires_at > $5
-        AND ($6 OR NOT live.awaited)
+    WHERE live.seq = ANY (ARRAY[given.seq]) AND live.token = coalesce(given.token, ($2::text[])[1])
+        AND live.lease_expires_at > $5 AND ($6 OR NOT live.awaited)
     RETURNING live.*, coalesce(given.keep_until, ($3::timestamptz[])[1]) AS keep_until,
         $5::timestamptz - given.ran * interval '1 microsecond' AS began_at, coalesce(given.total, ($7::integer[])[1]) AS total
 ), counted AS (
@@ -46,7 +46,7 @@ WITH gone AS (
         $15::text[])
         AS given (seq, token, state, attempts, crashes, put_backs, error, failed_at, failures, began_at, until, result,
         reason, cause, kind)
-    WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $16
+    WHERE live.seq = ANY (ARRAY[given.seq]) AND live.token = given.token AND live.lease_expires_at > $16
         AND (given.kind IS DISTINCT FROM 'put_back' OR live.stop_requested_at IS NOT NULL)
     RETURNING live.seq, live.version, live.unmet, given.attempts, given.crashes, given.put_backs, live.due_at,
         given.until, live.run_at, live.expires_at, live.claimed_at, given.began_at, live.stop_requested_at,
@@ -80,6 +80,6 @@ UPDATE harbor.live SET state = 'ready', token = NULL, lease_expires_at = NULL, s
 FROM unnest($1::bigint[], $2::text[], $3::integer[], $4::integer[], $5::integer[], $6::text[], $7::timestamptz[],
     $8::text[], $9::timestamptz[], $10::timestamptz[])
     AS given (seq, token, attempts, crashes, put_backs, error, failed_at, failures, started_at, run_at)
-WHERE live.seq = given.seq AND live.token = given.token AND live.lease_expires_at > $11
+WHERE live.seq = ANY (ARRAY[given.seq]) AND live.token = given.token AND live.lease_expires_at > $11
     AND live.stop_requested_at IS NULL
 RETURNING live.seq

@@ -20,6 +20,7 @@ POSTGRES_ONLY = {
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "reserve_on", "key_take", "step_hold"),
     *("step_hold_parents", "step_hold_live", "step_hold_ended", "live_jobs", "ended_jobs", "held_live", "held_ended"),
     *("settle_ended", "hold", "hold_ended", "hold_free", "needed", "dependants_release_ended"),
+    *("numbers", "live_columns", "ended_columns", "freed"),
     *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum", "matches_ended", "new_jobs", "new_line"),
 }
 # SQLite claims in several statements under one write lock, settles job by job, and mends damaged files.

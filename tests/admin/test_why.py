@@ -58,7 +58,7 @@ async def test_due_jobs() -> None:
     async with world.worker("other"):
         await asyncio.sleep(1)
         found = await world.why(job)
-        assert found.text == "no worker listens to queue mail (1 worker on other queues)"
+        assert found.text == "no worker listens to queue mail (1 worker on other queues: other)"
         assert found.fix == "taskharbor worker MODULE:HARBOR -Q mail"
     await world.harbor.admin.queues.apause("mail")
     async with world.worker("mail", concurrency=1):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from taskharbor import Unrecoverable, chain, current, group
+from taskharbor import Harbor, Unrecoverable, chain, current, group
 from taskharbor.client.client import WARN_AFTER
 from taskharbor.errors import DriverUnavailable, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing import LostRequest, Outage
@@ -176,6 +178,38 @@ async def test_a_wait_in_vain_says_what_is_missing(caplog: pytest.LogCaptureFixt
     async with world.worker("mail"):
         assert await run.aresult() == 1
     assert not caplog.messages[2:]
+
+
+@pytest.mark.parametrize("flow", [False, True])
+def test_a_wait_in_vain_names_the_store(tmp_path: Path, flow: bool) -> None:
+    """P: a worker in another folder serves another file; the whole path shows that."""
+    harbor = Harbor(f"sqlite:///{tmp_path}/jobs.db")
+
+    @harbor.task
+    def send() -> None: ...
+
+    waiting = send.step().enqueue() if flow else send.enqueue()
+    said = f"no worker listens to queue default; the store is sqlite:///{tmp_path}/jobs.db"
+    with pytest.raises(TimeoutError, match=f"{re.escape(said)}$"):
+        waiting.result(timeout=0)
+    harbor.close()
+
+
+@virtual
+async def test_a_wait_in_vain_names_the_queues_that_workers_listen_to() -> None:
+    """C: so that a misspelt queue shows, on whichever side it is."""
+    world = World()
+
+    @world.harbor.task(queue="mail")
+    async def send() -> None: ...
+
+    job = await send.aenqueue()
+    async with world.worker("mial", "default"):
+        with pytest.raises(TimeoutError, match=r"queue mail \(1 worker on other queues: default, mial\)$"):
+            await job.aresult(1)
+    async with world.worker(*(f"q{number}" for number in range(6))):
+        with pytest.raises(TimeoutError, match=r"other queues: q0, q1, q2, q3, q4, …\)$"):
+            await job.aresult(1)
 
 
 @virtual

@@ -45,7 +45,7 @@ def test_a_wait_without_a_worker_is_refused(url: str, tmp_path: Path) -> None:
             job.result()
         with pytest.raises(NoWorker, match=r"workflow [\w-]+ has not ended"):
             chain(greet.step("Bob"), greet).enqueue().result()
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"in a test, call taskharbor\.drain\(\) first$"):
             job.result(timeout=0)
         jobs.drain()
         assert job.result() == "hello Ann"

@@ -278,11 +278,19 @@ class Client:
         raise AssertionError("unreachable")
 
     async def why_unclaimed(self, job: JobRecord) -> str:
-        """Why no worker will claim the job, to be added to a message; empty if one may."""
+        """Why no worker will claim the job, to be added to a message; empty if one may.
+
+        It names the store, because the worker may be on another: a relative SQLite path is one file in each folder.
+        """
+        session = self.session
         with suppress(DriverError):  # only an explanation
             async with self.store() as driver:
-                missing = await missing_worker(driver, job, self.session.now())
-                return f": {missing}" if missing else ""
+                if (missing := await missing_worker(driver, job, session.now())) is None:
+                    return ""
+                if session.attendance is not None and not await session.attendance.has_worker(session):
+                    return f": {missing}; in a test, call taskharbor.drain() first"
+                where = "" if session.shown_url is None else f"; the store is {session.shown_url}"
+                return f": {missing}{where}"
         return ""
 
     async def warn_if_unclaimed(self, job: JobRecord) -> None:

@@ -23,6 +23,7 @@ from taskharbor.errors import NoWorker
 REPORT_EVERY = timedelta(seconds=10)
 MISSED = 2 * REPORT_EVERY
 ALIVE = 4 * REPORT_EVERY
+QUEUES_SHOWN = 5
 
 
 def silent(worker: WorkerRecord, now: datetime) -> bool:
@@ -44,12 +45,20 @@ def absence(
         return None
     known = [worker for worker in workers if queue in worker.queues]
     if not known:
-        others = f" ({count(len(workers), 'worker')} on other queues)" if workers else ""
-        return "queue_without_worker", f"no worker listens to {called}{others}"
+        return "queue_without_worker", f"no worker listens to {called}{_elsewhere(workers)}"
     last = max(known, key=lambda worker: (worker.seen_at, worker.id))
     if silent(last, now):
         return "silent", f"the last worker on {called}, {last.id}, was seen {ago(last.seen_at, now)}"
     return "stopping", f"the last worker on {called}, {last.id}, is stopping"
+
+
+def _elsewhere(workers: Sequence[WorkerRecord]) -> str:
+    """` (2 workers on other queues: default, mails)`: a misspelt queue shows."""
+    if not workers:
+        return ""
+    names = sorted({queue for worker in workers for queue in worker.queues})
+    shown = ", ".join(names[:QUEUES_SHOWN]) + (", …" if len(names) > QUEUES_SHOWN else "")
+    return f" ({count(len(workers), 'worker')} on other queues: {shown})"
 
 
 async def missing_worker(driver: Driver, job: JobRecord, now: datetime) -> str | None:

@@ -63,9 +63,14 @@ class Session:
         return self._clock()
 
     @property
+    def shown_url(self) -> str | None:
+        """The URL without secrets, with the whole path of a file; None for a driver that was given."""
+        return self._shown()
+
+    @property
     def store(self) -> str:
         """The store for logs: its URL without secrets, or the name of the driver."""
-        if (shown := self._shown()) is not None:
+        if (shown := self.shown_url) is not None:
             return shown
         return "a store" if self._driver is None else f"a {self._driver.name} driver"
 

@@ -17,7 +17,7 @@ def test_a_look_never_makes_a_store(desk: Desk) -> None:
     """C, X5: exit 3 and a clear line, no new file."""
     for words in (["jobs", "ls"], ["jobs", "show", "x"], ["dlq", "ls"], ["dlq", "replay", "x"], ["stats"], ["health"]):
         complaint = desk.bad(3, *words, "--url", "sqlite:///nothing.db")
-        assert "there is no store nothing.db" in complaint
+        assert f"there is no store {desk.folder / 'nothing.db'}: " in complaint
         assert "--url" in complaint
     assert not list(desk.folder.glob("nothing.db*"))
 
@@ -97,6 +97,7 @@ def test_a_module_with_one_harbor_is_enough(desk: Desk) -> None:
         ("typo:harbor", "typo.py line 1: SyntaxError"),
         ("quitter:harbor", "SystemExit"),
         ("needy:harbor", "ModuleNotFoundError: No module named 'not_there'"),
+        ("eager:harbor", "eager.py line 6: TimeoutError: job "),
     ],
 )
 def test_an_application_that_cannot_be_had(desk: Desk, spec: str, said: str) -> None:
@@ -108,6 +109,8 @@ def test_an_application_that_cannot_be_had(desk: Desk, spec: str, said: str) -> 
         "typo": "def (",
         "quitter": "raise SystemExit(0)",
         "needy": "import not_there",
+        "eager": "from taskharbor import Harbor\nharbor = Harbor('memory://')\n"
+        "@harbor.task\ndef greet() -> None:\n    pass\ngreet.enqueue().result(timeout=0)\n",
     }.items():
         (desk.folder / f"{name}.py").write_text(code, encoding="utf-8")
     assert said in desk.bad(2, "jobs", "ls", "-A", spec)

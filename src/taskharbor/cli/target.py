@@ -194,7 +194,7 @@ def _imported(name: str, what: str) -> ModuleType:
 
 def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     frames = list(traceback.extract_tb(error.__traceback__))
-    if isinstance(error, HarborError):  # a relative import raises here but is written there
+    if isinstance(error, HarborError | TimeoutError):  # raised by a call of ours: the line of the call is wanted
         frames = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE)] or frames
     where = f"{frames[-1].filename} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError):
@@ -225,6 +225,6 @@ def check_file(url: str) -> None:
         file = Path(unquote(parts.path[1:]))
         if not file.exists():
             raise DriverUnavailable(
-                f"there is no store {file}: the first enqueue or worker creates it; "
+                f"there is no store {config.working_folder() / file}: the first enqueue or worker creates it; "
                 f"name another with --url, -A or {config.URL_VARIABLE}"
             )

@@ -180,9 +180,9 @@ def encode_named(arguments: Mapping[str, Any], limit: int = PAYLOAD_LIMIT) -> by
     return checked_size(encode_value({"v": VERSION, "args": dict(arguments)}), limit, "the arguments")
 
 
-def encode_value(value: Any) -> bytes:
-    """Encode any value as JSON, or raise `NotEncodable` with the path to the part that cannot be stored."""
-    return to_json(value, "$")
+def encode_value(value: Any, root: str = "$") -> bytes:
+    """Encode any value as JSON, or raise `NotEncodable` with the path from `root` to the part that cannot be stored."""
+    return to_json(value, root)
 
 
 def decode_value(raw: bytes, kind: Any = Any) -> Any:

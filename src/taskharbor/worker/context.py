@@ -131,7 +131,7 @@ class JobContext(Struct, frozen=True):
         """Set the job's result, for a handler that ends in a `transaction`: its return value would come too late."""
         if not self._run.effects.in_transaction:
             raise NoCurrentJob("set_result works inside `current().transaction()` only; otherwise return the result")
-        result = None if value is None else encode_value(value)
+        result = None if value is None else encode_value(value, "the result")
         if result is not None:
             checked_size(result, self._run.host.client.session.payload_limit, f"the result of {self.task}")
         self._run.own_effects().result = result

@@ -47,13 +47,13 @@ def returned(run: JobRun, task: Registered, value: Any, limit: int, time: float)
 
 def success(run: JobRun, task: Registered, value: Any, limit: int) -> Succeeded | Failed:
     try:
-        result = None if value is None else encode_value(value)
+        result = None if value is None else encode_value(value, "the result")
         if result is not None:
             checked_size(result, limit, f"the result of {task.name}")
     except PayloadTooLarge as error:
         return Failed("PayloadTooLarge", str(error), final="result_too_large")
     except NotEncodable as error:
-        return Failed("NotEncodable", f"the result: {error}", final="result_not_encodable")
+        return Failed("NotEncodable", str(error), final="result_not_encodable")
     return Succeeded(result, run.effects.new_jobs)
 
 

@@ -123,10 +123,25 @@ def test_a_longer_list_says_how_to_go_on(busy: Desk) -> None:
 def test_an_empty_list(busy: Desk) -> None:
     """C: nothing found is not an error."""
     assert busy.good("jobs", "ls", "queue:nothing", "--url", busy.url) == "No jobs match.\n"
-    hint = "No jobs match. mail is read as a task's name: the jobs of a queue are queue:mail.\n"
-    assert busy.good("jobs", "ls", "mail", "--url", busy.url) == hint
-    assert busy.good("jobs", "ls", "shop.nothing", "--url", busy.url) == "No jobs match.\n"
     assert listed(busy, "queue:nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("lapsed", ": did you mean state:lapsed?"),
+        (
+            "mail",
+            ". mail is read as the whole name of a task: the jobs of a queue are queue:mail, a part of a name is '*mail*'.",
+        ),
+        ("shop.nothing", "."),
+        ("*nothing*", "."),
+        ("f5a2-01", "."),
+    ],
+)
+def test_an_empty_list_by_a_bare_word(busy: Desk, word: str, said: str) -> None:
+    """C, X5: a bare word is a task; states, and parts of names, are written in another way."""
+    assert busy.good("jobs", "ls", "queue:nothing", word, "--url", busy.url) == f"No jobs match{said}\n"
 
 
 def test_one_job_in_full(busy: Desk) -> None:

@@ -20,7 +20,7 @@ from taskharbor.cli.output import Cell
 from taskharbor.cli.tables import Column, list_options, listing
 from taskharbor.cli.target import ask, here
 from taskharbor.cli.types import age, answer_options, json_object, limit_option, time_option
-from taskharbor.cli.words import WORDS_HELP
+from taskharbor.cli.words import WORDS_HELP, nothing_matches
 from taskharbor.core.durations import ago
 from taskharbor.core.filter import Filter
 from taskharbor.core.short_ids import UUID
@@ -45,7 +45,7 @@ def list_dead(words: tuple[str, ...], **options: Any) -> None:
 
 
 def _nothing(words: tuple[str, ...]) -> str:
-    return job_lists.no_match(words, "No dead jobs") if words else "The dead-letter queue is empty."
+    return nothing_matches(words, "No dead jobs") if words else "The dead-letter queue is empty."
 
 
 @dlq.command("show")

@@ -49,13 +49,6 @@ def jobs(
     listing(found, _columns(now, dead), nothing, brief, after=after_id, limit=limit, as_json=as_json, wide=wide)
 
 
-def no_match(words: Sequence[str], no_jobs: str) -> str:
-    """The answer when no job matches, with a hint if a word was perhaps meant as a queue."""
-    bare = [word for word in words if not is_word(word) and "." not in word]
-    hint = f" {bare[0]} is read as a task's name: the jobs of a queue are queue:{bare[0]}." if bare else ""
-    return f"{no_jobs} match.{hint}"
-
-
 def job_table(found: Sequence[JobRecord], *, dead: bool) -> None:
     """The jobs as a table; one of dead jobs has no column for the state."""
     table(_columns(here().now(), dead), found)

@@ -10,7 +10,7 @@ from taskharbor.cli import describe, job_lists
 from taskharbor.cli.acts import cancel_jobs, dead_letter_jobs, delete_jobs, replay_jobs, run_now
 from taskharbor.cli.tables import list_options
 from taskharbor.cli.types import answer_options, limit_option
-from taskharbor.cli.words import WORDS_HELP
+from taskharbor.cli.words import WORDS_HELP, nothing_matches
 
 
 @click.group()
@@ -24,7 +24,7 @@ def jobs() -> None:
 @click.option("--after", metavar="ID", help="Continue after this job.")
 @list_options
 def list_jobs(words: tuple[str, ...], **options: Any) -> None:
-    job_lists.jobs(words, job_lists.no_match(words, "No jobs") if words else "No jobs yet.", **options)
+    job_lists.jobs(words, nothing_matches(words, "No jobs") if words else "No jobs yet.", **options)
 
 
 @jobs.command("show")

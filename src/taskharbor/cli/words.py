@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from taskharbor.core.filter import KNOWN_WORDS, WORDS
+from taskharbor.core.states import Shown
 
 WORDS_HELP = """
 WORDS narrow the list; all of them must hold:
@@ -30,6 +31,19 @@ def is_word(text: str) -> bool:
     """Whether this is a filter word and not an id: it names a field, or has a star."""
     name, colon, _ = text.partition(":")
     return "*" in text or bool(colon and name in ("state", *WORDS))
+
+
+def nothing_matches(words: Sequence[str], no_jobs: str) -> str:
+    """The answer when no job matches, with a hint if a bare word was perhaps meant otherwise than as a task's name."""
+    word = next((text for text in words if not is_word(text) and "." not in text), None)
+    if word is None or any(character.isdigit() for character in word):
+        return f"{no_jobs} match."
+    if word in [*Shown]:
+        return f"{no_jobs} match: did you mean state:{word}?"
+    return (
+        f"{no_jobs} match. {word} is read as the whole name of a task: the jobs of a queue are queue:{word}, a part of "
+        f"a name is '*{word}*'."
+    )
 
 
 def ids_or_words(given: Sequence[str], verb: str) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -37,6 +38,39 @@ def test_a_task_names_its_own_words(name: str, said: str) -> None:
         getattr(greet, name)
     assert (caught.value.name, caught.value.obj) == (name, greet)
     assert not hasattr(greet, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("get", r"write job\.result\(timeout=…\)$"),
+        ("status", r"write job\.state\(\)$"),
+        ("ready", r'write job\.state\(\) == "done"$'),
+        ("failed", r'write job\.state\(\) == "dlq"$'),
+        ("revoke", r"write job\.cancel\(\)$"),
+        ("nothing", r"^'Job' object has no attribute 'nothing'$"),
+    ],
+)
+def test_a_job_names_its_own_words(name: str, said: str) -> None:
+    """P2, X5: the handle of another library has other methods; a run has the states of a workflow."""
+    job = harbor.job("some-id")
+    with pytest.raises(AttributeError, match=said) as caught:
+        getattr(job, name)
+    assert (caught.value.name, caught.value.obj) == (name, job)
+    assert copy.copy(job).id == "some-id"
+    said = said.replace("'Job'", "'Run'").replace("job", "run").replace("dlq", "failed")
+    with pytest.raises(AttributeError, match=said):
+        getattr(harbor.workflow("some-id"), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("actor", "task"), ("periodic_task", 'recurring(cron="0 3 * * *")'), ("run", "run_worker()")],
+)
+def test_a_harbor_names_its_own_decorators(name: str, said: str) -> None:
+    """X5."""
+    with pytest.raises(AttributeError, match=f"write harbor\\.{re.escape(said)}$"):
+        getattr(harbor, name)
 
 
 @pytest.mark.parametrize("name", ["send_task", "enqueue_job"])

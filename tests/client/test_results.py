@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taskharbor import Harbor, Unrecoverable, chain, current, group
 from taskharbor.client.client import WARN_AFTER
-from taskharbor.errors import DriverUnavailable, JobCancelled, JobFailed, JobNotFound
+from taskharbor.errors import DriverUnavailable, InvalidJob, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing import LostRequest, Outage
 from worker.test_waiting import NoHints
 from world import World, time, until, virtual
@@ -114,6 +115,27 @@ async def test_a_wait_ends_at_its_timeout() -> None:
     later = await never.using(delay=60).aenqueue()
     with pytest.raises(TimeoutError, match="is scheduled and has no result after 1 s"):
         await later.aresult(1)
+
+
+@pytest.mark.parametrize("flow", [False, True])
+@virtual
+async def test_a_timeout_is_seconds_or_a_timedelta(flow: bool) -> None:
+    """P, X5: as every length of time; one that has passed already is no wait, and what is neither is refused."""
+    world = World()
+
+    @world.harbor.task
+    async def never() -> None: ...
+
+    waiting = await never.step().aenqueue() if flow else await never.aenqueue()
+    for timeout, waited in ((timedelta(seconds=2), 2), (-1, 0), (timedelta(seconds=-1), 0)):
+        asked = time()
+        with pytest.raises(TimeoutError, match="no worker listens"):
+            await waiting.aresult(timeout)
+        assert time() - asked == pytest.approx(waited, abs=0.01)
+    wrong: list[Any] = ["10", True, float("nan"), [1]]
+    for odd in wrong:
+        with pytest.raises(InvalidJob, match="timeout must be seconds or a timedelta, not"):
+            await waiting.aresult(odd)
 
 
 @virtual

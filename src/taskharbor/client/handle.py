@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
 from taskharbor.client.client import Client
+from taskharbor.client.options import Duration, wait_limit
+from taskharbor.client.other_names import JOB_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.codec import decode_value
 from taskharbor.core.collecting import FailedStep
@@ -30,6 +32,9 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
 
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(JOB_NAMES, lambda _: "job")
+
     @property
     def portal(self) -> Portal:
         return self._client.portal
@@ -45,12 +50,12 @@ class Job(Struct, Generic[R], frozen=True, eq=False, gc=False):
         """scheduled, ready, waiting, claimed, running, done, dlq or cancelled."""
         return shown(await self.arecord(), self._client.session.now()).value
 
-    async def aresult(self, timeout: float | None = None) -> R:
-        """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the result; `TimeoutError` after `timeout`, seconds or a `timedelta`.
 
         Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there is none.
         """
-        record = await self._client.finished(self.id, timeout)
+        record = await self._client.finished(self.id, wait_limit(timeout))
         if record is None:
             raise await self._why_gone()
         return self.outcome(record)

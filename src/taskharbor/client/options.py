@@ -120,6 +120,17 @@ def seconds(value: Duration) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
 
 
+def wait_limit(timeout: Duration | None) -> float | None:
+    """How long a call may wait, in seconds; a time that has passed already is no wait."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float | timedelta) or timeout != timeout:
+        raise InvalidJob(
+            f"timeout must be seconds or a timedelta, not {timeout!r}; leave it out to wait without a limit"
+        )
+    return max(0.0, seconds(timeout))
+
+
 def moment(value: datetime) -> datetime:
     return value.astimezone(UTC)
 

@@ -1,5 +1,5 @@
-"""Hints for users of Celery, arq, Dramatiq or Procrastinate who use the names they know, and for a method sought on a
-task that the harbor has. Hidden from type checkers."""
+"""Hints for users of Celery, RQ, arq, Dramatiq, Huey or Procrastinate who use the names they know, and for a method
+sought on a task that the harbor has. Hidden from type checkers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,31 @@ TASK_NAMES = {
     "enqueue_many": "step(…) for each, and harbor.enqueue_many(steps)",
     "aenqueue_many": "step(…) for each, and harbor.aenqueue_many(steps)",
 }
-HARBOR_NAMES = {"send_task": 'enqueue("task.name", {…})', "enqueue_job": 'aenqueue("task.name", {…})'}
+HARBOR_NAMES = {
+    "send_task": 'enqueue("task.name", {…})',
+    "enqueue_job": 'aenqueue("task.name", {…})',
+    "actor": "task",
+    "cron": 'recurring(cron="0 3 * * *")',
+    "periodic": 'recurring(cron="0 3 * * *")',
+    "periodic_task": 'recurring(cron="0 3 * * *")',
+    "run": "run_worker()",
+    "work": "run_worker()",
+}
+JOB_NAMES = {
+    "get": "result(timeout=…)",
+    "wait": "result(timeout=…)",
+    "return_value": "result(timeout=0)",
+    "ready": 'state() == "done"',
+    "status": "state()",
+    "get_status": "state()",
+    "is_finished": 'state() == "done"',
+    "successful": 'state() == "done"',
+    "failed": 'state() == "dlq"',
+    "is_failed": 'state() == "dlq"',
+    "revoke": "cancel()",
+    "abort": "cancel()",
+}
+RUN_NAMES = {**JOB_NAMES, "failed": 'state() == "failed"', "is_failed": 'state() == "failed"'}
 
 
 def hinting(names: Mapping[str, str], called: Callable[[Any], str]) -> Callable[[object, str], Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
 from taskharbor.client.client import WARN_AFTER, Client
 from taskharbor.client.handle import Collected, Job
+from taskharbor.client.options import Duration, wait_limit
+from taskharbor.client.other_names import RUN_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import TERMINAL
@@ -42,6 +44,9 @@ class Run(Struct, Generic[R], frozen=True, eq=False):
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(RUN_NAMES, lambda _: "run")
+
     @property
     def portal(self) -> Portal:
         return cast(Portal, _Here()) if self._client is None else self._client.portal
@@ -64,15 +69,15 @@ class Run(Struct, Generic[R], frozen=True, eq=False):
             await stored.counts_of(self._client, self.id)
         return stopped
 
-    async def aresult(self, timeout: float | None = None) -> R:
-        """Wait for the end and return the result; `TimeoutError` after `timeout` seconds.
+    async def aresult(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the result; `TimeoutError` after `timeout`, seconds or a `timedelta`.
 
         Raises `JobFailed`, `JobCancelled` or `JobNotFound` when there will be none without a replay.
         """
-        client, outs = self._client, self._outs
+        client, outs, limit = self._client, self._outs, wait_limit(timeout)
         if client is None:
             return cast(R, _shaped(outs, iter(())))
-        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        deadline = None if limit is None else asyncio.get_running_loop().time() + limit
         if outs is None:
             outs = await self._stored_outs(client)
         try:

@@ -6,7 +6,8 @@ Two classes, so that a direct call keeps its type: `Task` for `def`, `AsyncTask`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 
@@ -67,10 +68,18 @@ class _Enqueueable(Generic[P, R]):
         try:
             return self._step(args, kwargs)
         except WrongArguments as error:
-            if args or kwargs:
+            if args or (kwargs and not self._lacks_first_alone(kwargs)):
                 raise
-            hint = "for a task that takes the result before it in a chain or chord, pass the task itself, not a step"
+            better = f"write .then(task, {next(iter(kwargs))}=…)" if kwargs else "pass the task itself, not a step"
+            hint = f"for a task that takes the result before it in a chain or chord, {better}"
             raise WrongArguments(f"{error} ({hint})") from None
+
+    def _lacks_first_alone(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether these arguments are right as far as their names go, and the first parameter has no value."""
+        names = list(parameters := self._registered.signature.parameters)
+        if not names or parameters[names[0]].default is not inspect.Parameter.empty:
+            return False
+        return kwargs.keys() <= {*names[1:]}
 
     def following(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step[Any]:
         """A call of this task whose first argument will be the result of another step, of the type `given`."""

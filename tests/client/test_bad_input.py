@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Harbor, Retry, current
+from taskharbor import Harbor, Retry, chain, current
 from taskharbor.core.names import NAME_LIMIT
 from taskharbor.errors import (
     CapabilityMissing,
@@ -548,6 +548,20 @@ async def test_a_list_of_steps_must_be_one() -> None:
     assert world.is_empty()
 
 
+def test_a_key_that_may_be_missing_is_left_out() -> None:
+    """X5: as from a header that a client did not send."""
+    world = World()
+
+    @world.harbor.task
+    def work() -> None: ...
+
+    options: dict[str, Any] = {"idempotency_key": None}
+    with pytest.raises(
+        InvalidJob, match=r"idempotency_key must be text, not None: leave it out for a job without one$"
+    ):
+        work.using(**options)
+
+
 @virtual
 async def test_named_arguments_must_be_named() -> None:
     """X5: and options go beside them."""
@@ -559,6 +573,16 @@ async def test_named_arguments_must_be_named() -> None:
     for wrong in ([1], "number=1", 5):
         with pytest.raises(WrongArguments, match="the arguments of work must be a dict by the names of its parameters"):
             await world.harbor.aenqueue("work", wrong)  # type: ignore[arg-type]
+    given: list[tuple[Any, str]] = [
+        (work, r"text, not AsyncTask: write task\.enqueue\(…\), with its arguments as they are$"),
+        (work.step(1), r"text, not <Step work>: a step enqueues itself, step\.enqueue\(\)$"),
+        (chain(work.step(1)), r"a step enqueues itself"),
+        (None, r"text, not None$"),
+        (5, r"text, not int$"),
+    ]
+    for task, said in given:
+        with pytest.raises(InvalidJob, match=f"a task's name must be {said}" if "text" in said else said):
+            await world.harbor.aenqueue(task, {"number": 1})
     with pytest.raises(WrongArguments, match=r"'delay' is an option of the job: give it beside.*delay=…$"):
         await world.harbor.aenqueue("work", {"number": 1, "delay": 5})
     with pytest.raises(WrongArguments, match=r"parameter tags wants str, got int$"):

@@ -51,6 +51,13 @@ def test_a_wait_without_a_worker_is_refused(url: str, tmp_path: Path) -> None:
         assert job.result() == "hello Ann"
 
 
+@pytest.mark.parametrize("wrong", [len, 5, [greet]])
+def test_jobs_of_what_is_no_task_are_refused(wrong: Any) -> None:
+    """X5: such as a function that was never decorated."""
+    with bed() as jobs, pytest.raises(InvalidJob, match=r"enqueued takes a task, .* is @harbor\.task missing\?$"):
+        jobs.enqueued(wrong)
+
+
 def test_a_wait_beside_a_worker_is_a_wait() -> None:
     """P1: of a worker in the test, as beside a web application."""
     with bed(), harbor.worker():

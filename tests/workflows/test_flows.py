@@ -408,10 +408,16 @@ async def test_nothing_is_stored_of_what_is_wrong() -> None:
     plain: Any = len
     anything: Any = w
     two: Any = w.harbor.task(_two)
+    noted: Any = w.harbor.task(_noted)
     wrong: dict[str, Any] = {
         r"takes word: str, but the step before it gives int": lambda: w.number.step(1).then(anything.tell),
         r"takes n: int, but the step before it gives list\[int\]": lambda: chord(group(w.number.step(1)), anything.add),
         r"_two needs .*pass the task itself, not a step": lambda: chain(w.number.step(1), two.step()),
+        r"_two needs 'first'.*\(for a task that takes .*, write \.then\(task, second=…\)\)$": lambda: chain(
+            w.number.step(1), two.step(second=2)
+        ),
+        r"parameter note wants str, got int$": lambda: noted.step(note=5),
+        r"_two has no parameter 'third'[^(]*$": lambda: chain(w.number.step(1), two.step(third=2)),
         r"_two needs 'second': it takes first, second": lambda: chain(w.number.step(1), two),
         r"what comes next is a task, made by @harbor.task, not <built-in function len>": lambda: chain(
             w.number.step(1), plain
@@ -435,6 +441,9 @@ async def test_nothing_is_stored_of_what_is_wrong() -> None:
 
 
 async def _two(first: int, second: int) -> None: ...
+
+
+async def _noted(number: int = 1, *, note: str = "") -> None: ...
 
 
 @virtual

@@ -37,4 +37,6 @@ def check_key(what: str, text: object) -> str:
     """Return the idempotency key of an ordinary job or flow, or raise `InvalidJob`."""
     if isinstance(text, str) and text.startswith(KEY_PREFIX):
         raise InvalidJob(f"{what} must not begin with {KEY_PREFIX!r}: that prefix is reserved for TaskManager")
+    if text is None:
+        raise InvalidJob(f"{what} must be text, not None: leave it out for a job without one")
     return check_name(what, text, KEY_LIMIT)

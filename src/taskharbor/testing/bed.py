@@ -260,7 +260,11 @@ class TestBed:
 
         `record.arguments` has their arguments by name, decoded.
         """
-        name = task if task is None or isinstance(task, str) else task.name
+        name = task if task is None or isinstance(task, str) else getattr(task, "name", None)
+        if task is not None and not isinstance(name, str):
+            raise InvalidJob(
+                f"enqueued takes a task, its name, or nothing for all, not {task!r}: is @harbor.task missing?"
+            )
         found: dict[str, JobRecord] = {}
         for place in self._in_order():
             if isinstance(task, Task | AsyncTask) and place.parts.app.tasks.get(task.name) is not task.registered:

@@ -13,7 +13,7 @@ from taskharbor.core.codec import encode_named
 from taskharbor.core.collecting import collected
 from taskharbor.core.names import check_name
 from taskharbor.core.workflow import Edge, Outs
-from taskharbor.errors import WrongArguments
+from taskharbor.errors import InvalidJob, WrongArguments
 from taskharbor.workflows.flow import Single
 from taskharbor.workflows.plan import Edges, Steps
 
@@ -42,6 +42,8 @@ class Step(Call, Single[R]):
 def named_step(client: Client, task: str, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> Step[Any]:
     """A call of a task by its name; if its code is not known here, the arguments are not checked."""
     session = client.session
+    if not isinstance(task, str):
+        raise InvalidJob(_by_name(task))
     if not isinstance(arguments, Mapping):
         kind = type(arguments).__name__
         raise WrongArguments(f"the arguments of {task} must be a dict by the names of its parameters, not {kind}")
@@ -59,6 +61,15 @@ def named_step(client: Client, task: str, arguments: Mapping[str, Any], options:
             ) from None
         raise
     return Step(client, found, payload, checked({**found.options, **options}))
+
+
+def _by_name(given: object) -> str:
+    """What to write instead of a call by name with something that is no name."""
+    if isinstance(given, Single):
+        return f"a task's name must be text, not {given!r}: a step enqueues itself, step.enqueue()"
+    kind = "None" if given is None else type(given).__name__
+    own = ": write task.enqueue(…), with its arguments as they are" if hasattr(given, "registered") else ""
+    return f"a task's name must be text, not {kind}{own}"
 
 
 def _elsewhere() -> Any:

@@ -166,7 +166,7 @@ class Shop:
             self.seen.append((what, threading.current_thread().name))
             return what
 
-        @self.harbor.task(name="fail", retry=Retry(base=3600))
+        @self.harbor.task(name="fail", retry=Retry.fixed(3600))
         def fail(what: str) -> None:
             raise ValueError(what)
 

@@ -132,7 +132,10 @@ def test_an_empty_list(busy: Desk) -> None:
         ("lapsed", ": did you mean state:lapsed?"),
         (
             "mail",
-            ". mail is read as the whole name of a task: the jobs of a queue are queue:mail, a part of a name is '*mail*'.",
+            (
+                ". mail is read as the whole name of a task: the jobs of a queue are queue:mail, "
+                "a part of a name is '*mail*'."
+            ),
         ),
         ("shop.nothing", "."),
         ("*nothing*", "."),

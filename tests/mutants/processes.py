@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import signal
 from typing import Any
@@ -12,9 +14,11 @@ from taskharbor.core import decide as deciding
 from taskharbor.core.outcome import Crashed, Interrupted, Outcome
 from taskharbor.worker import outcomes
 from taskharbor.worker.executor import Executor
+from taskharbor.worker.processes.link import ChildLink
 from taskharbor.worker.processes.messages import Progressed, RunEnded
 from taskharbor.worker.processes.pool import ProcessPool
 from taskharbor.worker.processes.slot import ProcessSlot
+from taskharbor.worker.processes.turn import Turn
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.worker import Worker
 
@@ -24,9 +28,53 @@ PROCESSES = MutantRegistry("process")
 mutant = PROCESSES.mutant
 
 
-@mutant((ProcessSlot, "_enforce"), by="a_hanging_process_is_killed_at_its_timeout")
-def a_stop_is_only_a_request(enforce: Any, slot: ProcessSlot) -> None:
+@mutant((Turn, "_kill"), by="a_hanging_process_is_killed_at_its_timeout")
+def a_stop_is_only_a_request(kill: Any, turn: Turn) -> None:
     """A process that ignores the request to end is never killed."""
+
+
+@mutant((Turn, "look"), by="a_process_is_killed_at_its_timeout_while_the_loop_is_blocked")
+def timeouts_of_processes_wait_for_the_loop(look: Any, turn: Turn) -> float:
+    """A handler that blocks the loop delays the timeouts of its neighbours."""
+    turn._loop.call_soon_threadsafe(look, turn)
+    return math.inf
+
+
+@mutant((Turn, "stop"), by="a_cancelled_process_is_killed_while_the_loop_is_blocked")
+def stops_of_processes_wait_for_the_loop(stop: Any, turn: Turn, reason: Any) -> None:
+    """The keeper's thread leaves the kill to the loop of the worker."""
+    if asyncio.get_running_loop() is turn._loop:
+        stop(turn, reason)
+    else:
+        turn._loop.call_soon_threadsafe(stop, turn, reason)
+
+
+@mutant((ChildLink, "pump"), by="a_result_in_time_waits_for_a_blocked_loop")
+def results_wait_for_the_loop(pump: Any, link: ChildLink) -> None:
+    """A result that a blocked loop has not received counts as none, and its process is killed."""
+
+
+@mutant((ProcessSlot, "_ended"), by="a_result_in_time_waits_for_a_blocked_loop")
+def a_result_on_its_way_at_the_timeout_is_late(ended: Any, slot: ProcessSlot, message: RunEnded) -> None:
+    """Whatever arrives after the timeout is a timeout, whenever the handler has returned."""
+    ended(slot, replace(message, asked=True))
+
+
+@mutant((ProcessSlot, "has_exited"), by="a_crash_waits_for_a_blocked_loop")
+def a_crash_that_a_blocked_loop_learns_of_late_is_a_timeout(has_exited: Any, slot: ProcessSlot) -> bool:
+    """Only the loop knows that a process has ended."""
+    return not slot.alive
+
+
+@mutant((Turn, "renew"), by="a_run_in_a_process_outlasts_its_lease_while_the_loop_is_blocked")
+def renewals_wait_for_the_loop(renew: Any, turn: Turn) -> None:
+    """A blocked loop keeps the renewals of its lease from a child, which takes its worker for gone."""
+    turn._loop.call_soon_threadsafe(renew, turn)
+
+
+@mutant((Turn, "end"), by="the_next_job_of_a_process_has_its_own_timeout")
+def a_timeout_outlives_its_run(end: Any, turn: Turn) -> None:
+    """The child is killed at the timeout of a job that has ended, whatever it does then."""
 
 
 @mutant((Executor, "_in_process"), by="a_cancelled_process_is_killed_without_a_heartbeat")
@@ -83,16 +131,16 @@ def late_result_of_a_process_accepted(reported: Any, run: JobRun, task: Any, out
     return outcome
 
 
-@mutant((ProcessSlot, "renew"), by="a_long_run_in_a_process_is_one_run")
-def renewals_not_passed_on(renew: Any, slot: ProcessSlot) -> None:
+@mutant((Turn, "renew"), by="a_long_run_in_a_process_is_one_run")
+def renewals_not_passed_on(renew: Any, turn: Turn) -> None:
     """A child believes that its worker is gone when the first lease is over."""
 
 
 @mutant((ProcessSlot, "_take_effect"), by="a_long_run_in_a_process_is_one_run")
-def progress_of_a_process_lost(take: Any, slot: ProcessSlot, run: JobRun, message: Any) -> None:
+def progress_of_a_process_lost(take: Any, slot: ProcessSlot, turn: Turn, message: Any) -> None:
     """Progress ends in the worker."""
     if not isinstance(message, Progressed):
-        take(slot, run, message)
+        take(slot, turn, message)
 
 
 @mutant((ProcessPool, "free"), by="a_process_is_replaced_after_its_jobs")

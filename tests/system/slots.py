@@ -123,12 +123,17 @@ def hang(file: str) -> None:
     time.sleep(1000)
 
 
-def hold(file: str, gate: str) -> str:
+def hold(file: str, gate: str, times: int = 1, padding: str = "") -> str:
     """Waits for the gate."""
     note(file, os.getpid())
     while not Path(gate).exists():
         time.sleep(0.01)
-    return "through"
+    return "through" * times
+
+
+async def block(file: str, gate: str) -> str:
+    """Waits for the gate, and nothing else happens on its loop meanwhile."""
+    return hold(file, gate)
 
 
 def patient(file: str, gate: str) -> str:
@@ -356,6 +361,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "sender": {"process": True},
     "hang": {"process": True},
     "hold": {"process": True},
+    "block": {},
     "patient": {},
     "compute": {"process": True},
     "obedient": {"process": True},

@@ -135,6 +135,23 @@ def test_limits_that_no_process_can_keep_are_refused(harbor: Harbor, message: st
         pass
 
 
+def test_a_process_that_is_being_killed_gets_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F6b: a kill takes effect a moment later, and would be a crash of that job."""
+    with slots.bare.harbor.worker(concurrency=1) as worker:
+        pid = pid_of(slots.bare)
+        processes = worker._worker._processes
+        assert processes is not None
+        (slot,) = processes._slots
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "killpg", lambda *_: None)
+            slot.kill()
+        job = slots.bare.describe.enqueue("x")
+        until(lambda: job.record().version == 1, "it is claimed")
+        slot.kill()
+        assert job.result(timeout=PATIENCE)["pid"] != pid
+        assert (job.record().version, job.record().crashes) == (1, 0)
+
+
 def test_a_task_that_is_newer_than_the_processes_is_a_failure() -> None:
     """X5: they have not imported it; the message names the fix."""
     with slots.bare.harbor.worker(concurrency=1):

@@ -15,7 +15,7 @@ import pytest
 from taskharbor import Job, Run, chain
 from taskharbor.core.job import JobRecord
 from taskharbor.errors import JobCancelled, JobFailed
-from taskharbor.worker.processes import slot
+from taskharbor.worker.processes import turn
 
 from . import slots
 from .crew import until
@@ -154,7 +154,7 @@ def test_a_handler_may_end_by_itself_first(
     app: slots.App, task: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F5: it has a moment between the request and the kill; its process goes on with the next job."""
-    monkeypatch.setattr(slot, "KILL_AFTER", PATIENCE)
+    monkeypatch.setattr(turn, "KILL_AFTER", PATIENCE)
     file = tmp_path / "note"
     job = getattr(app, task).using(timeout=1, max_attempts=1).enqueue(str(file))
     (pid,) = noted(file)

@@ -129,19 +129,15 @@ class Executor:
         conclude(run, outcome)
 
     async def _in_process(self, processes: Processes, run: JobRun, task: Registered) -> Outcome:
-        job, timers = run.job, list[asyncio.TimerHandle]()
+        job = run.job
 
         def begin() -> None:
             run.started_at, run.in_process = self._now(), True
             if job.timeout is not None:
-                timers.append(_timer(run, self._time() + job.timeout))
+                run.ends_by = self._time() + job.timeout  # the pool sees to it, even if this loop is blocked
 
         payload = job.payload if job.workflow_id is None else await self._filled(job, task)
-        try:
-            return await processes.run(run, task, payload, begin)
-        finally:
-            for timer in timers:
-                timer.cancel()
+        return await processes.run(run, task, payload, begin)
 
     async def _filled(self, job: JobRecord, task: Registered) -> bytes:
         """The payload of a workflow's step, with the results of its parents if it takes them (K3)."""

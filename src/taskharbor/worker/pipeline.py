@@ -110,7 +110,9 @@ class Pipeline:
     # run
 
     def request_stop(self, run: JobRun, stop: Stop) -> None:
-        """Ask a run to end, from any thread."""
+        """Ask a run to end, from any thread. Its process, if it has one, does not wait for this loop."""
+        if (process := run.process) is not None:
+            process.stop(stop)
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.end_run, run, stop)
 

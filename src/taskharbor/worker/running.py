@@ -3,7 +3,8 @@
 - `HeldLease`, the claim on the job: written by the keeper in its own thread; `lost` by `lose`, from any thread.
 - `JobRun`, one attempt to run the handler: written by the worker and its executor, on the worker's loop. Exceptions:
   the thread that runs a job writes `begun`, `started_at`, `ends_by`, `ended`, `thread` and `returned_at`, which are the
-  loop's again when it has the outcome; and the first effect replaces `effects`.
+  loop's again when it has the outcome; the thread that ends a run in a process by force writes `stop_request` and
+  `returned_at` before that; and the first effect replaces `effects`.
 - `Effects`, what the handler asks for: written through `current()`, from any thread of the handler.
 
 Everything else reads them. Times are on the loop's monotonic clock unless they are a `datetime`.
@@ -69,7 +70,7 @@ class JobRun(Struct, eq=False, gc=False):
     `task` runs the handler, from `begun` to `ended`; None if a thread does it alone. `settling`: the outcome is on its
     way to the store. `abandoned`: the worker has stopped waiting for the handler. `ends_by` is when the timeout passes.
     `thread` runs a `def` handler, `returned_at` is when it ended, if the loop has not taken its result yet.
-    `in_process`: a process that can be killed runs the handler.
+    `in_process`: a process that can be killed runs the handler; `process` ends it, once the process has the job.
     """
 
     job: JobRecord
@@ -87,6 +88,7 @@ class JobRun(Struct, eq=False, gc=False):
     returned_at: float = math.inf
     thread: int | None = None
     in_process: bool = False
+    process: Stoppable | None = None
 
     @property
     def stop(self) -> Stop | None:
@@ -113,6 +115,14 @@ class JobRun(Struct, eq=False, gc=False):
         """Ask for the end of a run whose timeout has passed while a blocked loop could not call the timer."""
         if self.ends_by <= time and self.stop is None:
             self.stop_request = "timeout"
+
+
+class Stoppable(Protocol):
+    """The process of a run. May be called from any thread, also when the run has ended."""
+
+    def stop(self, reason: Stop | None) -> None:
+        """Ask the run to end, and kill the process if it goes on."""
+        ...
 
 
 class Host(Protocol):

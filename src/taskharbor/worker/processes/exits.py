@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable
+from threading import RLock
 
 from taskharbor.core.exit_codes import shown_exit
 from taskharbor.core.sizes import shown_size
@@ -16,12 +17,17 @@ LOOK_EVERY = 0.05  # seconds, without pidfd
 
 
 class ExitWatch:
-    """Calls `exited` once, when the process has ended and is to be reaped."""
+    """Calls `exited` once, when the process has ended and is to be reaped.
 
-    def __init__(self, process: subprocess.Popen[bytes], exited: Callable[[], None]) -> None:
+    `has_exited` may be called from any thread, under the lock: without pidfd the look itself reaps the process, which
+    must not happen beside a kill.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], exited: Callable[[], None], lock: RLock) -> None:
         self._loop = asyncio.get_running_loop()
         self._process = process
         self._exited = exited
+        self._lock = lock
         self._timer: asyncio.TimerHandle | None = None
         self._fd: int | None = None
         try:
@@ -35,7 +41,8 @@ class ExitWatch:
 
     def has_exited(self) -> bool:
         """Whether the process has ended, although the loop may not have noticed yet."""
-        return self._process.poll() is not None if self._fd is None else bool(self._poll.poll(0))
+        with self._lock:
+            return self._process.poll() is not None if self._fd is None else bool(self._poll.poll(0))
 
     def _look(self) -> None:
         if self.has_exited():

@@ -190,6 +190,7 @@ class _Timed(AbstractContextManager["_Timed"]):
         self._cap = capped(message.memory)
         self._begun = self.ended_at = time.monotonic()
         self.spent = False
+        self.asked = False
         self.result: Result = Failed("RuntimeError", "the run has no result")
 
     def __enter__(self) -> _Timed:
@@ -199,6 +200,7 @@ class _Timed(AbstractContextManager["_Timed"]):
     def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> bool:
         self._cap.__exit__(None, None, None)
         self._run.ended = True
+        self.asked = self._run.stop_request is not None
         if error is not None:
             self.result = self._failure(error)
         self.ended_at = time.monotonic()
@@ -221,6 +223,7 @@ class _Timed(AbstractContextManager["_Timed"]):
             failed=result if isinstance(result, Failed) else None,
             snoozed=result if isinstance(result, Snoozed) else None,
             lost=lost,
+            asked=self.asked,
             resident=size,
             spent=spent,
         )

@@ -106,8 +106,8 @@ class Settled(_Message, frozen=True):
 class RunEnded(_Message, frozen=True):
     """The run has ended after so many seconds, with one of three outcomes.
 
-    `lost`: the store has refused its lease. `resident` is the memory of the child, -1 if it was not measured. `spent`:
-    replace the child before the next job.
+    `lost`: the store has refused its lease. `asked`: it was asked to end before it ended. `resident` is the memory of
+    the child, -1 if it was not measured. `spent`: replace the child before the next job.
     """
 
     seconds: float
@@ -115,6 +115,7 @@ class RunEnded(_Message, frozen=True):
     failed: Failed | None = None
     snoozed: Snoozed | None = None
     lost: bool = False
+    asked: bool = False
     resident: int = -1
     spent: bool = False
 

@@ -22,9 +22,11 @@ from taskharbor.core.sizes import shown_size
 from taskharbor.core.text import described
 from taskharbor.errors import ConfigError
 from taskharbor.worker.application import AppRegistry
+from taskharbor.worker.processes.enforcer import Enforcer
 from taskharbor.worker.processes.messages import ChildReady, Perform, RunEnded, StartChild
 from taskharbor.worker.processes.slot import ProcessSlot
 from taskharbor.worker.processes.starting import check_system, start_message
+from taskharbor.worker.processes.turn import Turn
 from taskharbor.worker.running import JobRun
 from taskharbor.worker.transaction import is_settled
 
@@ -47,7 +49,8 @@ class ProcessPool:
         self._client = client
         self._app = app
         self._limit = limit
-        self._look_every = min(LOOK_EVERY, lease / 4)
+        self._lease = lease
+        self._enforcer: Enforcer | None = None
         self._warm = min(limit, os.cpu_count() or 1)
         self._recycle = client.session.settings.recycle
         self._start: StartChild | None = None
@@ -79,16 +82,17 @@ class ProcessPool:
         own = None if payload is run.job.payload else payload
         until = slot.on_host(run.lease.deadline)
         message = Perform(run.job, own, self._client.session.now(), task.memory, until)
-        outcome = await slot.perform(run, task, message)
-        if slot.in_doubt is not None:  # it died while its transaction was being committed
-            await self._resolve(slot, run)
+        turn = slot.start(run, task, message)
+        outcome = await turn.outcome()
+        if turn.in_doubt is not None:  # it died while its transaction was being committed
+            await self._resolve(turn, run)
         return outcome
 
-    async def _resolve(self, slot: ProcessSlot, run: JobRun) -> None:
+    async def _resolve(self, turn: Turn, run: JobRun) -> None:
         """Ask the store whether the transaction of a dead child was committed."""
         with suppress(Exception):  # if the store is away and has the Ack after all, it refuses the next outcome
             if await is_settled(await self._client.session.driver(), run):
-                run.own_effects().settled = slot.in_doubt
+                run.own_effects().settled = turn.in_doubt
                 return
         run.host.hold(run)
 
@@ -166,15 +170,17 @@ class ProcessPool:
         if self._start is None:
             self._start = start_message(self._client, self._app)
         try:
-            slot = ProcessSlot(self._start, self)
-        except OSError as error:  # such as no more processes, or no more files
+            if self._enforcer is None:
+                self._enforcer = Enforcer(min(LOOK_EVERY, self._lease / 4))
+            slot = ProcessSlot(self._start, self, self._enforcer)
+        except (OSError, RuntimeError) as error:  # such as no more processes, files or threads
             self._failed(described(error))
             return
         slot.age_factor += AGE_SPREAD * self._client.session.rng.random()
         self._slots.add(slot)
         self._starting.add(slot)
         if self._looking is None:
-            self._looking = self._loop.call_later(self._look_every, self._look)
+            self._looking = self._loop.call_later(LOOK_EVERY, self._look)
 
     def ready(self, slot: ProcessSlot, ready: ChildReady) -> None:
         """Offer jobs to a child that has started; kill it if a fresh process already exceeds a limit."""
@@ -253,17 +259,15 @@ class ProcessPool:
                     waiter.set_exception(NoChild(why))
 
     def _look(self) -> None:
-        """Pass renewed leases on, retire idle children that are due for replacement or no longer needed."""
+        """Retire idle children that are due for replacement or no longer needed."""
         self._looking = None
         time = self._loop.time()
-        for slot in self._slots:
-            slot.renew()
         for slot in list(self._idle):
             idle = time - slot.idle_since > IDLE_FOR and len(self._slots) > self._warm
             if idle or self._recycle.is_due(slot.jobs, (time - slot.born) * slot.age_factor, -1):
                 self._retire(slot)
         if self._slots and not self._closed:
-            self._looking = self._loop.call_later(self._look_every, self._look)
+            self._looking = self._loop.call_later(LOOK_EVERY, self._look)
 
     async def close(self, patience: float) -> None:
         """End all children: those without a job have `patience` seconds to leave their lifespans, others are killed."""
@@ -282,6 +286,8 @@ class ProcessPool:
         for slot in self._slots | self._leaving:
             slot.kill()
         await self._all_gone()
+        if self._enforcer is not None:
+            self._enforcer.close()
 
     async def _all_gone(self) -> None:
         while left := self._slots | self._leaving:

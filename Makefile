@@ -35,7 +35,7 @@ test: check ## Run the checks and all tests; the core must be covered to the las
 	@$(BIN)/python -m coverage combine -q
 	@$(BIN)/python -m coverage report --fail-under=100
 	$(STEP) 'All other tests'
-	@$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() * 3 // 2)') --dist worksteal --ignore=tests/core --time-report
+	@$(BIN)/python -m pytest -n $$($(BIN)/python -c 'import os; print(os.cpu_count() * 2)') --dist worksteal --ignore=tests/core --time-report
 
 check: $(VENV)/.dev ## Lint, formatting, types (mypy and pyright), import rules
 	$(STEP) 'Lint (ruff)'

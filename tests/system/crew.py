@@ -439,16 +439,20 @@ class Crew:
 
     # the end
 
+    def stock(self) -> list[JobRecord]:
+        """End all processes and read the store."""
+        for member in self.members:
+            member.close()
+        self.let_go()
+        self.check_file()
+        return asyncio.run(self._take_stock())
+
     def judge(self, damaged: Collection[str] = ()) -> list[JobRecord]:
         """End all processes, read the store, and let the checker read all histories: no violation may be left.
 
         A `damaged` record is dead-lettered by the store itself, which no history records: its end has no explanation.
         """
-        for member in self.members:
-            member.close()
-        self.let_go()
-        self.check_file()
-        records = asyncio.run(self._take_stock())
+        records = self.stock()
         self.report = check(self.events())
         unexplained = [it for it in self.report.violations if it.name == "H5" and any(id in str(it) for id in damaged)]
         assert len(self.report.violations) == len(unexplained), f"{self.report}\n(histories: {self.folder})"

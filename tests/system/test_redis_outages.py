@@ -1,4 +1,4 @@
-"""A Valkey that is killed and restarted under load, or not there yet (X2, X3); its log survives its death."""
+"""A Valkey that is killed and restarted under load, or not there yet (X2, X3)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .outages import finish, load, works_again
 
 NAMESPACE = "outages"
 KILLS = 5
+LOST = 3_000  # bytes of the log, some tens of changes
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["everysec", "always"])
+@pytest.fixture(params=[False, True], ids=["everysec", "always"])
 def server(new_valkey: NewValkey, request: pytest.FixtureRequest) -> ValkeyServer:
-    """A server to break, which writes its log every second or before every answer."""
+    """A server to break, which syncs its log every second or before every answer."""
     return new_valkey(durable=request.param)
 
 
@@ -36,13 +37,20 @@ def crew(tmp_path: Path, server: ValkeyServer) -> Generator[Crew]:
     indexes.check(server, NAMESPACE)
 
 
-def test_kills_and_restarts_under_load_lose_nothing_and_work_resumes(crew: Crew, server: ValkeyServer) -> None:
-    """X2, X3, H1-H9: the server is killed and restarted, with two workers and a client at work."""
+def test_work_resumes_after_kills_and_restarts_under_load(crew: Crew, server: ValkeyServer) -> None:
+    """X2, X3, H1-H9: the server is killed and restarted, with two workers and a client at work.
+
+    With `always` nothing is lost. With `everysec` each kill takes the end of the log along, as a power cut may: what is
+    left is whole, and ends. (Redis may apply half of a cut change at its next start; test_cut_log.py shows the repair.)
+    """
+    forgets = not server.durable and b"valkey" in server.command("INFO", "server")
     workers = [crew.worker(), crew.worker()]
     client = load(crew)
     works_again(crew, workers, 0, "the start")
     for number in range(KILLS):
         server.kill()
+        if forgets:
+            server.cut_log(LOST)
         server.start()
         works_again(crew, workers, time.monotonic(), f"kill {number + 1}")
     server.restart()
@@ -51,7 +59,7 @@ def test_kills_and_restarts_under_load_lose_nothing_and_work_resumes(crew: Crew,
     client.says("refused: ")
     server.start()
     works_again(crew, workers, time.monotonic(), "the last kill")
-    finish(crew, workers, client)
+    finish(crew, workers, client, forgetful=not server.durable)
 
 
 def test_a_worker_waits_for_a_server_that_is_not_there_yet(crew: Crew, server: ValkeyServer) -> None:

@@ -150,6 +150,11 @@ class Member:
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
+    def enough(self) -> None:
+        """Let a client without a number of rounds end after this one."""
+        self.signal(signal.SIGTERM)
+        assert self.ends() == 0
+
     def signal(self, number: int) -> None:
         """Send a signal."""
         os.kill(self.pid, number)

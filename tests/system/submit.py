@@ -1,7 +1,7 @@
 """A client in a process of its own: says `ready`, waits for a line, enqueues what it was given, prints the results.
 
 `python -m system.submit ORDER`, a JSON object: `each` are the jobs of one round as [task, arguments, options], and
-`members` how many a chord beside them has; `rounds` how often (null: until killed), `beside` how many at a time from
+`members` how many a chord beside them has; `rounds` how often (null: until SIGTERM), `beside` how many at a time from
 one event loop, `threads` how many blocking threads.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +23,8 @@ from taskharbor.errors import DriverUnavailable
 from taskharbor.workflows.step import Step
 
 from .app import Settings, Watched, opened
+
+ENOUGH = threading.Event()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +45,7 @@ def main(order: Order) -> None:
     print("ready", flush=True)
     if not sys.stdin.readline():
         return
+    signal.signal(signal.SIGTERM, lambda *_: ENOUGH.set())
     with ThreadPoolExecutor(max(order.threads, 1)) as pool:
         blocking = [pool.submit(_blocking, harbor, order) for _ in range(order.threads)]
         got = asyncio.run(_beside(harbor, order))
@@ -58,7 +63,7 @@ async def _beside(harbor: Watched, order: Order) -> list[tuple[str, bool]]:
 async def _one_after_another(harbor: Watched, order: Order) -> list[tuple[str, bool]]:
     got: list[tuple[str, bool]] = []
     rounds = 0
-    while order.rounds is None or rounds < order.rounds:
+    while not ENOUGH.is_set() and (order.rounds is None or rounds < order.rounds):
         try:
             got += [(job.id, job.created) for job in await harbor.aenqueue_many(_steps(harbor, order))]
             if order.members:

@@ -31,7 +31,7 @@ def test_a_rolling_deploy_loses_nothing(crew: Crew) -> None:
     old = [crew.worker(concurrency=1), crew.worker(concurrency=1)]  # neither can take everything before the other
     client = crew.client(
         [("nap", {"seconds": 0.1}, {}), ("novel", {"number": 1}, {}), ("quick_sync", {"number": 2}, {})],
-        rounds=20,
+        rounds=None,
         pause=0.1,
     )
     client.go()
@@ -41,9 +41,8 @@ def test_a_rolling_deploy_loses_nothing(crew: Crew) -> None:
         new.append(crew.worker(generation=2))
         worker.signal(signal.SIGTERM)
         assert worker.ends() == 0
-    assert client.ends() == 0
+    client.enough()
     crew.drained()
     jobs = crew.judge()
-    assert len(jobs) == 60
     assert {(job.state, job.attempts, job.crashes) for job in jobs} == {("done", 0, 0)}
     assert {run.who for job in jobs if job.type == "novel" for run in crew.began(job.id)} <= {it.name for it in new}

@@ -22,7 +22,7 @@ def test_deploys_under_load_count_nothing(crew: Crew) -> None:
     """X6, F6, H6: workers are stopped gracefully and replaced, and no job loses an attempt or is run twice."""
     workers = [crew.worker(lease=LONG), crew.worker(lease=LONG)]
     everybody = list(workers)
-    client = crew.client([("nap", {"seconds": 0.1}, {}), ("quick_sync", {"number": 1}, {})], rounds=60, pause=0.05)
+    client = crew.client([("nap", {"seconds": 0.1}, {}), ("quick_sync", {"number": 1}, {})], rounds=None, pause=0.05)
     client.go()
     for _ in range(3):
         until(lambda: len(crew.began_by(workers[0])) >= 5, f"{workers[0].name} has some work")
@@ -30,13 +30,12 @@ def test_deploys_under_load_count_nothing(crew: Crew) -> None:
         everybody.append(workers[-1])
         workers[0].signal(signal.SIGTERM)
         assert workers.pop(0).ends() == 0
-    assert client.ends() == 0
+    client.enough()
     crew.drained()
     jobs = crew.judge()
-    assert len(jobs) == 120
     assert {(job.state, job.attempts, job.crashes) for job in jobs} == {("done", 0, 0)}
     # What was claimed while the signal came is given back unrun, and has a second version.
-    assert sum(len(crew.began_by(worker)) for worker in everybody) == 120
+    assert sum(len(crew.began_by(worker)) for worker in everybody) == len(jobs)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,16 @@ def test_K4_an_end_that_is_stored_already_is_carried_on() -> None:
     assert draft.existing("c").state is CANCELLED
 
 
+def test_K4_a_line_that_was_seen_is_not_looked_at_again() -> None:
+    """K4: a driver may answer with the whole line below a dead job at once."""
+    draft = Draft()
+    draft.learn(["p", "c", "d"], [record(DLQ, id="p"), *(record(WAITING, id=id, unmet=1) for id in "cd")])
+    draft.learn_edges([StoredEdge("c", 0, "p", "cancel", False), StoredEdge("d", 0, "c", "cancel", False)])
+    draft.learn_below("cd")
+    assert list(apply_stored_ends(draft, ["p"], NOW)) == [Look([], [], ["p"])]
+    assert {draft.existing(id).state for id in "cd"} == {CANCELLED}
+
+
 def test_Q3_an_edge_to_a_missing_parent_is_skipped() -> None:
     """Q3: nor a replay."""
     draft = Draft()

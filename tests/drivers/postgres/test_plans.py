@@ -116,6 +116,7 @@ def _asked(size: int) -> dict[str, tuple[Any, ...]]:
         "step_hold more": (old,),
         "step_above": (old,),
         "step_below": (old,),
+        "step_line": (old,),
         "step_keys": (["key-due-4", "key-due-5"],),
         "step_owned": (["w-300", "w-301"],),
         "step_unfinished": (["w-300", "due-4"],),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -261,5 +262,20 @@ def test_a_copied_group_releases_its_dependants(play: Play) -> None:
         held = await s.driver.reserve(["q"], T0, LEASE, len(members), "w")
         assert await s.driver.settle(list(map(ack, held)), T0) == ["ok"] * len(members)
         assert await s.state("c") is State.READY
+
+    play(act)
+
+
+def test_a_long_line_is_cancelled_by_few_statements(play: Play) -> None:
+    """K4: a round trip for each job would hold the transaction open for seconds on a busy host."""
+
+    async def act(s: Stage) -> None:
+        ids = [f"n{number:03}" for number in range(300)]
+        await s.driver.enqueue([group(job(ids[0]), *(child(id, up, policy="cancel") for up, id in pairwise(ids)))], T0)
+        (held,) = await s.claim(ids[0])
+        noted = Between(s.other)
+        assert await settle.settle(noted, [fail(held)], T0) == ["ok"]
+        assert await s.state(ids[-1]) is State.CANCELLED
+        assert len(noted.asked) < 20
 
     play(act)

@@ -90,6 +90,10 @@ class Draft:
                 self.edges.learn(place, edge)
                 self._tie(edge)
 
+    def learn_below(self, ids: Iterable[str]) -> None:
+        """Take note that all edges below these jobs are known, though they were not asked for."""
+        self._looked_below.update(ids)
+
     def look(self, ids: Iterable[str] = (), above: Iterable[str] = (), below: Iterable[str] = ()) -> Step[None]:
         """Look at what has not been looked at."""
         need = Look(self.jobs.unknown(ids), _not_in(self._looked_above, above), _not_in(self._looked_below, below))

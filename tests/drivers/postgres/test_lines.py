@@ -590,6 +590,24 @@ def test_enqueues_that_cross_return_a_result_for_each_job(url: str, monkeypatch:
     asyncio.run(main())
 
 
+def test_a_loop_that_ends_takes_its_connections_along(url: str) -> None:
+    """X3: nor is the loop itself kept. A script may call `asyncio.run` for every job."""
+
+    async def open_and_leave() -> PostgresDriver:
+        driver = await from_url(url)
+        assert isinstance(driver, PostgresDriver)
+        assert await driver.get(["a"]) == [None]
+        return driver
+
+    async def again(driver: PostgresDriver) -> None:
+        assert await driver.get(["a"]) == [None]
+        await driver.close()
+
+    driver = asyncio.run(open_and_leave())
+    assert not driver._pool._loop_pools
+    asyncio.run(again(driver))
+
+
 async def until_taken(act: Callable[[], Awaitable[Any]]) -> Any:
     """Repeat while the store is away."""
     while True:

@@ -135,6 +135,8 @@ class Pool:
         finally:
             loop_pool.clear()
             self._tenants.pop(id(loop), None)
+            with self._lock:
+                self._loop_pools.pop(loop, None)  # it refers to its loop, which no weak reference would ever let go
 
     def renew(self) -> None:
         """In a forked child: start empty, and leak what was inherited. Even its garbage collection would take sockets

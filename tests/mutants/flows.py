@@ -18,7 +18,7 @@ from taskharbor.core.transition import Transition
 from taskharbor.driver import Parent
 from taskharbor.drivers.memory import store as stores
 from taskharbor.drivers.memory.driver import MemoryDriver
-from taskharbor.drivers.memory.edges import Edges, MemoryEdge
+from taskharbor.drivers.memory.edges import EdgeIndex, MemoryEdge
 from taskharbor.drivers.memory.store import Store
 
 from .mutant import MutantRegistry
@@ -124,8 +124,8 @@ def released_child_runs_before_its_time(write: Any, store: Store, job: JobRecord
     return write(store, job)
 
 
-@mutant((Edges, "connect"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
-def child_does_not_wait(connect: Any, edges: Edges, edge: MemoryEdge) -> None:
+@mutant((EdgeIndex, "connect"), by="test_K1_a_waiting_job_counts_its_unmet_dependencies")
+def child_does_not_wait(connect: Any, edges: EdgeIndex, edge: MemoryEdge) -> None:
     """Dependencies are stored and not waited for."""
     connect(edges, edge)
     edge.satisfied = True
@@ -137,8 +137,8 @@ async def parents_sorted_by_id(parents: Any, driver: MemoryDriver, ids: Sequence
     return [sorted(each, key=lambda parent: parent.id) for each in await parents(driver, ids, most)]
 
 
-@mutant((Edges, "connect"), by="test_K2_two_edges_to_one_parent_are_satisfied_at_once")
-def second_edge_to_a_parent_dropped(connect: Any, edges: Edges, edge: MemoryEdge) -> None:
+@mutant((EdgeIndex, "connect"), by="test_K2_two_edges_to_one_parent_are_satisfied_at_once")
+def second_edge_to_a_parent_dropped(connect: Any, edges: EdgeIndex, edge: MemoryEdge) -> None:
     """A child that names a parent twice is given its result once."""
     if all(each.parent != edge.parent for each in edges.parents.get(edge.child, ())):
         connect(edges, edge)
@@ -152,14 +152,14 @@ async def childless_answers_left_out(
     return [each for each in await parents(driver, ids, most) if each]
 
 
-@mutant((Edges, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
-def results_without_a_limit(parents_of: Any, edges: Edges, id: str, most: int) -> Any:
+@mutant((EdgeIndex, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[7]")
+def results_without_a_limit(parents_of: Any, edges: EdgeIndex, id: str, most: int) -> Any:
     """A group of large results fills the memory of the reader."""
     return parents_of(edges, id, 2**40)
 
 
-@mutant((Edges, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[8]")
-def results_below_the_limit_only(parents_of: Any, edges: Edges, id: str, most: int) -> Any:
+@mutant((EdgeIndex, "parents_of"), by="test_K3_results_are_given_up_to_so_many_bytes_in_all[8]")
+def results_below_the_limit_only(parents_of: Any, edges: EdgeIndex, id: str, most: int) -> Any:
     """Results that just fit are left out."""
     return parents_of(edges, id, most - 1)
 
@@ -193,8 +193,8 @@ def prune_takes_needed_parents(prune: Any, store: Store, *rest: Any) -> Any:
         return prune(store, *rest)
 
 
-@mutant((Edges, "is_needed"), by="test_K3_a_dead_child_keeps_the_results_for_its_replay[fail]")
-def dead_children_need_no_results(is_needed: Any, edges: Edges, id: str) -> bool:
+@mutant((EdgeIndex, "is_needed"), by="test_K3_a_dead_child_keeps_the_results_for_its_replay[fail]")
+def dead_children_need_no_results(is_needed: Any, edges: EdgeIndex, id: str) -> bool:
     """A finalizer that is replayed later than the retention of its members finds nothing."""
     return any(
         not edge.satisfied or edges.jobs[edge.child].state not in TERMINAL for edge in edges.children.get(id, ())
@@ -208,8 +208,8 @@ def delete_takes_needed_parents(delete: Any, store: Store, id: str) -> Any:
         return delete(store, id)
 
 
-@mutant((Edges, "is_needed"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[inflight]")
-def running_children_need_no_parents(is_needed: Any, edges: Edges, id: str) -> bool:
+@mutant((EdgeIndex, "is_needed"), by="test_K3_needed_parents_can_be_neither_deleted_nor_pruned[inflight]")
+def running_children_need_no_parents(is_needed: Any, edges: EdgeIndex, id: str) -> bool:
     """A parent is kept only until its child has begun."""
     return any(edges.jobs[edge.child].state is State.WAITING for edge in edges.children.get(id, ()))
 

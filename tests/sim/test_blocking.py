@@ -103,7 +103,7 @@ def test_a_caller_that_is_killed_never_goes_on_and_its_request_does() -> None:
 
     assert_holds(scenario, 1, faults=Faults(delay=0.5))
     assert (after, found) == ([], [1])
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, blocking._Caller)]
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, blocking._CallThread)]
 
 
 def test_blocking_clients_are_part_of_the_standard_scenario() -> None:

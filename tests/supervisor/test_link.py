@@ -12,7 +12,16 @@ from collections.abc import Generator
 import pytest
 
 from taskharbor.supervisor.link import VARIABLE, SupervisorLink
-from taskharbor.supervisor.messages import URGENT, Beat, Inbox, Message, WaitsForStore, WorkerReady, encoded, period
+from taskharbor.supervisor.messages import (
+    URGENT,
+    Beat,
+    Inbox,
+    WaitsForStore,
+    WorkerMessage,
+    WorkerReady,
+    encoded,
+    period,
+)
 from taskharbor.worker.memory import resident
 
 READY = WorkerReady(
@@ -56,9 +65,9 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Generator[Ends]:
     assert ends.signalled.wait(30)
 
 
-def received(end: socket.socket, number: int) -> list[Message]:
+def received(end: socket.socket, number: int) -> list[WorkerMessage]:
     """Wait for so many messages."""
-    inbox, found = Inbox(), list[Message]()
+    inbox, found = Inbox(), list[WorkerMessage]()
     end.settimeout(30)
     while len(found) < number:
         found += inbox.feed(end.recv(1000))

@@ -10,7 +10,7 @@ from select import select
 
 import pytest
 
-from taskharbor.supervisor.messages import Beat, Message
+from taskharbor.supervisor.messages import Beat, WorkerMessage
 from taskharbor.supervisor.process import WorkerProcess, reap_orphans
 
 PRELUDE = """
@@ -36,9 +36,9 @@ def process(code: str) -> Generator[WorkerProcess]:
         child.close()
 
 
-def received(child: WorkerProcess, number: int) -> list[Message]:
+def received(child: WorkerProcess, number: int) -> list[WorkerMessage]:
     """Wait for so many messages."""
-    found: list[Message] = []
+    found: list[WorkerMessage] = []
     give_up = time.monotonic() + 30
     while len(found) < number:
         assert time.monotonic() < give_up

@@ -16,7 +16,7 @@ from taskharbor.errors import JobNotFound
 LIMIT = 50
 BULK_LIMIT = 10_000
 Words = str | Sequence[str] | Filter
-Ids = str | Sequence[str]
+IdOrIds = str | Sequence[str]
 
 
 class AdminPart:
@@ -57,5 +57,5 @@ class AdminPart:
             return await capability(driver, Manage).replay([Replay(id=id) for id in ids], self._now())
 
 
-def each(ids: Ids) -> Sequence[str]:
+def each(ids: IdOrIds) -> Sequence[str]:
     return [ids] if isinstance(ids, str) else ids

@@ -19,8 +19,8 @@ from taskharbor.errors import ConfigError, InvalidJob
 
 A = TypeVar("A")
 Act = Literal["cancel", "delete", "replay", "dead_letter"]
-Progress = Callable[[int], object]
-Look = Callable[[JobRecord | None, datetime], str]
+OnProgress = Callable[[int], object]
+Judge = Callable[[JobRecord | None, datetime], str]
 BITE = 500
 MOST = 1_000_000
 WOULD = "would"
@@ -103,7 +103,7 @@ async def matching(
 
 
 async def in_bites(
-    ids: Sequence[str], act: Callable[[Sequence[str]], Awaitable[Sequence[A]]], progress: Progress | None
+    ids: Sequence[str], act: Callable[[Sequence[str]], Awaitable[Sequence[A]]], progress: OnProgress | None
 ) -> list[A]:
     """The answers of an act on these ids, a few hundred at a time, so that other clients are not held up."""
     answers: list[A] = []
@@ -121,9 +121,9 @@ async def only_look(ids: Sequence[str]) -> Sequence[str]:
 async def look_and_act(
     client: Client,
     ids: Sequence[str],
-    look: Look,
+    look: Judge,
     act: Callable[[Sequence[str]], Awaitable[Sequence[str]]] = only_look,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> list[str]:
     """Look at each job again and act on those that it `would` take; the others are answered by the look."""
 
@@ -135,7 +135,7 @@ async def look_and_act(
     return await in_bites(ids, look_first, progress)
 
 
-async def would(client: Client, ids: Sequence[str], look: Look) -> list[str]:
+async def would(client: Client, ids: Sequence[str], look: Judge) -> list[str]:
     """The ids of the jobs that an act would take now."""
     return by_answer(ids, await look_and_act(client, ids, look)).get(WOULD, [])
 

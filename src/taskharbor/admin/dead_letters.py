@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
-from taskharbor.admin.bulk import WOULD, Look, Progress, check_limit, look_and_act, matching, would
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, IdOrIds, Words, each
+from taskharbor.admin.bulk import WOULD, Judge, OnProgress, check_limit, look_and_act, matching, would
 from taskharbor.client.job_builder import key_expiry
 from taskharbor.client.options import Duration, checked, seconds
 from taskharbor.client.portal import blocking
@@ -131,8 +131,8 @@ class DeadLetters(AdminPart):
         *,
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
+        among: IdOrIds | None = None,
+        progress: OnProgress | None = None,
     ) -> Replayed:
         """Run all matching dead jobs again, at most `limit`. `dry_run` only looks.
 
@@ -146,11 +146,11 @@ class DeadLetters(AdminPart):
         # Jobs go before their dependants, which have to wait for them.
         return Replayed(ids, []) if dry_run else await self._replay_ids(ids[::-1], look, progress)
 
-    async def areplay_ids(self, ids: Ids) -> Replayed:
+    async def areplay_ids(self, ids: IdOrIds) -> Replayed:
         """Run these dead or cancelled jobs again, but no tasks of a TaskManager."""
         return await self._replay_ids(each(ids), _taking(lambda job: job.queue != TASKS))
 
-    async def _replay_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Replayed:
+    async def _replay_ids(self, ids: Sequence[str], look: Judge, progress: OnProgress | None = None) -> Replayed:
         _check_number(ids)
         found = Replayed([], [])
         answers = await look_and_act(self._client, ids, look, self._replay, progress)
@@ -167,8 +167,8 @@ class DeadLetters(AdminPart):
         older_than: Duration | None = None,
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
+        among: IdOrIds | None = None,
+        progress: OnProgress | None = None,
     ) -> Purged:
         """Delete matching dead jobs for good, at most `limit`; with `older_than`, those that died so long ago.
 
@@ -184,11 +184,11 @@ class DeadLetters(AdminPart):
         ids = await self._ids(where, look, limit, among, dry_run)
         return Purged(ids, []) if dry_run else await self._purge(ids, look, progress)
 
-    async def apurge_ids(self, ids: Ids) -> Purged:
+    async def apurge_ids(self, ids: IdOrIds) -> Purged:
         """Delete these jobs, if they have ended and no others need them but cancelled ones, which go with them."""
         return await self._purge(each(ids), _taking(lambda _: True))
 
-    async def _purge(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Purged:
+    async def _purge(self, ids: Sequence[str], look: Judge, progress: OnProgress | None = None) -> Purged:
         first = await self._delete_ids(ids, look, progress)
         if not first.needed or not await self._delete_cancelled(first.needed):
             return first
@@ -204,7 +204,7 @@ class DeadLetters(AdminPart):
                 gone |= bool((await self._delete_ids([job.id for job in page], cancelled)).deleted)
         return gone
 
-    async def _delete_ids(self, ids: Sequence[str], look: Look, progress: Progress | None = None) -> Purged:
+    async def _delete_ids(self, ids: Sequence[str], look: Judge, progress: OnProgress | None = None) -> Purged:
         _check_number(ids)
         purged = Purged([], [])
         lists = {"deleted": purged.deleted, "needed": purged.needed}
@@ -213,7 +213,7 @@ class DeadLetters(AdminPart):
             lists.get(answer, purged.changed).append(id)
         return purged
 
-    async def _ids(self, where: Filter, look: Look, limit: int, among: Ids | None, dry_run: bool) -> list[str]:
+    async def _ids(self, where: Filter, look: Judge, limit: int, among: IdOrIds | None, dry_run: bool) -> list[str]:
         """The ids of matching dead jobs, the newest first."""
         if among is None:
             pages = self._client.pages(where)
@@ -244,7 +244,7 @@ def _check_number(ids: Sequence[str]) -> None:
         raise InvalidJob(f"{len(ids):,} jobs are too many for one call: at most {BULK_LIMIT:,}")
 
 
-def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:
+def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Judge:
     """Take dead jobs that match and died by `last`; those of a TaskManager only with `tasks`."""
 
     def look(job: JobRecord | None, now: datetime) -> str:
@@ -255,7 +255,7 @@ def _looking(where: Filter, last: datetime | None, *, tasks: bool) -> Look:
     return look
 
 
-def _taking(takes: Callable[[JobRecord], bool]) -> Look:
+def _taking(takes: Callable[[JobRecord], bool]) -> Judge:
     return lambda job, _: WOULD if job is not None and takes(job) else "changed"
 
 

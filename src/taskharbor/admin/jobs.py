@@ -8,8 +8,8 @@ from functools import partial
 from typing import Literal, TypedDict, Unpack, cast
 
 from taskharbor.admin import bulk
-from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, Ids, Words, each
-from taskharbor.admin.bulk import Act, Bulk, Progress
+from taskharbor.admin.base import BULK_LIMIT, LIMIT, AdminPart, IdOrIds, Words, each
+from taskharbor.admin.bulk import Act, Bulk, OnProgress
 from taskharbor.admin.endings import resolve
 from taskharbor.admin.why import Facts, Why, why
 from taskharbor.client.liveness import ALIVE
@@ -32,8 +32,8 @@ class BulkOptions(TypedDict, total=False):
 
     limit: int
     dry_run: bool
-    among: Ids | None
-    progress: Progress | None
+    among: IdOrIds | None
+    progress: OnProgress | None
 
 
 class Jobs(AdminPart):
@@ -59,7 +59,7 @@ class Jobs(AdminPart):
             parents = (await capability(driver, WorkflowStore).parents([record.id], 0))[0] if waits else ()
         return why(Facts(job=record, now=now, paused=paused, workers=workers, parents=parents))
 
-    async def aresolve(self, texts: Ids) -> list[str]:
+    async def aresolve(self, texts: IdOrIds) -> list[str]:
         """The id that each text is, or the UUID that it is the ending of (8 characters or more); else the text itself.
 
         Endings are searched among the newest 50,000 jobs. `ConfigError` if a text is the ending of several ids.
@@ -78,14 +78,16 @@ class Jobs(AdminPart):
         record = None if id is None else await self._client.record(id)
         return None if record is None else self._client.seen(record)
 
-    async def acancel(self, ids: Ids, *, progress: Progress | None = None) -> list[Cancellation]:
+    async def acancel(self, ids: IdOrIds, *, progress: OnProgress | None = None) -> list[Cancellation]:
         """Cancel jobs: `cancelled`, `requested` (running), `finished` or `missing` for each.
 
         `progress` is called with the number of jobs done so far.
         """
         return await bulk.in_bites(each(ids), self._client.cancel, progress)
 
-    async def adead_letter(self, ids: Ids, *, reason: str, progress: Progress | None = None) -> list[DeadLettering]:
+    async def adead_letter(
+        self, ids: IdOrIds, *, reason: str, progress: OnProgress | None = None
+    ) -> list[DeadLettering]:
         """Dead-letter jobs by hand (Q4): `dead`, `requested` (running), `finished` or `missing` for each.
 
         A running job is asked to stop, as by a cancel; if it finishes first, it is done.
@@ -102,14 +104,14 @@ class Jobs(AdminPart):
 
         return await bulk.in_bites(each(ids), act, progress)
 
-    async def adelete(self, ids: Ids, *, progress: Progress | None = None) -> list[Deletion]:
+    async def adelete(self, ids: IdOrIds, *, progress: OnProgress | None = None) -> list[Deletion]:
         """Remove finished jobs: `deleted`, `missing`, `live` or `needed` (by waiting dependants) for each.
 
         One that is `live` has to be cancelled first.
         """
         return await bulk.in_bites(each(ids), self._delete, progress)
 
-    async def areplay(self, ids: Ids, *, progress: Progress | None = None) -> list[Replaying | Literal["task"]]:
+    async def areplay(self, ids: IdOrIds, *, progress: OnProgress | None = None) -> list[Replaying | Literal["task"]]:
         """Run dead or cancelled jobs again: `replayed`, `missing`, `not_dead` or `task` (a TaskManager's) for each.
 
         `harbor.admin.dlq.replay` can change a job's arguments and key as well.
@@ -121,7 +123,7 @@ class Jobs(AdminPart):
         answers = await bulk.look_and_act(self._client, each(ids), look, self._replay, progress)
         return cast('list[Replaying | Literal["task"]]', answers)
 
-    async def apreview(self, act: Act, ids: Ids) -> list[str]:
+    async def apreview(self, act: Act, ids: IdOrIds) -> list[str]:
         """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
         return await bulk.look_and_act(self._client, each(ids), partial(bulk.preview, act))
 
@@ -150,12 +152,12 @@ class Jobs(AdminPart):
         self,
         act: Act,
         words: Words,
-        do: Callable[[Ids], Awaitable[Sequence[str]]],
+        do: Callable[[IdOrIds], Awaitable[Sequence[str]]],
         *,
         limit: int = BULK_LIMIT,
         dry_run: bool = False,
-        among: Ids | None = None,
-        progress: Progress | None = None,
+        among: IdOrIds | None = None,
+        progress: OnProgress | None = None,
     ) -> Bulk:
         where = bulk.applicable(act, await self._filter(words))
         look = partial(bulk.still, act, where)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 
 from taskharbor.admin.admin import Admin
-from taskharbor.admin.bulk import APPLIES, MOST, Act, Bulk, Progress
+from taskharbor.admin.bulk import APPLIES, MOST, Act, Bulk, OnProgress
 from taskharbor.admin.jobs import Jobs
 from taskharbor.cli.bulk import DELETE, MISSING, REPLAY, ActOptions, Answers, Wording, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids
@@ -105,7 +105,7 @@ def perform(wording: Wording, asked: ActOptions, to_named: ToNamed, to_matching:
         act = cast("Act", wording.verb.replace("-", "_"))
         return dict(zip(found, ask(lambda admin: admin.jobs.apreview(act, found)), strict=True))
 
-    def act(progress: Progress | None) -> Answers:
+    def act(progress: OnProgress | None) -> Answers:
         if not words:
             return dict(zip(found, ask(lambda admin: to_named(admin.jobs, found, progress=progress)), strict=True))
         done = ask(lambda admin: to_matching(admin.jobs, where, among=found, progress=progress))

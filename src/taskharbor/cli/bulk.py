@@ -12,7 +12,7 @@ import click
 
 from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
-from taskharbor.admin.bulk import MOST, WOULD, Progress
+from taskharbor.admin.bulk import MOST, WOULD, OnProgress
 from taskharbor.admin.endings import NAMED, SEARCHED
 from taskharbor.cli import job_lists, output
 from taskharbor.cli.exits import BAD, complain
@@ -93,7 +93,7 @@ def carry_out(
     wording: Wording,
     asked: ActOptions,
     ids: Sequence[str],
-    act: Callable[[Progress | None], Answers],
+    act: Callable[[OnProgress | None], Answers],
     *,
     matching: bool,
     preview: Callable[[], Answers] | None = None,
@@ -154,7 +154,7 @@ def _say_paused(ids: Sequence[str]) -> None:
                 click.echo(f"Queue {found.queue} is paused: its jobs wait for `{resume}`.", err=True)
 
 
-def _progress(total: int) -> Progress | None:
+def _progress(total: int) -> OnProgress | None:
     """Shows progress in a terminal, if the act takes more than a moment."""
     if total <= BULK_LIMIT // 10 or not sys.stderr.isatty():
         return None

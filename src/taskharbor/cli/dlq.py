@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from taskharbor.admin.admin import Admin
 from taskharbor.admin.base import BULK_LIMIT
-from taskharbor.admin.bulk import WOULD, Progress
+from taskharbor.admin.bulk import WOULD, OnProgress
 from taskharbor.cli import describe, job_lists, output
 from taskharbor.cli.bulk import DELETE, REPLAY, ActOptions, Answers, act_options, carry_out, report
 from taskharbor.cli.ids import meant, whole_ids, whole_words
@@ -117,7 +117,7 @@ def _replay_matching(asked: ActOptions) -> None:
 
     ids, where = ask(look)
 
-    def act(progress: Progress | None) -> Answers:
+    def act(progress: OnProgress | None) -> Answers:
         done = ask(lambda admin: admin.dlq.areplay_all(where, among=ids, progress=progress))
         keyless = dict.fromkeys(done.without_key, "replayed_without_key")
         return {**dict.fromkeys(done.replayed, "replayed"), **keyless, **dict.fromkeys(done.changed, "changed")}
@@ -154,7 +154,7 @@ def purge(
 
     ids, where = ask(look)
 
-    def act(progress: Progress | None) -> Answers:
+    def act(progress: OnProgress | None) -> Answers:
         done = ask(lambda admin: admin.dlq.apurge(where, older_than=older_than, among=ids, progress=progress))
         return {id: answer for answer, found in asdict(done).items() for id in found}
 

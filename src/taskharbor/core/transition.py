@@ -23,7 +23,7 @@ class Increment(Struct, frozen=True, gc=False):
     due_at: datetime
 
 
-class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
+class _SettledFields(Struct, frozen=True, gc=False, kw_only=True):
     id: str
     token: str
     keep_until: datetime
@@ -38,26 +38,26 @@ class _Settlement(Struct, frozen=True, gc=False, kw_only=True):
     increment: Increment | None = None
 
 
-class Ack(_Settlement, frozen=True, gc=False, kw_only=True, tag="ack"):
+class Ack(_SettledFields, frozen=True, gc=False, kw_only=True, tag="ack"):
     """The job is done."""
 
     result: bytes | None = None
 
 
-class PutBack(_Settlement, frozen=True, gc=False, kw_only=True, tag="put_back"):
+class PutBack(_SettledFields, frozen=True, gc=False, kw_only=True, tag="put_back"):
     """The job waits in line again until `run_at`, or ends as its stop request says: cancelled or dead (T3)."""
 
     run_at: datetime
 
 
-class Fail(_Settlement, frozen=True, gc=False, kw_only=True, tag="fail"):
+class Fail(_SettledFields, frozen=True, gc=False, kw_only=True, tag="fail"):
     """The job is dead-lettered."""
 
     reason: str
     fingerprint: str | None = None
 
 
-class Cancel(_Settlement, frozen=True, gc=False, kw_only=True, tag="cancel"):
+class Cancel(_SettledFields, frozen=True, gc=False, kw_only=True, tag="cancel"):
     """The job is cancelled on request."""
 
 

@@ -76,4 +76,4 @@ def at_once(coroutine: Coroutine[Any, Any, R]) -> R:
     except StopIteration as end:
         return cast(R, end.value)
     coroutine.close()
-    raise RuntimeError("a blocking transaction waited for an event loop")
+    raise RuntimeError("a coroutine that should end at once waits for an event loop")

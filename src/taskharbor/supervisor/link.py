@@ -20,9 +20,9 @@ from typing import Protocol
 from taskharbor.supervisor.messages import (
     LONGEST_PERIOD,
     Beat,
-    Message,
     WaitsForStore,
     WorkerEnded,
+    WorkerMessage,
     WorkerReady,
     encoded,
     period,
@@ -121,7 +121,7 @@ class SupervisorLink:
                 self._hurry()
         return not data
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WorkerMessage) -> None:
         """Send it; drop a beat while the supervisor does not read, because it is stopped."""
         with self._lock, suppress(OSError):  # a supervisor that has ended is noticed by `_watch`
             if not self._unsent or not isinstance(message, Beat):

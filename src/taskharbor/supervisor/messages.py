@@ -40,8 +40,8 @@ class WorkerEnded(Struct, frozen=True, tag="ended"):
     code: int
 
 
-Message = WorkerReady | Beat | WaitsForStore | WorkerEnded
-_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+WorkerMessage = WorkerReady | Beat | WaitsForStore | WorkerEnded
+_decoder: msgspec.json.Decoder[WorkerMessage] = msgspec.json.Decoder(WorkerMessage)
 
 
 def period(lease: float) -> float:
@@ -49,7 +49,7 @@ def period(lease: float) -> float:
     return min(LONGEST_PERIOD, lease / 3)
 
 
-def encoded(message: Message) -> bytes:
+def encoded(message: WorkerMessage) -> bytes:
     """The message as it is sent."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -60,13 +60,13 @@ class Inbox:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[WorkerMessage]:
         """The messages that are complete with this piece. Other lines are ignored: a handler may have written them."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [message for line in lines if (message := _decoded(line)) is not None]
 
 
-def _decoded(line: bytes) -> Message | None:
+def _decoded(line: bytes) -> WorkerMessage | None:
     try:
         return _decoder.decode(line)
     except msgspec.DecodeError:

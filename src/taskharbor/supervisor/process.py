@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from taskharbor.supervisor.link import VARIABLE
-from taskharbor.supervisor.messages import URGENT, Inbox, Message, WorkerReady
+from taskharbor.supervisor.messages import URGENT, Inbox, WorkerMessage, WorkerReady
 
 CHUNK = 65536
 
@@ -38,9 +38,9 @@ class WorkerProcess:
         self.pid = self._process.pid
         self.silent = False  # it has closed its end; the process may live for a moment longer
 
-    def received(self) -> list[Message]:
+    def received(self) -> list[WorkerMessage]:
         """All messages that have arrived by now."""
-        messages: list[Message] = []
+        messages: list[WorkerMessage] = []
         try:
             while data := self.socket.recv(CHUNK):
                 messages += self._inbox.feed(data)

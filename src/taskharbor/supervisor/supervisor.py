@@ -26,13 +26,15 @@ from taskharbor.worker.idle import set_within
 logger = logging.getLogger("taskharbor.supervisor")
 TICK = 0.5
 LAST_LOOKS = 5.0  # how long the end waits until the jobs of children that were killed are put back
-OpenStore = Callable[[str, float], Session]
+OpenSession = Callable[[str, float], Session]
 
 
 class Supervisor:
     """Keeps workers running until a signal stops it. `open_store` makes the session of a URL and a store timeout."""
 
-    def __init__(self, command: Sequence[str], options: SupervisorOptions, open_store: OpenStore, rng: Random) -> None:
+    def __init__(
+        self, command: Sequence[str], options: SupervisorOptions, open_store: OpenSession, rng: Random
+    ) -> None:
         self._command = command
         self._options = options
         self._open_store = open_store

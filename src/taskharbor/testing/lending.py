@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from taskharbor.client.portal import refuse_on_a_loop
-from taskharbor.worker.crew import Result, lent
+from taskharbor.worker.crew import ValueOrError, lent
 
 T = TypeVar("T")
-Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[Result]"]
+Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[ValueOrError]"]
 PATIENCE = 10.0
 
 
@@ -26,7 +26,7 @@ class LentThread:
         self._handed: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._refuses = False
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[ValueOrError]:
         future = asyncio.get_running_loop().create_future()
         self._handed.put((function, contextvars.copy_context(), future))
         if self._refuses:
@@ -66,7 +66,7 @@ class LentThread:
                     _hand_back(call[2], None, InterruptedError("the test was interrupted"))
 
 
-def _hand_back(future: asyncio.Future[Result], result: Any, error: BaseException | None) -> None:
+def _hand_back(future: asyncio.Future[ValueOrError], result: Any, error: BaseException | None) -> None:
     def deliver() -> None:
         if not future.done():
             future.set_result((result, error))

@@ -66,16 +66,16 @@ class HarborParts(Struct, frozen=True, eq=False):
     drain: Callable[[list[FailedRun] | None, Sequence[str]], Coroutine[Any, Any, int]]
 
 
-Parts = Callable[[], HarborParts]
+GetParts = Callable[[], HarborParts]
 Follower = Callable[[HarborParts], object]
-_members: dict[int, WeakMethod[Parts]] = {}
+_members: dict[int, WeakMethod[GetParts]] = {}
 _followers: list[Follower] = []
 
 
-def add_harbor(parts: Parts) -> None:
+def add_harbor(parts: GetParts) -> None:
     """Add a harbor, by its method that returns its parts; it is removed when it is garbage-collected."""
 
-    def forget(gone: WeakMethod[Parts]) -> None:
+    def forget(gone: WeakMethod[GetParts]) -> None:
         _members.pop(id(gone), None)
 
     member = WeakMethod(parts, forget)

@@ -25,13 +25,13 @@ NO_THREAD = 0.5  # seconds until the next try, when the system has refused a thr
 
 A = TypeVar("A")
 R = TypeVar("R")
-Result = tuple[Any, BaseException | None]
+ValueOrError = tuple[Any, BaseException | None]
 
 
 class Threads(Protocol):
     """Runs functions in threads."""
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[ValueOrError]:
         """Run a function in a thread, in a copy of the caller's context; the result is its value and what it raised."""
         ...
 
@@ -84,9 +84,9 @@ class Crew:
             if not self._waking:
                 self._wake_one()
 
-    def submit(self, function: Callable[[], Any]) -> asyncio.Future[Result]:
+    def submit(self, function: Callable[[], Any]) -> asyncio.Future[ValueOrError]:
         """Run one function; see `Threads`."""
-        future: asyncio.Future[Result] = self._loop.create_future()
+        future: asyncio.Future[ValueOrError] = self._loop.create_future()
         context = copy_context()
         self.add(lambda _: _called(function, context), future, _resolve)
         self.go()
@@ -218,13 +218,13 @@ class Crew:
             self._loop.call_soon_threadsafe(self._collect, context=self._context)
 
 
-def _called(function: Callable[[], Any], context: Context) -> Result:
+def _called(function: Callable[[], Any], context: Context) -> ValueOrError:
     try:
         return context.run(function), None
     except BaseException as raised:
         return None, raised
 
 
-def _resolve(future: asyncio.Future[Result], result: Result) -> None:
+def _resolve(future: asyncio.Future[ValueOrError], result: ValueOrError) -> None:
     if not future.done():
         future.set_result(result)

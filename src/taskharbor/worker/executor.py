@@ -178,7 +178,7 @@ class Executor:
             raise asyncio.CancelledError
         return await self._arounds.wait(run, lambda: rest)
 
-    async def _in_thread(self, run: JobRun, call: asyncio.Future[crew.Result]) -> Any:
+    async def _in_thread(self, run: JobRun, call: asyncio.Future[crew.ValueOrError]) -> Any:
         """Wait for a call in a thread: it cannot be stopped, it sees `run.stop`."""
         while not call.done():
             try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 THREAD = "taskharbor-worker"
 StopCall = Callable[[], None]
-Queues = Sequence[str] | Mapping[str, int] | None
+QueuesToServe = Sequence[str] | Mapping[str, int] | None
 # For supervised processes. `on_begin` is called with each worker before it claims its first job; `on_stop` with
 # what signals would call to stop it, and returns what they call instead; `on_wait` whenever the store is found away
 # before that.
@@ -66,7 +66,7 @@ class Launcher:
         self._client = client
         self._application = application
 
-    def worker(self, queues: Queues, **given: Any) -> Managed[RunningWorker]:
+    def worker(self, queues: QueuesToServe, **given: Any) -> Managed[RunningWorker]:
         """A worker that runs while a block does (`with` or `async with`)."""
         options = self._options(queues, **given)
         return Managed(
@@ -87,7 +87,7 @@ class Launcher:
             finally:
                 await worker.stop()
 
-    async def run(self, queues: Queues, release_abandoned: bool, **given: Any) -> None:
+    async def run(self, queues: QueuesToServe, release_abandoned: bool, **given: Any) -> None:
         """Work until a signal, then stop gracefully (X6)."""
         options = self._options(queues, **given)
         async with self._lived(waits=True) as worker_of:
@@ -144,7 +144,7 @@ class Launcher:
             await self._application.enter_lifespans(stack)
             yield partial(Worker, self._client, self._application)
 
-    def _options(self, queues: Queues, **given: Any) -> WorkerOptions:
+    def _options(self, queues: QueuesToServe, **given: Any) -> WorkerOptions:
         from taskharbor.worker.worker_options import WorkerOptions
 
         return WorkerOptions(queues=self._application.queues() if queues is None else queues, **given)

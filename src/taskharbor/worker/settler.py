@@ -29,7 +29,7 @@ from taskharbor.worker.running import JobRun
 logger = logging.getLogger("taskharbor.settler")
 
 Subscriber = Callable[[Sequence[Settlement], datetime], None]
-Refused = Callable[[JobRun, Transition, LeaseError, JobRecord | None], None]
+OnRefused = Callable[[JobRun, Transition, LeaseError, JobRecord | None], None]
 
 
 class Settler:
@@ -38,7 +38,7 @@ class Settler:
     `refused` is called with each outcome that the store did not accept, and with what is stored instead.
     """
 
-    def __init__(self, session: Session, keeper: Keeper, decider: Decider, refused: Refused, timeout: float) -> None:
+    def __init__(self, session: Session, keeper: Keeper, decider: Decider, refused: OnRefused, timeout: float) -> None:
         self._driver = session.driver
         self._now = session.now
         self._rng = session.rng

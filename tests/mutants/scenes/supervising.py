@@ -15,7 +15,7 @@ from taskharbor.driver import Driver
 from taskharbor.supervisor.actions import Action, EndSupervision, KillWorker, StartWorker, StopWorker
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
 from taskharbor.supervisor.fleet import FAILED_STARTS, Fleet
-from taskharbor.supervisor.messages import Beat, Message, WorkerReady
+from taskharbor.supervisor.messages import Beat, WorkerMessage, WorkerReady
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor
 from taskharbor.testing.faults import Call, Wrapper
@@ -126,7 +126,7 @@ class FakeProcess:
     def end_group(self) -> None:
         pass
 
-    def received(self) -> list[Message]:
+    def received(self) -> list[WorkerMessage]:
         return []
 
     def exit_code(self) -> int | None:

@@ -21,7 +21,7 @@ class MemoryEdge(Struct, eq=False):
     satisfied: bool = False
 
 
-class Edges:
+class EdgeIndex:
     """The edges of a store, by child and by parent."""
 
     def __init__(self, jobs: Mapping[str, JobRecord]) -> None:

@@ -25,7 +25,7 @@ from taskharbor.core.reserved import in_line
 from taskharbor.core.states import CANCELLED, DLQ, INFLIGHT, READY, TERMINAL, WAITING
 from taskharbor.core.transition import Transition
 from taskharbor.driver import PRUNE_AGAIN
-from taskharbor.drivers.memory.edges import Edges, MemoryEdge
+from taskharbor.drivers.memory.edges import EdgeIndex, MemoryEdge
 from taskharbor.drivers.memory.keys import KeyTable
 from taskharbor.drivers.memory.line import Leases, Line, is_free, is_held, is_unwanted
 from taskharbor.errors import JobExists, LeaseError, UnknownDependency
@@ -40,7 +40,7 @@ class Store:
         self.jobs: dict[str, JobRecord] = {}
         self.keys = KeyTable(self.jobs)
         self.free_workflow_key = self.keys.free_workflow
-        self.edges = Edges(self.jobs)
+        self.edges = EdgeIndex(self.jobs)
         self.parents_of = self.edges.parents_of
         self.paused: set[str] = set()
         self._seq: dict[str, int] = {}

@@ -255,7 +255,7 @@ def nowhere(id: str) -> StoreCorrupt:
     return StoreCorrupt(f"job {id} is stored, but nothing says in what state: delete its row of the table `job`")
 
 
-_READ: dict[str, drafts.Reader] = {
+_READ: dict[str, drafts.ValueReader] = {
     **dict.fromkeys(drafts.READ, lambda stored: stored),
     "state": STATES.__getitem__,
     "lease": drafts.lease_until,

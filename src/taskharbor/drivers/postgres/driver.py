@@ -37,7 +37,7 @@ from taskharbor.drivers.postgres.failure import failure
 from taskharbor.drivers.postgres.listen import Listener, Notifier
 from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
-from taskharbor.drivers.postgres.steps import Steps, Work
+from taskharbor.drivers.postgres.steps import StepRunner, Work
 from taskharbor.drivers.postgres.within import Location, joined
 from taskharbor.drivers.shared.claims import claim
 from taskharbor.drivers.wakeup import Wakeup
@@ -57,7 +57,7 @@ class PostgresDriver:
     def __init__(self, login: Login) -> None:
         self._login = login
         self._pool, self._lent = Pool(login), Pool(login, transactions.PER_LOOP, lends=True)
-        self._callers, self._workers = Steps(self._pool), Steps(self._pool, works=True)
+        self._callers, self._workers = StepRunner(self._pool), StepRunner(self._pool, works=True)
         self._lent_blocking = transactions.BlockingPool(login)
         self._blocking = BlockingEnqueue(login, f"{login.schema}_work")
         self._bookmarks, self._settle_hint = Bookmarks(), settle.SettleHint()

@@ -30,7 +30,7 @@ COPY_FROM = 300
 EDGE_COLUMNS = ("child", "position", "parent", "policy", "satisfied")
 UNUSED = (None,) * RARE
 TRIES = 5
-Known = tuple[str, bytes]
+StoredKey = tuple[str, bytes]
 
 
 async def enqueue(db: Db, groups: Sequence[Group], now: datetime, channel: str | None) -> list[GroupResult]:
@@ -165,7 +165,7 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
     return refused if refused is not None else await store(db, group.jobs, now)
 
 
-async def _take_group_key(db: Db, group: Group, now: datetime) -> Known | None:
+async def _take_group_key(db: Db, group: Group, now: datetime) -> StoredKey | None:
     """The owner and digest of the key of a group, or None once the group has taken it."""
     key = group.key or ""
     values = [key], [group.workflow_id], [group_digest(group.jobs)], [group.key_expires_at]
@@ -234,7 +234,7 @@ async def _fresh(db: Db, jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
     return fresh
 
 
-async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set[str], dict[str, Known]]:
+async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set[str], dict[str, StoredKey]]:
     """Take the free keys of these jobs; return those taken, and the owner and digest of each key."""
     first: dict[str, NewJob] = {}
     for job in jobs:
@@ -307,7 +307,7 @@ def _columns(jobs: Iterable[NewJob]) -> list[list[object]]:
     return [[] if column[0] is None and column.count(None) == len(column) else list(column) for column in columns]
 
 
-async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, Known]:
+async def living_keys(db: Db, keys: Sequence[str], now: datetime) -> dict[str, StoredKey]:
     """The owners and digests of the keys that are taken (I2)."""
     if not keys:
         return {}

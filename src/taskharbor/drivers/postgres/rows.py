@@ -13,7 +13,7 @@ from taskharbor.core.job import JobRecord, Lease, NewJob
 from taskharbor.core.states import INFLIGHT
 from taskharbor.drivers.postgres.db import Row
 from taskharbor.drivers.shared import columns
-from taskharbor.drivers.shared.columns import DECODERS, RECORD, STATES, Reader, json_or_none, token_of
+from taskharbor.drivers.shared.columns import DECODERS, RECORD, STATES, ColumnReader, json_or_none, token_of
 
 # PostgreSQL's text holds every character but this one.
 NUL, NO_NUL = "\x00", "\N{SYMBOL FOR NULL}"
@@ -86,7 +86,7 @@ _CLAIMED = (
     *("unknown_put_backs", "last_error", "failed_at", "failures", "original_id", "replays", "settled_kind"),
     *("settled_at", "settled_token"),
 )
-_READERS: dict[str, Reader] = {**dict.fromkeys(RECORD), **DECODERS, "state": STATES.__getitem__}
+_READERS: dict[str, ColumnReader] = {**dict.fromkeys(RECORD), **DECODERS, "state": STATES.__getitem__}
 record = partial(columns.record, list(_READERS.items()))
 
 # The columns of a new job, in the order of `new_row`.

@@ -20,7 +20,7 @@ TRIES = 20
 RNG = Random()
 
 
-class Steps:
+class StepRunner:
     """Runs steps on the connections of a pool, in the slots of callers or (`works`) of workers."""
 
     def __init__(self, pool: Pool, *, works: bool = False) -> None:

@@ -27,7 +27,7 @@ RECORD = (
 )
 
 # Decodes a stored value; None where the value is stored as it is.
-Reader = Callable[[Any], Any] | None
+ColumnReader = Callable[[Any], Any] | None
 STATES: dict[str, State] = {state.value: state for state in State}
 DECODERS: dict[str, Callable[[str], Any]] = {
     "headers": msgspec.json.Decoder(dict[str, str]).decode,
@@ -55,7 +55,7 @@ def split_token(token: str) -> tuple[str, str, str]:
     return claim[:dot], claim[dot:], id
 
 
-def record(readers: Sequence[tuple[str, Reader]], row: Sequence[Any]) -> JobRecord:
+def record(readers: Sequence[tuple[str, ColumnReader]], row: Sequence[Any]) -> JobRecord:
     """Return the record of a row of RECORD. `readers` has the name of each column and its reader."""
     named = zip(readers, row, strict=True)
     stored = {name: value if read is None else read(value) for (name, read), value in named if value is not None}

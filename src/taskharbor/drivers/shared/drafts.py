@@ -14,7 +14,7 @@ from taskharbor.core.states import READY
 from taskharbor.core.steps.draft import Draft, Part
 
 K = TypeVar("K")
-Reader = Callable[[Any], Any]
+ValueReader = Callable[[Any], Any]
 
 # Columns that steps change and that most jobs do not use.
 TIMES = (
@@ -38,7 +38,7 @@ UNREAD = bytes(bytearray(b"unread"))
 _BLANK = JobRecord(id="", type="", queue="", payload=UNREAD, state=READY, created_at=SINCE_EVER, due_at=SINCE_EVER)
 
 
-def record(row: Sequence[Any], readers: Sequence[tuple[str, Reader]]) -> JobRecord:
+def record(row: Sequence[Any], readers: Sequence[tuple[str, ValueReader]]) -> JobRecord:
     """The record of a row of READ, without cargo. `readers` names each column and reads what is not null."""
     wanted = readers[:COMMON] if row[COMMON:] == AS_NEW else readers
     named = zip(wanted, row, strict=False)

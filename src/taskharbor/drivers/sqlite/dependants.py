@@ -21,21 +21,21 @@ RELEASE = load("dependants_release")
 FREE_KEY, DROP_KEY = load("key_free"), load("key_drop")
 
 # A job that has ended: its id and its state.
-Ended = tuple[str, State]
+EndedJob = tuple[str, State]
 # The edges to dependants that still wait for a job, by its id.
-Edges = dict[str, list[Row]]
+EdgeRows = dict[str, list[Row]]
 
 
-def dependants(db: Connection, ids: Iterable[str]) -> Edges:
+def dependants(db: Connection, ids: Iterable[str]) -> EdgeRows:
     """Return the open edges of these jobs. Most stores have none, which one read shows for a whole batch."""
-    edges: Edges = {}
+    edges: EdgeRows = {}
     if db.execute(ANY).get is not None:
         for edge in db.execute(DEPENDANTS, (msgspec.json.encode(list(ids)).decode(),)):
             edges.setdefault(edge[0], []).append(edge)
     return edges
 
 
-def apply_ends(db: Connection, ended: Sequence[Ended], edges: Edges, now: int) -> None:
+def apply_ends(db: Connection, ended: Sequence[EndedJob], edges: EdgeRows, now: int) -> None:
     """Apply the end of jobs to their dependants, and of cancelled ones to theirs.
 
     Satisfied edges are counted off first, once for each dependant, so a chord's finalizer costs one small step per

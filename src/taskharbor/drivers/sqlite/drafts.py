@@ -112,7 +112,7 @@ def _time(stored: int) -> datetime:
         return LAST_MOMENT if stored > 0 else SINCE_EVER
 
 
-_READ: dict[str, drafts.Reader] = {
+_READ: dict[str, drafts.ValueReader] = {
     **dict.fromkeys(drafts.READ, lambda stored: stored),
     **dict.fromkeys(("due_at", *drafts.TIMES), _time),
     "state": STATES.__getitem__,

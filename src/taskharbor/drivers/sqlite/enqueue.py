@@ -25,7 +25,7 @@ ADD_EDGE = load("enqueue_edges")
 STATE = load("states")
 LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
 
-Known = tuple[str, bytes]
+StoredKey = tuple[str, bytes]
 
 
 def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
@@ -123,7 +123,7 @@ def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDepen
 def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, ...]:
     """Store jobs whose ids are free; one whose key is taken resolves to the owner of the key."""
     ids = {job.id for job in jobs}
-    taken: dict[str, Known] = {}
+    taken: dict[str, StoredKey] = {}
     rows: list[Row] = []
     results: list[Enqueued] = []
     for job in jobs:
@@ -156,12 +156,12 @@ def exists(db: Connection, id: str) -> bool:
     return db.execute(STATE, (id,)).get is not None
 
 
-def known_by_key(db: Connection, job: NewJob, now: int) -> Known | None:
+def known_by_key(db: Connection, job: NewJob, now: int) -> StoredKey | None:
     """The owner and digest of a job's key, if it is taken."""
     return None if job.idempotency_key is None else living_key(db, job.idempotency_key, now)
 
 
-def living_key(db: Connection, key: str, now: int) -> Known | None:
+def living_key(db: Connection, key: str, now: int) -> StoredKey | None:
     """The owner and digest of a key that is taken (I2)."""
-    found: Known | None = db.execute(LIVING_KEY, (key, now)).get
+    found: StoredKey | None = db.execute(LIVING_KEY, (key, now)).get
     return found

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from taskharbor.core.job import LAST_MOMENT, JobRecord, Lease, NewJob
 from taskharbor.core.states import State
 from taskharbor.drivers.shared import columns
-from taskharbor.drivers.shared.columns import DECODERS, RECORD, STATES, Reader, json_or_none
+from taskharbor.drivers.shared.columns import DECODERS, RECORD, STATES, ColumnReader, json_or_none
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -82,7 +82,7 @@ def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
     )
 
 
-_READERS: dict[str, Reader] = {
+_READERS: dict[str, ColumnReader] = {
     **dict.fromkeys(RECORD),
     **DECODERS,
     **{name: moment for name in RECORD if name.endswith(("_at", "_until"))},

@@ -16,7 +16,7 @@ from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.shared.columns import STATES, json_or_none, split_token
 from taskharbor.drivers.shared.outcomes import is_plain
-from taskharbor.drivers.sqlite.dependants import Ended, apply_ends, apply_successes, dependants, free_key
+from taskharbor.drivers.sqlite.dependants import EndedJob, apply_ends, apply_successes, dependants, free_key
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, micros, micros_or_none, span
@@ -44,7 +44,7 @@ def settle(db: Connection, transitions: Sequence[Transition], now: datetime) -> 
     cursor = db.cursor()
     verdicts: list[Verdict] = []
     written: list[Transition] = []
-    ended: list[Ended] = []
+    ended: list[EndedJob] = []
     for to in transitions:
         end = (to.id, State.DONE) if to.id in finished else _write(cursor, to, at)
         if end is None:
@@ -140,7 +140,7 @@ def _tokens(acks: Sequence[Transition], prefix: str, numbers: Sequence[int]) -> 
     return [f"{prefix}{number} {to.id}" for number, to in zip(numbers, acks, strict=True)]
 
 
-def _write(cursor: Cursor, to: Transition, now: int) -> Ended | None:
+def _write(cursor: Cursor, to: Transition, now: int) -> EndedJob | None:
     """Write an outcome; return the state of the job, or None if the token may not settle it."""
     common = (
         to.id,
@@ -170,7 +170,7 @@ def _written(cursor: Cursor, statement: str, parameters: Row) -> bool:
     return cursor.execute(statement, parameters).connection.changes() > 0
 
 
-def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: Row) -> Ended | None:
+def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: Row) -> EndedJob | None:
     found: tuple[str, str | None] | None = cursor.execute(statement, parameters).get
     if found is None:
         return None

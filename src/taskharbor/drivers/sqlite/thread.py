@@ -35,7 +35,7 @@ INSIDE = (
     "nothing was stored. Set a flag there, and enqueue where the flag is checked"
 )
 
-Reply = tuple["asyncio.Future[Any]", Answer]
+AwaitedAnswer = tuple["asyncio.Future[Any]", Answer]
 
 
 class ThreadMessage(Enum):
@@ -319,9 +319,9 @@ def _ring(*wakeups: Wakeup) -> None:
             continue
 
 
-def _post(replies: Iterable[Reply]) -> None:
+def _post(replies: Iterable[AwaitedAnswer]) -> None:
     """Answer futures, waking each event loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[AwaitedAnswer]] = {}
     for reply in replies:
         by_loop.setdefault(reply[0].get_loop(), []).append(reply)
     for loop, own in by_loop.items():
@@ -332,7 +332,7 @@ def _post(replies: Iterable[Reply]) -> None:
             continue
 
 
-def _deliver(replies: list[Reply]) -> None:
+def _deliver(replies: list[AwaitedAnswer]) -> None:
     for future, (result, error) in replies:
         if future.done():
             continue

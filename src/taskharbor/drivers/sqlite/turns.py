@@ -30,7 +30,7 @@ NO_TURN = "other threads of this process used the file for too long: nothing was
 LOST = "the commit for several threads was interrupted; the operation may have taken effect"
 MAIN = threading.main_thread().ident
 
-Run = Callable[[Sequence[Request], float], Sequence[Answer]]
+RunBatch = Callable[[Sequence[Request], float], Sequence[Answer]]
 
 
 class Blocked(Request, eq=False, kw_only=True, gc=False):
@@ -57,7 +57,7 @@ class Blocked(Request, eq=False, kw_only=True, gc=False):
 class Turns:
     """`run(requests, deadline)` has an answer for each request; it is called by one thread at a time."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunBatch) -> None:
         self.lock = threading.RLock()
         self._run = run
         self._line: deque[Blocked] = deque()

@@ -82,15 +82,15 @@ def _nothing_after(story: JobStory, ends: list[End]) -> Iterator[Violation]:
             yield story.violation("H5", f"was claimed after it had ended as {end.state}", end.step, claim)
     marks = [step for step in (*story.cancels, *story.deaths, *story.deletes) if step.sure]
     if marks and story.claims:
-        claims = _Claims(story.claims)
+        claims = _ClaimsByTime(story.claims)
         for mark in marks:
             claim = claims.after(mark.end)
             if claim is not None and not story.replayed_between(mark.start, claim.end):
                 yield story.violation("H5", f"was claimed after a call had returned: {mark.word}", mark, claim)
 
 
-class _Claims:
-    """Claims by time."""
+class _ClaimsByTime:
+    """Claims, to be found by time."""
 
     def __init__(self, claims: list[Claiming]) -> None:
         self._claims = sorted(claims, key=lambda step: step.start)

@@ -17,7 +17,7 @@ from taskharbor.core.urls import redacted, without_passwords
 from taskharbor.errors import HarborError
 from taskharbor.testing.simulation.run import STANDARD, explain, simulate
 from taskharbor.testing.simulation.stores import SERVERS, kind, opened
-from taskharbor.testing.simulation.sweep import Outcome, kept, named, remember, sweep, try_seed
+from taskharbor.testing.simulation.sweep import SeedOutcome, kept, named, remember, sweep, try_seed
 
 SHOWN = 3
 FINE, BROKEN, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -141,7 +141,7 @@ def _sweep(given: argparse.Namespace) -> int:
     return BROKEN
 
 
-def _report(console: Console, given: argparse.Namespace, outcome: Outcome, *, in_full: bool) -> None:
+def _report(console: Console, given: argparse.Namespace, outcome: SeedOutcome, *, in_full: bool) -> None:
     if in_full:
         console.print(outcome.failure, markup=False, soft_wrap=True)
     if given.keep is not None:

@@ -36,7 +36,7 @@ class CallResult(NamedTuple):
         return self.value
 
 
-class _Caller(threading.Thread):
+class _CallThread(threading.Thread):
     """A thread that runs a function in turns with the loop."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -94,7 +94,7 @@ class _Caller(threading.Thread):
 
 def in_turns(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> asyncio.Future[T]:
     """Run the function in a thread. A caller that stops waiting does not stop it, as with any thread."""
-    caller = _Caller(function)
+    caller = _CallThread(function)
     caller.start()
     event = caller.turn()
     if not isinstance(event, CallResult):
@@ -111,7 +111,7 @@ def in_turns(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> asyn
 def wait_for(wait: Callable[[], Awaitable[T]]) -> T:
     """The result of a coroutine, for a thread of a simulated process."""
     thread = threading.current_thread()
-    if not isinstance(thread, _Caller):
+    if not isinstance(thread, _CallThread):
         raise RuntimeError("a simulated process makes blocking calls by `await asyncio.to_thread(…)`")
     return cast("T", thread.wait_for(wait))
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from datetime import datetime
 from random import Random
 from typing import Any
 
-from taskharbor.driver import Driver
+from taskharbor.driver import Driver, at_once
 from taskharbor.errors import DriverClosed, DriverUnavailable
 from taskharbor.testing.clock import Clock
 from taskharbor.testing.faults import Call
@@ -108,7 +108,7 @@ class Lines:
         return self.rng.expovariate(1 / self.faults.delay)
 
 
-class _Request:
+class _RoundTrip:
     """A request on its way to the store and back, with its `reply`: delivered or lost, whatever becomes of its sender.
 
     It is a chain of callbacks, because a task for each request would cost a tenth of the whole simulation.
@@ -135,7 +135,7 @@ class _Request:
         if self._is_lost("request", self._faults.lost_requests):
             return
         try:
-            result = _at_once(self._lines.ask(self._verb, self._call))
+            result = at_once(self._lines.ask(self._verb, self._call))
         except Exception as error:
             self._fail(error)
         else:
@@ -159,16 +159,6 @@ class _Request:
             self.reply.exception()  # the calling process may be dead
 
 
-def _at_once(call: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a call to a store that answers while virtual time stands still, without a task."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        return end.value
-    call.close()
-    raise RuntimeError("a simulated store answers at once: this one waits")
-
-
 class ClientWire(InTurns):
     """The client side in one process: a call continues in the network when the process dies or stops waiting."""
 
@@ -185,7 +175,7 @@ class ClientWire(InTurns):
             return await self._lines.hints.wait(arguments["timeout"])
         if verb not in RECORDED:
             return await self._lines.look(verb, call)
-        return await _Request(self._lines, self._network, verb, call).reply
+        return await _RoundTrip(self._lines, self._network, verb, call).reply
 
     async def close(self) -> None:
         """Close the process's side; the store stays open."""

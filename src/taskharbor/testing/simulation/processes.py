@@ -31,7 +31,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = self.running = True
-        self._held_back: list[_Step] = []
+        self._held_back: list[_ProcessStep] = []
         self.main: asyncio.Task[Any] | None = None
         self.ended = asyncio.Event()
 
@@ -69,12 +69,12 @@ class Process:
         for step in held_back:
             step.again()
 
-    def hold_back(self, step: _Step) -> None:
+    def hold_back(self, step: _ProcessStep) -> None:
         """Keep a step that came due while the process does not run."""
         self._held_back.append(step)
 
 
-class _Step(asyncio.TimerHandle):
+class _ProcessStep(asyncio.TimerHandle):
     """A callback, to run soon or at a time, that knows its process. No step comes before another of the same time.
 
     It does not call the initializer of its base class, which asks the loop twice whether it is in debug mode.
@@ -152,9 +152,9 @@ class ProcessLoop(VirtualLoop):
     def __init__(self) -> None:
         super().__init__(blind=True)
         self.ending = False
-        self.steps: deque[_Step] = deque()
+        self.steps: deque[_ProcessStep] = deque()
         self.cancelled_timers = 0
-        self._timers: list[tuple[float, _Step]] = []
+        self._timers: list[tuple[float, _ProcessStep]] = []
         self._processes: list[Process] = []
 
     def end(self) -> None:
@@ -168,7 +168,7 @@ class ProcessLoop(VirtualLoop):
         self._processes.append(process)
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        step = _Step(self, callback, args, context)
+        step = _ProcessStep(self, callback, args, context)
         self.steps.append(step)
         return step
 
@@ -184,14 +184,14 @@ class ProcessLoop(VirtualLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         when = self._now + delay
-        step = _Step(self, callback, args, context, when)
+        step = _ProcessStep(self, callback, args, context, when)
         heappush(self._timers, (when, step))
         return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        step = _Step(self, callback, args, context, when)
+        step = _ProcessStep(self, callback, args, context, when)
         heappush(self._timers, (when, step))
         return step
 

@@ -21,7 +21,7 @@ from taskharbor.testing.simulation.run import Scenario, explain, simulate
 from taskharbor.testing.simulation.stores import kind
 
 
-class Outcome(Struct, frozen=True):
+class SeedOutcome(Struct, frozen=True):
     """The outcome of one seed; `failure` is empty if all promises held."""
 
     seed: int
@@ -49,26 +49,26 @@ def named(scenario: str) -> Scenario:
     return found
 
 
-def try_seed(scenario: str, seed: int, driver: str) -> Outcome:
+def try_seed(scenario: str, seed: int, driver: str) -> SeedOutcome:
     """Run one seed and return its outcome, even if it raises."""
     try:
         result = simulate(named(scenario), seed, driver=driver)
     except Exception as error:
         failure = f"seed {seed} on {redacted(driver)}: {''.join(traceback.format_exception(error))}"
-        return Outcome(seed, 0, 0, failure, (type(error).__name__,))
+        return SeedOutcome(seed, 0, 0, failure, (type(error).__name__,))
     failure = "" if result.report.fine else explain(result)
     violated = tuple(sorted(result.report.names))
-    return Outcome(seed, result.operations, result.report.counts.executions, failure, violated)
+    return SeedOutcome(seed, result.operations, result.report.counts.executions, failure, violated)
 
 
 def sweep(
     scenario: str, seeds: Iterable[int], driver: str = "memory", processes: int | None = None
-) -> Generator[Outcome]:
+) -> Generator[SeedOutcome]:
     """Run the seeds, as many at a time as there are processors; outcomes are yielded as they are ready."""
     count = processes or os.cpu_count() or 1
     left = iter(seeds)
     with ProcessPoolExecutor(count, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
-        start: Callable[[int], Future[Outcome]] = lambda seed: pool.submit(try_seed, scenario, seed, driver)  # noqa: E731
+        start: Callable[[int], Future[SeedOutcome]] = lambda seed: pool.submit(try_seed, scenario, seed, driver)  # noqa: E731
         running = {start(seed) for seed in islice(left, count * 4)}
         while running:
             done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -85,7 +85,7 @@ def kept(folder: Path) -> list[Regression]:
     return [msgspec.json.decode(path.read_bytes(), type=Regression) for path in sorted(folder.glob("*.json"))]
 
 
-def remember(outcome: Outcome, scenario: str, driver: str, folder: Path) -> Path:
+def remember(outcome: SeedOutcome, scenario: str, driver: str, folder: Path) -> Path:
     """Keep a failed seed as a regression file."""
     folder.mkdir(parents=True, exist_ok=True)
     engine = kind(driver)

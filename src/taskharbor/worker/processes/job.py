@@ -43,7 +43,7 @@ MEASURE_EVERY = 1.0  # seconds between two looks at the own memory
 OURS = frozenset(
     (__file__, around.__file__, contextlib.__file__, child_loop.__file__, executor.__file__, threading.__file__)
 )
-Result = Succeeded | Failed | Snoozed
+HandlerOutcome = Succeeded | Failed | Snoozed
 
 
 class ChildJobs:
@@ -153,7 +153,7 @@ class ChildJobs:
         """Await the coroutine that a `def` handler has returned."""
         return await self._arounds.wait(run, lambda: value)
 
-    def _returned(self, run: ChildRun, task: Registered, value: Any) -> Result:
+    def _returned(self, run: ChildRun, task: Registered, value: Any) -> HandlerOutcome:
         run.ended = True  # encoding the value may run the user's code, which can enqueue nothing more
         return outcomes.success(run, task, value, self._client.session.payload_limit)
 
@@ -191,7 +191,7 @@ class _Timed(AbstractContextManager["_Timed"]):
         self._begun = self.ended_at = time.monotonic()
         self.spent = False
         self.asked = False
-        self.result: Result = Failed("RuntimeError", "the run has no result")
+        self.result: HandlerOutcome = Failed("RuntimeError", "the run has no result")
 
     def __enter__(self) -> _Timed:
         self._cap.__enter__()
@@ -206,7 +206,7 @@ class _Timed(AbstractContextManager["_Timed"]):
         self.ended_at = time.monotonic()
         return True
 
-    def _failure(self, error: BaseException) -> Result:
+    def _failure(self, error: BaseException) -> HandlerOutcome:
         result = outcomes.failure(error, beyond(error, OURS), self._retry_task)
         if isinstance(error, MemoryError) and self._memory is not None and isinstance(result, Failed):
             self.spent = True  # data of the run may still be in memory

@@ -170,6 +170,11 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
 
 
+@pytest.mark.parametrize("path", [it for it in MODULES if it.stem == "__init__"], ids=lambda path: path.parent.name)
+def test_every_package_says_what_may_import_it_or_what_it_imports(path: Path) -> None:
+    assert "import" in (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+
+
 def test_a_class_name_occurs_once() -> None:
     """A search for a class finds one thing; an underscore makes no other name. The exception is public in two modules:
     `taskharbor.Task` is a handler that can be enqueued, `taskharbor.manager.Task` a task that agents claim."""

@@ -8,6 +8,8 @@ harbor = Harbor()
 def welcome(name: str) -> str: ...
 
 welcome.enqueue("Ada")
+
+Applications import from here. `docs/reference.md` lists what other modules are for; everything else is internal.
 """
 
 from importlib import import_module

@@ -2,7 +2,7 @@
 
 Importing this imports no engine and no rich; commands that draw import rich when they draw.
 
-The modules are internal: the commands are the interface.
+The modules are internal: the commands are the interface, and nothing else in the library imports them.
 """
 
 from __future__ import annotations

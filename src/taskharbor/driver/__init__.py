@@ -19,7 +19,8 @@ called from several threads and event loops at once.
     migration     Connect, Migrates   how a store is opened and migrated
 
 Import from here; the modules are internal. `offered` and `capability` ask a driver for a protocol. Callers ask for
-the smallest one that has what they call, so that a driver without it loses as little as possible.
+the smallest one that has what they call, so that a driver without it loses as little as possible. This package imports
+the core and the errors only.
 """
 
 from typing import TypeVar, cast

@@ -3,7 +3,7 @@
 An entry point is named after the scheme of its URLs and names a module with `async def connect(url, options) -> Driver`
 (or that function itself). `connect` takes the options it knows out of the dict; what is left over is refused here. If
 the schema of a store has to be migrated, its module has `migrate` too (`driver.Migrates`). Other modules here are
-internal.
+internal. Only the harbor and the testing tools import this package, and no driver imports another.
 """
 
 from __future__ import annotations

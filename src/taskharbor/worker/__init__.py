@@ -1,4 +1,6 @@
-"""Running jobs: reserve → run → decide → settle, and the work beside it. Internal; imports client and workflows.
+"""Running jobs: reserve → run → decide → settle, and the work beside it. Internal.
+
+Harbor, manager, supervisor and command line import it. It imports client and workflows, no driver.
 
 - `launcher` and `worker` start and stop; `worker` builds the parts.
 - `reserver` claims jobs, `pipeline` takes each to its end: `starter`, `executor`, `decider`, `settler`.

@@ -8,4 +8,6 @@ step again with a new draft.
 The memory driver does not use these steps: it is the model that they are compared with. A driver that does needs no
 rules of its own. Damaged data does not stop a step: it reads no payload, result or failure, and skips an edge whose
 other end is missing.
+
+Drivers import it. It imports other modules of the core and the errors.
 """

@@ -1,4 +1,4 @@
-"""What several drivers share: statements, columns, groups, outcomes, queries, addresses, idle connections. Internal.
+"""What several drivers share: claims, groups and drafts, columns, statements and queries, addresses, TLS. Internal.
 
-Imports the core and the seam, no driver; there is no base class here.
+Only drivers import it. It imports the core and the seam, no driver; there is no base class here.
 """

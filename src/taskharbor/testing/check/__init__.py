@@ -3,6 +3,8 @@
 `check(events)` checks a history in memory; `python -m taskharbor.testing.check FILE…` recorded ones. Calls with
 unknown outcomes may or may not have happened, and calls that overlap in time may have happened in either order: only
 what no order and no outcome can explain is a violation. Times given to the driver and real time are never compared.
+
+It imports `testing.history`, the format, and nothing of the library that it checks.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ at every call.
 
 A driver with `Within` also binds `WithinKit`, and `OwnTransactionKit` if it begins transactions for handlers. Its
 harness then has an `application`. A driver with `EnqueueBlocking` binds `BlockingKit` in a class of its own.
+
+It imports the core, the seam and the memory driver, which it compares others with; nothing above drivers.
 """
 
 from pkgutil import iter_modules

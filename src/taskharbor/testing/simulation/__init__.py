@@ -9,6 +9,8 @@
     simulation.assert_holds(orders, seed=1)
 
 The same seed gives the same trace, byte for byte. `python -m taskharbor.testing.simulation` sweeps many seeds.
+
+It imports all layers, and nothing of the library imports it.
 """
 
 from taskharbor.testing.simulation.cluster import Cluster, crash

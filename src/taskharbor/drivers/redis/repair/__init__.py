@@ -8,6 +8,8 @@ running workers and a repair do not harm each other: a bite that meets a change 
     members   entries too many
     links     dependencies from the other side, idempotency keys
     totals    counts by state
+
+Internal; only the Redis driver imports it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ bench: $(VENV)/.bench ## Measure speed against the limit and others (three quart
 	@$(VENV)/bench/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(ENGINE),--engine '$(ENGINE)') $(if $(AGAINST),--against '$(AGAINST)')
 
-lock: $(BIN)/python ## Pin the newest versions anew, with hashes, into requirements/*.txt
+lock: $(BIN)/python ## Pin the newest versions again, with hashes, into requirements/*.txt
 	$(STEP) 'Pinning the dependencies for Python 3.11 and newer'
 	@test -x $(VENV)/lock/bin/python || $(BIN)/python -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip --disable-pip-version-check --no-cache-dir install --quiet '$(UV)'

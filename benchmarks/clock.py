@@ -31,7 +31,7 @@ def repeat(seconds: float, act: Callable[[int], object]) -> Sample:
 
 
 async def arepeat(seconds: float, act: Callable[[int], Awaitable[object]]) -> Sample:
-    """As `repeat`, for what is awaited."""
+    """Like `repeat`, for a coroutine function."""
     done, begun = 0, time.perf_counter()
     while (passed := time.perf_counter() - begun) < seconds:
         for number in range(done, done + ROUND):

@@ -1,4 +1,4 @@
-"""What takes two processes: latency, idle CPU, and the memory of a worker. Linux only, for it reads /proc."""
+"""What takes two processes: latency, idle CPU, and the memory of a worker. Linux only: it reads /proc."""
 
 from __future__ import annotations
 

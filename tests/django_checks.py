@@ -83,7 +83,7 @@ def rolls_back() -> None:
 
 
 def refused_jobs_leave_the_transaction() -> None:
-    """What enqueue refuses costs the transaction nothing."""
+    """A refused enqueue costs the transaction nothing."""
     project = Project()
     taken = project.confirm.enqueue(99)
     with transaction.atomic():

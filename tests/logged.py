@@ -1,4 +1,4 @@
-"""What tests make of the stderr of programs whose jobs fail on purpose."""
+"""The complaints on stderr of programs whose jobs fail on purpose."""
 
 import re
 

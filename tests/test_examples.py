@@ -32,7 +32,7 @@ def start(example: str, folder: Path, *arguments: str, **environment: str) -> su
 
 
 def run(example: str, folder: Path, *arguments: str, **environment: str) -> str:
-    """What an example prints."""
+    """The output of an example."""
     done = start(example, folder, *arguments, **environment)
     assert (done.returncode, unexpected(done.stderr)) == (0, "")
     return done.stdout

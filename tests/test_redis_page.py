@@ -22,7 +22,7 @@ NAMED = re.compile(r"`([^`]+)`")
 
 
 def test_the_page_on_redis_runs_on_a_real_server(tmp_path: Path, new_valkey: NewValkey) -> None:
-    """D13: the page takes the server from its environment; a durable one is no reason for a warning."""
+    """D13: the page takes the server from its environment; a durable one causes no warning."""
     valkey = new_valkey(durable=True)
     assert read_to_the_end("redis", tmp_path, TASKHARBOR_URL=valkey.url()) == ("read to the end\n", "")
 

@@ -1,4 +1,4 @@
-"""What tables of the docs say is what the code does."""
+"""The tables of the docs agree with the code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def value(cell: str) -> float:
 
 
 def code(cell: str) -> Any:
-    """What the code in a cell evaluates to."""
+    """The value of the code in a cell."""
     return eval(cell.strip("`"), {"Retry": Retry})  # noqa: S307  it is our own page
 
 
@@ -171,7 +171,7 @@ FOR_TESTS = {"harbor": {"clock", "rng", "driver"}, "worker": {"threads"}}
 
 
 def _options() -> dict[str, set[str]]:
-    """What the code takes, by where it can be set."""
+    """The options of the code, by where they can be set."""
     return {
         "harbor": set(inspect.signature(Harbor).parameters),
         "task": {"name", "retry", "process", "memory", *TASK_OPTIONS},

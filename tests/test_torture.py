@@ -1,4 +1,4 @@
-"""What `make torture` runs when nothing is named."""
+"""The runs of `make torture` when nothing is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asyncio complains about fails the test."""
+"""A complaint of asyncio fails the test."""
 
 from complaints import no_complaint_of_asyncio
 

@@ -1,4 +1,4 @@
-"""What operators do with recurring tasks: run now, change, make, delete, list (N5)."""
+"""Recurring tasks by hand: run now, change, make, delete, list (N5)."""
 
 from __future__ import annotations
 

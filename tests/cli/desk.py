@@ -1,4 +1,4 @@
-"""What the tests of the command line share: an application, commands in this process, commands as processes."""
+"""Shared by the tests of the command line: an application, commands in this process, commands as processes."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def in_terminal(folder: Path, width: int, *words: str, given: str = "", **enviro
 
 
 class Screen:
-    """What processes write to a terminal, read at its other end."""
+    """The output of processes on a terminal, read at its other end."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -225,7 +225,7 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What was read so far; its end may be half a character."""
+        """The text that was read so far; its end may be half a character."""
         return self.seen.decode(errors="replace")
 
     def until(self, text: str) -> None:

@@ -135,7 +135,7 @@ def test_a_replay_of_a_dead_letter_by_id_says_so_too(busy: Desk, changes: list[s
     assert "Queue default is paused: its jobs wait for `taskharbor queues resume default`." in result.stderr
 
 
-def test_only_replayed_jobs_are_said_to_wait(busy: Desk) -> None:
+def test_only_replayed_jobs_are_reported_as_waiting(busy: Desk) -> None:
     """C, Q2: not those of a dry run or those refused; a refusal of others does not hide it."""
     busy.good("queues", "pause", "default", "--url", busy.url)
     for words in (["state:dlq", "--dry-run"], ["dead1", "--dry-run"], ["done"]):
@@ -187,7 +187,7 @@ def test_a_task_counts_claims(busy: Desk) -> None:
     assert "failures  0\n" in page
 
 
-def test_a_limit_is_said(busy: Desk) -> None:
+def test_a_limit_is_reported(busy: Desk) -> None:
     """C: bounded, and never silently."""
     result = busy.run("jobs", "cancel", "queue:mail", "--limit", "2", "--yes", "--url", busy.url)
     assert (result.exit_code, result.stdout) == (0, "Cancelled 2 jobs.\n")

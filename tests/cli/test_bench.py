@@ -53,7 +53,7 @@ def measured(desk: Desk, *words: str, **environment: str) -> Any:
 
 
 def left_behind(desk: Desk) -> set[str]:
-    """What lies in the folder beside the application."""
+    """The files in the folder beside the application."""
     return {entry.name for entry in desk.folder.iterdir()} - {"shop.py", "__pycache__"}
 
 

@@ -158,7 +158,7 @@ def test_a_folder_that_is_not_there(desk: Desk) -> None:
     assert "no folder" in desk.bad(2, "enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")
 
 
-def test_what_the_store_may_lose_is_not_said_by_each_command(desk: Desk, valkey: ValkeyServer) -> None:
+def test_not_every_command_warns_of_what_the_store_may_lose(desk: Desk, valkey: ValkeyServer) -> None:
     """C: `health --deep` says it."""
     name = valkey.new_namespace()
     url = valkey.url(namespace=name)

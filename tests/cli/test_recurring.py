@@ -33,7 +33,7 @@ def poll() -> None: ...
 
 
 def act(url: str, action: Callable[[Harbor], Awaitable[Any]]) -> Any:
-    """What an operator does by other means than the command line."""
+    """Act as an operator by other means than the command line."""
 
     async def acted() -> Any:
         async with Harbor(url).open() as harbor:
@@ -60,7 +60,7 @@ def swap(url: str, change: Callable[[Schedule | None], Schedule]) -> None:
 
 
 def definition_of(seen: Schedule | None) -> bytes:
-    """What a schedule says, if there is one."""
+    """The definition in a schedule, if there is one."""
     assert seen is not None
     return seen.definition
 
@@ -77,7 +77,7 @@ def url(request: pytest.FixtureRequest, desk: Desk) -> str:
 
 
 def declare(desk: Desk, url: str) -> None:
-    """What the application declares, written down by a worker."""
+    """Have a worker store the declarations of the application."""
     with (desk.folder / "shop.py").open("a", encoding="utf-8") as shop:
         shop.write(DECLARED)
     with desk.process("worker", "shop:harbor", "--url", url) as worker:

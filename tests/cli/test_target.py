@@ -1,4 +1,4 @@
-"""Which application, which store: -A, --url, the environment, pyproject.toml."""
+"""The application and the store: -A, --url, the environment, pyproject.toml."""
 
 from __future__ import annotations
 

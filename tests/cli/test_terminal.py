@@ -1,4 +1,4 @@
-"""What a terminal shows: tables by rich, colours unless NO_COLOR, and columns that give way when it is narrow."""
+"""Output in a terminal: tables by rich, colours unless NO_COLOR, and columns that give way when it is narrow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LONG = "acme.notifications.email.send_welcome_message"
 
 
 def shown(desk: Desk, width: int, *words: str, **environment: str) -> str:
-    """What a command that goes well shows in a terminal of this width."""
+    """The output of a successful command in a terminal of this width."""
     code, text = in_terminal(desk.folder, width, *words, "--url", desk.url, **environment)
     assert code == 0, text
     return text
@@ -240,7 +240,7 @@ def test_help_and_hints_are_whole_words_at_eighty_columns(desk: Desk) -> None:
 
 
 def shown_help(desk: Desk) -> str:
-    """What `taskharbor --help` shows."""
+    """The output of `taskharbor --help`."""
     return in_terminal(desk.folder, 80, "--help")[1]
 
 

@@ -65,7 +65,7 @@ class Counter:
         return await self.harbor.adrain()
 
     async def prune(self) -> None:
-        """What workers do every ten seconds."""
+        """Prune, as workers do every ten seconds."""
         await capability(await self.harbor.adriver(), Maintain).prune(self.clock(), 1000)
 
 

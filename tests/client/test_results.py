@@ -120,7 +120,7 @@ async def test_a_wait_ends_at_its_timeout() -> None:
 @pytest.mark.parametrize("flow", [False, True])
 @virtual
 async def test_a_timeout_is_seconds_or_a_timedelta(flow: bool) -> None:
-    """P, X5: as every length of time; one that has passed already is no wait, and what is neither is refused."""
+    """P, X5: as every length of time; one that has passed already does not wait, and other values are refused."""
     world = World()
 
     @world.harbor.task

@@ -1,4 +1,4 @@
-"""What a task's jobs have in common is resolved once; nothing of it reaches jobs that differ."""
+"""The options that a task's jobs have in common are resolved once, and reach no job that differs."""
 
 from __future__ import annotations
 

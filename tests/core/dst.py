@@ -58,7 +58,7 @@ class Expression:
 
 
 def numbers(field: str, low: int, high: int, names: list[str] | None = None) -> set[int]:
-    """What a field of numbers, names, ranges, lists and steps means."""
+    """The numbers that a field of numbers, names, ranges, lists and steps means."""
 
     def number(text: str) -> int:
         return names.index(text.upper()) + low if names and text.isalpha() else int(text)
@@ -112,7 +112,7 @@ class Change(NamedTuple):
 
     @property
     def span(self) -> tuple[datetime, datetime]:
-        """What is skipped or shown twice, from when to when by the clock."""
+        """The span that is skipped or shown twice, from when to when by the clock."""
         low, high = sorted((self.before, self.after))
         return self.at.replace(tzinfo=None) + low, self.at.replace(tzinfo=None) + high
 
@@ -149,7 +149,7 @@ def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
 
 
 class Walk:
-    """What the clock of a zone shows from one moment to another: for each step when, what, and what it jumped over."""
+    """The clock of a zone from one moment to another: for each step its time, the time shown, and the jump."""
 
     def __init__(self, zone: ZoneInfo, start: datetime, end: datetime, step: timedelta) -> None:
         self.start, self.end = start, end
@@ -231,7 +231,7 @@ def walks(zone: ZoneInfo, change: Change) -> tuple[Walk, Walk]:
 def _answers(
     found: Cron, walk: Walk, ticks: list[datetime], change: Change
 ) -> Iterator[tuple[datetime | None, datetime | None, str]]:
-    """What cron says and what is right, for every tick in turn and for moments of interest."""
+    """The answers of cron and the right ones, for every tick in turn and for moments of interest."""
     chain = [walk.start - MICROSECOND]
     for right in [*ticks, None]:
         said = found.after(chain[-1])

@@ -1,4 +1,4 @@
-"""What cannot be stored is refused at the enqueue, what cannot be read is a readable reason; nothing else is raised."""
+"""Values that cannot be stored are refused at the enqueue, payloads that cannot be read give a readable reason."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def chain(text: str, zone: str, start: str, end: str) -> list[datetime]:
 
 
 def shown(text: str, zone: str, day: str, days: int = 1) -> list[str]:
-    """What the clock shows at each tick of a local day; by `*` where it shows that for the second time."""
+    """The time shown at each tick of a local day; with `*` where it is shown for the second time."""
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
     end = (datetime.fromisoformat(day) + timedelta(days)).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC) - SECOND
     ticks = chain(text, zone, f"{start:%F %T}", f"{end:%F %T}")

@@ -1,4 +1,4 @@
-"""What one outcome means for one job: the transition, with every field it carries."""
+"""One outcome of one job: the transition, with every field it carries."""
 
 from __future__ import annotations
 

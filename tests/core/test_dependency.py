@@ -1,4 +1,4 @@
-"""What a parent's end means for a waiting child."""
+"""The effect of a parent's end on a waiting child."""
 
 from __future__ import annotations
 

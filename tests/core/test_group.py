@@ -1,4 +1,4 @@
-"""Which groups can be stored without a look-up (D1). Refusals are tested with the steps."""
+"""Groups that can be stored without a look-up (D1). Refusals are tested with the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may touch an inflight job, and which refusal comes first."""
+"""The fence of an inflight job, and the order of refusals."""
 
 from __future__ import annotations
 

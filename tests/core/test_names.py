@@ -1,4 +1,4 @@
-"""Which texts may name things."""
+"""Texts that may be names."""
 
 from __future__ import annotations
 

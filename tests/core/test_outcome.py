@@ -1,4 +1,4 @@
-"""What a raised exception means, before `decide`."""
+"""The outcomes of raised exceptions, before `decide`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recurring task says of itself: its ticks, its words, its rules and its stored form."""
+"""A recurring task: its ticks, its words, its rules and its stored form."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_what_this_version_cannot_read_is_left_alone(stored: bytes) -> None:
     assert isinstance(decode(stored), ConfigError)
 
 
-def test_why_a_definition_cannot_be_read_is_said() -> None:
+def test_the_error_says_why_a_definition_cannot_be_read() -> None:
     """N5, X5: an upgrade does not help where a time zone is missing."""
     assert "upgrade" in str(decode(b"{}"))
     away = encode(definition(when=Recurrence(cron="0 3 * * *", tz="Mars")))

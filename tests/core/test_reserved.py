@@ -1,4 +1,4 @@
-"""What the TaskManager keeps for itself."""
+"""Names that the TaskManager keeps for itself."""
 
 from __future__ import annotations
 

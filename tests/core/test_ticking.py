@@ -318,7 +318,7 @@ class Story:
         self.looks.append(steps)
 
     def act(self, action: str, last: JobRecord | None) -> None:
-        """What an operator or a starting worker does."""
+        """Act as an operator or a starting worker."""
         if action == "pause":
             self.seen = paused(self.seen)
         elif action == "resume":

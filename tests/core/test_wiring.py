@@ -1,4 +1,4 @@
-"""What payloads say about workflows, and arguments made of results."""
+"""The wiring in payloads, and arguments made of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What these tests leave behind is collected with them."""
+"""Leftovers of these tests are collected with them."""
 
 from complaints import nothing_left_behind
 

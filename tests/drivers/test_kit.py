@@ -52,7 +52,7 @@ def test_no_case_hides_another_of_the_same_name() -> None:
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
     return done.stdout.strip()
 

@@ -1,4 +1,4 @@
-"""What idle workers are woken for, on the engines that look it up by SQL."""
+"""The next due time, which idle workers wait for, on the engines that look it up by SQL."""
 
 from __future__ import annotations
 

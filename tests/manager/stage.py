@@ -1,4 +1,4 @@
-"""What the tests of the manager play on: one store, a clock that stands still, and two managers that share both.
+"""The stage of the manager's tests: one store, a clock that stands still, and two managers that share both.
 
 A test is an `async def test_…(w: World)`. It runs on an event loop of its own, on every engine.
 """
@@ -73,13 +73,13 @@ class World:
         self.clock.advance(seconds)
 
     async def job(self, id: str) -> JobRecord:
-        """What the store holds of a task."""
+        """The job of a task in the store."""
         (job,) = await self.look.get([id])
         assert job is not None
         return job
 
     async def dead_letter(self, id: str, reason: str = "bad order") -> list[DeadLettering]:
-        """What an operator does by hand."""
+        """Dead-letter a task as an operator does."""
         death = DeadLetter(id=id, reason=reason, fingerprint="by hand", keep_until=self.clock())
         return await self.manage.dead_letter([death], self.clock())
 

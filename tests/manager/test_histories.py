@@ -45,7 +45,7 @@ WRONG = "wrong"
 
 @dataclass(frozen=True)
 class Call:
-    """Who calls: a worker in a manager, and which token it passes."""
+    """A caller: a worker in a manager, and the token that it passes."""
 
     manager: int
     worker: str

@@ -1,4 +1,4 @@
-"""What happens between two steps of one call: others may do anything there, and the answer must still be true."""
+"""Between two steps of one call others may do anything, and the answer must still be true."""
 
 from __future__ import annotations
 

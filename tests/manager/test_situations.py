@@ -215,7 +215,7 @@ async def deleted(w: World) -> str:
     return id
 
 
-async def never_heard_of(w: World) -> str:
+async def never_submitted(w: World) -> str:
     """Never submitted."""
     return "0190aaaa-0000-7000-8000-000000000000"
 
@@ -300,7 +300,7 @@ TABLE: dict[Situation, Row] = {
     died: {**DEAD, "retry": "pending"},
     asked_to_die: {**MINE, "fail": "failed"},
     deleted: NOT_FOUND,
-    never_heard_of: NOT_FOUND,
+    never_submitted: NOT_FOUND,
     an_ordinary_job: NOT_FOUND,
 }
 
@@ -320,7 +320,7 @@ SEED: list[tuple[str, Situation, str, Outcome]] = [
     ("conflict: claimed by a different worker", another_workers, "claim", TaskAlreadyClaimed),
     ("conflict: completed", completed, "claim", TaskCompleted),
     ("conflict: failed", failed, "claim", TaskFailed),
-    ("error: not found", never_heard_of, "claim", TaskNotFound),
+    ("error: not found", never_submitted, "claim", TaskNotFound),
     ("error: already claimed", another_workers, "claim", TaskAlreadyClaimed),
     ("error: complete before claim", pending, "complete", TaskNotClaimed),
     ("error: fail before claim", pending, "fail", TaskNotClaimed),

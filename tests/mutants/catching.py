@@ -86,7 +86,7 @@ def check_healthy(catcher: str, kind: str) -> None:
 
 
 def complaint_about(mutant: Mutant, catcher: str) -> str | None:
-    """What the catcher says to the mutant; None if it has not noticed."""
+    """The catcher's complaint about the mutant; None if it has not noticed."""
     try:
         with mutant.applied():
             ask(catcher, mutant.kind)

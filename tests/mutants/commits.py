@@ -23,7 +23,7 @@ def keys_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
 
 @mutant((Reader, "revisions"), by=INTERLEAVINGS)
 def missing_values_not_compared(revisions: Right, reader: Reader) -> dict[str, int]:
-    """What was missing when it was read may be there at the commit."""
+    """A value that was missing when it was read may be there at the commit."""
     return {name: revision for name, revision in revisions(reader).items() if revision}
 
 

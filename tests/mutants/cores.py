@@ -104,7 +104,7 @@ def snooze_counted(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transi
 
 @mutant((deciders, "decide"), by="signals_of_a_handler_take_effect")
 def snooze_of_no_time(decide: Any, job: JobRecord, came: Any, *rest: Any) -> Transition:
-    """A snoozed job comes back at once, for ever."""
+    """A snoozed job comes back at once, again and again."""
     to: Transition = decide(job, replace(came, delay=0.0) if isinstance(came, outcome.Snoozed) else came, *rest)
     return to
 

@@ -99,7 +99,7 @@ def sleeping_threads_left_behind(close: Any, crew: Crew) -> None:
 
 @mutant((Executor, "run_here"), by="every_run_in_a_thread_has_its_own_context")
 def context_shared_between_runs(run_here: Any, executor: Executor, run: JobRun) -> Any:
-    """What a handler puts into context variables is seen by the next one."""
+    """Context variables that a handler sets are seen by the next one."""
     return executor._context.run(executor._run_here, run)
 
 
@@ -150,7 +150,7 @@ def arounds_nested_the_wrong_way(enter: Any, arounds: Arounds, stack: ExitStack,
 def around_not_left_after_a_failure(
     call: Any, arounds: Arounds, run: JobRun, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What an around has opened stays open if the handler raises."""
+    """A resource that an around has opened stays open if the handler raises."""
     stack = ExitStack()
     arounds._enter(stack, run)
     value = function(*args, **kwargs)

@@ -39,7 +39,7 @@ def direct_errors_overlooked(init: Any, self: LibpqConnection, *given: Any) -> N
 
 @mutant((LibpqConnection, "_failure"), by="test_a_nul_is_refused_not_cut_off")
 def direct_refusals_are_lost_connections(failure: Any, self: LibpqConnection, answer: Any) -> Exception:
-    """What the server refuses is tried again on another connection, for ever."""
+    """A call that the server refuses is tried again on another connection, for ever."""
     return ConnectionError(str(failure(self, answer)))
 
 

@@ -202,7 +202,7 @@ def sweep_ends_running_jobs(sweep: Any, store: Store, *rest: Any) -> Any:
 
 @mutant((Store, "sweep"), by="test_N1_an_expired_job_ends_cancelled")
 def sweep_of_nothing(sweep: Any, store: Store, *rest: Any) -> int:
-    """What expired stays for ever."""
+    """Expired jobs stay for ever."""
     return 0
 
 
@@ -402,7 +402,7 @@ def unstarted_jobs_are_runs(key_of: Any, to: Transition) -> Any:
     return key and (*key[:2], key[2].removeprefix(tally.NOT_STARTED))
 
 
-@mutant((filters, "_fits"), by="test_D13_query_chooses_what_the_filter_says[underscore is no wildcard]")
+@mutant((filters, "_fits"), by="test_D13_query_chooses_what_the_filter_says[underscore is not a wildcard]")
 def underscores_are_wildcards(fits: Any, pattern: str | None, text: str | None) -> Any:
     """Patterns go to the engine as they are."""
     if pattern is None or text is None:

@@ -34,7 +34,7 @@ class Endless(BaseException):
 
 
 class Tried(NamedTuple):
-    """What became of one mutant."""
+    """The result of one mutant."""
 
     name: str
     noticed: list[str]
@@ -58,7 +58,7 @@ def patience(seconds: float, timer: int = signal.ITIMER_VIRTUAL) -> Generator[No
 
 
 def catchers(mutant: Mutant) -> list[str]:
-    """Who might notice a mutant of this kind."""
+    """The catchers that may notice a mutant of this kind."""
     if mutant.kind == "process":
         return sorted(REAL)
     cases = [] if mutant.kind in ("worker", "manager") else list(CASES)

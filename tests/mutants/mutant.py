@@ -1,4 +1,4 @@
-"""What a mutant is: a wrong function, the places where it stands in for the right one, and who must notice."""
+"""A mutant: a wrong function, the places where it replaces the right one, and the catchers that must notice."""
 
 from __future__ import annotations
 

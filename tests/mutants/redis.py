@@ -267,7 +267,7 @@ def lua_due_one_microsecond_late(text: str) -> str:
 
 @mutant((reserve, "RESERVE"), by="test_D11_a_future_or_expired_job_of_high_priority_blocks_no_other[expired]")
 def lua_expired_job_blocks_the_others(text: str) -> str:
-    """What a claim passes over ends it."""
+    """A job that a claim passes over ends it."""
     return instead(text, "if #found == 0 then break end", "if #found == 0 or passed > 0 then return most end")
 
 
@@ -438,7 +438,7 @@ def lua_runs_begin_with_one_number(text: str) -> str:
 
 @mutant((settle, "SETTLE"), by="test_D7_a_token_that_is_nearly_right_is_a_foreign_one[cut short]")
 def lua_misfit_stops_nothing(text: str) -> str:
-    """What fits of a batch is written, and then asked for again."""
+    """The outcomes of a batch that fit are written, and then asked for again."""
     return instead(text, "if #misfits > 0 then return misfits end")
 
 
@@ -563,7 +563,7 @@ async def redis_keys_of_workflows_not_listed(changed_keys: Any, reader: Any, dra
 
 @mutant((drafts, "_tallied"), by="test_D9_a_settle_counts_its_run[cancel]")
 def redis_outcome_of_a_step_not_in_the_totals(tallied: Any, tally: Any) -> Any:
-    """What a step settles counts nowhere."""
+    """Jobs that a step settles count nowhere."""
     return ()
 
 

@@ -75,7 +75,7 @@ async def declares_again_and_again(look: Any, scheduler: Scheduler) -> float:
 
 @mutant((schedulers, "declared"), by="the_last_to_start_wins")
 def last_starter_loses(declared: Any, seen: Schedule | None, *rest: Any) -> Schedule:
-    """What is stored is never redefined."""
+    """A stored schedule is never redefined."""
     made: Schedule = declared(seen, *rest)
     return seen or made
 
@@ -206,7 +206,7 @@ def what_is_skipped_runs_late(ticks: Any, seen: Schedule, when: Recurrence, *res
 
 @core((schedulers, "ticks"), by="missed_ticks_become_one_run")
 def missed_ticks_are_lost(ticks: Any, seen: Schedule, when: Recurrence, *rest: Any) -> list[Tick]:
-    """What was missed is never made up for."""
+    """Missed ticks are never made up for."""
     return ticks(seen, replace(when, catch_up="skip"), *rest)  # type: ignore[no-any-return]
 
 
@@ -224,7 +224,7 @@ def catch_up_keeps_the_oldest(due: Any, slot: datetime, when: Recurrence, now: d
 
 @core((ticking, "_each"), by="all_missed_ticks_have_a_bound_and_an_order")
 def missed_ticks_run_side_by_side(each: Any, slot: datetime, when: Recurrence, *rest: Any) -> list[Tick]:
-    """What is caught up with runs all at once."""
+    """Missed ticks run all at once."""
     return each(slot, replace(when, overlap="allow"), *rest)  # type: ignore[no-any-return]
 
 

@@ -119,7 +119,7 @@ def sql_done_beside_others_without_expiry(sql: str) -> str:
 
 @mutant((reserve, "span"), by="test_D2_with_ids_exactly_those_are_claimed")
 def sql_gaps_claimed_too(span: Any, numbers: Any) -> Any:
-    """What stands between two jobs that were claimed is taken along."""
+    """Jobs between two that were claimed are claimed as well."""
     return min(numbers), max(numbers)
 
 

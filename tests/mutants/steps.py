@@ -163,7 +163,7 @@ def new_jobs_replace_what_is_known(store_new: Right, draft: Draft, jobs: Sequenc
 
 @mutant((settle, "store_new"), by=("test_D9_a_flow_is_stored_with_a_settle", INTERLEAVINGS))
 def new_jobs_forgotten(store_new: Right, draft: Draft, jobs: Sequence[NewJob], now: datetime) -> None:
-    """What a handler enqueued with its success is lost."""
+    """Jobs that a handler enqueued with its success are lost."""
 
 
 @mutant((enqueue, "_edge"), by=INTERLEAVINGS)

@@ -34,7 +34,7 @@ def given_up_before_the_child_is_dead(perform: Any, supervisor: Supervisor, acti
 
 @mutant((Fleet, "exited"), by="a_worker_that_stopped_as_asked_has_not_crashed")
 def graceful_stop_is_a_crash(exited: Any, fleet: Fleet, *rest: Any) -> bool:
-    """What a stopping worker could not settle counts as a crash, and runs again while the store is still away."""
+    """Jobs that a stopping worker could not settle count as crashed, and run again while the store is still away."""
     exited(fleet, *rest)
     return True
 

@@ -1,4 +1,4 @@
-"""Which test caught which mutant, printed at the end of a test run, from the records of all processes."""
+"""Prints which test caught which mutant at the end of a run, from the records of all processes."""
 
 from __future__ import annotations
 

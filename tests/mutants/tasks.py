@@ -101,7 +101,7 @@ async def token_taken_from_the_record(
 
 @mutant((managers, "task_of"), by="attempts_are_claims")
 def attempts_counted_at_fail(task_of: Any, job: JobRecord, now: datetime) -> Task:
-    """What is shown as attempts are failures."""
+    """The attempts shown are failures."""
     task: Task = task_of(job, now)
     return replace(task, attempts=job.attempts)
 
@@ -187,13 +187,13 @@ def stale_token_accepted(is_claim: Any, job: JobRecord, who: Caller) -> bool:
 
 @mutant((rules, "is_claim"), by="a_token_needs_its_worker_id")
 def token_without_its_worker_id(is_claim: Any, job: JobRecord, who: Caller) -> bool:
-    """Who has the token may go by any name."""
+    """A caller with the token may use any name."""
     return job.lease is not None and job.lease.token == who.token
 
 
 @mutant((Claimer, "resume"), by="a_void_token_claims_nothing")
 async def void_token_makes_a_claim(resume: Any, claimer: Claimer, store: TaskStore, who: Caller) -> Task:
-    """Who wants to go on with a claim that is over gets a new one."""
+    """A caller that continues a claim which is over gets a new one."""
     try:
         task: Task = await resume(claimer, store, who)
     except TaskNotClaimed:
@@ -203,7 +203,7 @@ async def void_token_makes_a_claim(resume: Any, claimer: Claimer, store: TaskSto
 
 @mutant((Claimer, "resume"), by="a_claim_goes_on_elsewhere")
 async def claim_by_token_not_kept(resume: Any, claimer: Claimer, store: TaskStore, who: Caller) -> Task:
-    """Who goes on with a claim has to pass the token for ever."""
+    """A caller that continues a claim has to pass the token for ever."""
     task: Task = await resume(claimer, store, who)
     claimer.claims.drop(who.id)
     return task
@@ -229,7 +229,7 @@ def result_outweighs_a_void_token(is_completed_by: Any, job: JobRecord, who: Cal
 
 @mutant((rules, "_has_settled"), by="an_end_can_be_repeated_by_its_token")
 def ends_not_known_by_their_token(has_settled: Any, *rest: Any) -> bool:
-    """Who repeats a call that got no answer is a stranger."""
+    """A caller that repeats a call without an answer is not recognised."""
     return False
 
 
@@ -261,7 +261,7 @@ def token_leaked_by_repr(rich_repr: Any, task: Task) -> Any:
 
 @mutant((managers, "task_of"), by="the_last_claim_leaves_its_trace")
 def trace_lost(task_of: Any, job: JobRecord, now: datetime) -> Task:
-    """Who worked on a task is known only while it works."""
+    """The worker of a task is known only while it works."""
     task: Task = task_of(job, now)
     return task if task.status == "claimed" else replace(task, claimed_by=None)
 
@@ -288,7 +288,7 @@ async def any_job_is_a_task(get: Any, store: TaskStore, id: str) -> Any:
 
 @mutant((TaskStore, "claim"), by="a_wrong_clock_hides_no_task")
 async def tasks_have_a_schedule(claim: Any, store: TaskStore, job: JobRecord, worker: str, lease: timedelta) -> Any:
-    """What was submitted by a clock ahead has to wait for it."""
+    """A task submitted by a clock ahead has to wait for it."""
     claimed = await store._driver.reserve([], store.now, lease, 1, worker, [job.id])
     return claimed[0] if claimed else None
 

@@ -25,7 +25,7 @@ mutant = TURNS.mutant
 SQLITE = MutantRegistry("sqlite")
 
 
-@mutant((Turns, "_serves_others"), by="the_main_thread_serves_nobody_else")
+@mutant((Turns, "_serves_others"), by="the_main_thread_serves_no_other_caller")
 def main_thread_commits_for_others(right: Any, self: Turns) -> bool:
     """Ctrl-C strikes the requests of other threads."""
     return True

@@ -123,7 +123,7 @@ async def workflow_cancelled_oldest_first(cancel: Any, client: Client, id: str) 
 
 @mutant((Workflows, "areplay"), by="a_replayed_workflow_goes_on_from_where_it_failed")
 async def workflow_replay_forgets_the_cancelled(areplay: Any, workflows: Workflows, id: str) -> list[str]:
-    """What was cancelled because of a failure stays so."""
+    """Steps that were cancelled because of a failure stay so."""
     where = Filter(workflow_id=id, states=(Shown.DLQ,))
     ids = [job.id async for page in workflows._client.pages(where) for job in page]
     async with workflows._client.store() as driver:

@@ -296,14 +296,14 @@ def bad_payload_retried(raised: Any, *given: Any) -> Outcome:
 
 @mutant((outcomes, "success"), by="a_child_comes_with_its_parents_success")
 def children_forgotten(success: Any, *given: Any) -> Outcome:
-    """What a handler enqueued with its success is lost."""
+    """Jobs that a handler enqueued with its success are lost."""
     outcome: Outcome = success(*given)
     return replace(outcome, new_jobs=()) if isinstance(outcome, Succeeded) else outcome
 
 
 @mutant((deferring, "deferred"), by="a_child_comes_with_its_parents_success")
 def children_enqueued_at_once(deferred: Any, client: Client, step: Step[Any]) -> Any:
-    """What a handler enqueued with its success is stored even if it fails."""
+    """Jobs that a handler enqueued with its success are stored even if it fails."""
     _, job = deferred(client, step)
     asyncio.get_running_loop().create_task(client.submit(SingleCall(client, step)))
     return (), job
@@ -444,7 +444,7 @@ async def polls_in_the_dark(until_work: Any, idle: Idle, **rest: Any) -> None:
 
 @mutant((Upkeep, "sweep"), by="an_expired_job_is_cancelled")
 async def no_worker_sweeps(sweep: Any, upkeep: Upkeep) -> None:
-    """What expired is never cancelled."""
+    """Expired jobs are never cancelled."""
 
 
 @mutant((Upkeep, "prune"), by="a_record_outlives_its_key")
@@ -463,7 +463,7 @@ def suspects_run_beside_others(sort: Any, quarantine: Quarantine, jobs: Sequence
 
 @mutant((Quarantine, "ask"), by="a_suspect_runs_alone")
 def others_join_a_suspect(ask: Any, quarantine: Quarantine, free: int, empty: bool) -> Any:
-    """What runs alone gets company later."""
+    """Other jobs join one that must run alone."""
     quarantine._running_alone = False
     return ask(quarantine, free, empty)
 
@@ -541,7 +541,7 @@ def usual_jobs_without_their_lineage(pattern: Any, builder: JobBuilder, call: An
 
 @mutant((JobBuilder, "_pattern"), by="jobs_share_only_what_their_task_says")
 def unusual_jobs_kept_as_usual(pattern: Any, builder: JobBuilder, call: Any, workflow_id: Any) -> Any:
-    """What one job was given, all later ones have."""
+    """The options of one job reach all later ones."""
     job = pattern(builder, call, workflow_id)
     call.task.usual = builder._settings, job
     return job

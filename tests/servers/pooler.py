@@ -145,7 +145,7 @@ async def _message(reader: asyncio.StreamReader) -> Message:
 
 
 async def _hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes | None:
-    """What a client says first, None if it wants no session."""
+    """The first message of a client, None if it wants no session."""
     while True:
         size = await reader.readexactly(4)
         body = await reader.readexactly(struct.unpack("!I", size)[0] - 4)

@@ -79,7 +79,7 @@ def awaited(*pids: int) -> Generator[None]:
 
 
 def pytest_command(folder: Path, program: str, *options: str) -> dict[str, Any]:
-    """What `subprocess` needs to run pytest on a program that uses the fixtures."""
+    """The arguments for `subprocess` to run pytest on a program that uses the fixtures."""
     (folder / "test_inside.py").write_text(INSIDE + program, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     plugins = ["-p", "servers.fixtures", "-p", "no:cacheprovider", "-s", f"--basetemp={folder / 'temp'}"]

@@ -92,7 +92,7 @@ def test_tasks_made_in_a_process_belong_to_it() -> None:
 
 
 def test_a_cancelled_timer_of_a_stopped_process_stays_cancelled() -> None:
-    """What is cancelled while it was held back does not happen."""
+    """A callback that is cancelled while it is held back does not run."""
     seen: list[str] = []
 
     async def scenario() -> None:

@@ -182,7 +182,7 @@ def test_the_trace_records_what_happened_to_processes() -> None:
     assert "(killed)" in trace
     assert "(stopped)" in trace
     assert "(goes on)" in trace
-    assert "(told to stop, for generation 1)" in trace
+    assert "(asked to stop for generation 1)" in trace
 
 
 def test_a_step_that_is_given_something_wrong_fails_the_run() -> None:

@@ -20,7 +20,7 @@ START_TIMEOUT = SupervisorOptions(processes=1).start_timeout
 
 
 def ready(memory: int = 50 * MIB) -> WorkerReady:
-    """What a worker reports when it begins."""
+    """The report of a worker that begins."""
     return WorkerReady(worker="w", lease=LEASE, memory=memory, store=None, store_timeout=30, keep_done=60)
 
 
@@ -33,7 +33,7 @@ class Ground:
         self.now = 0.0
 
     def after(self, seconds: float, step: float = 0.5) -> list[Action]:
-        """What happens until then, with beats of every child on the way."""
+        """The actions until then, with beats of every child on the way."""
         done: list[Action] = []
         for _ in range(round(seconds / step)):
             self.now += step
@@ -44,7 +44,7 @@ class Ground:
         return done
 
     def decide(self) -> list[Action]:
-        """What happens at once."""
+        """The actions at once."""
         return self.fleet.decide(self.now)
 
     def start(self) -> int:

@@ -1,4 +1,4 @@
-"""What a worker reports to its supervisor, and how it notices that the supervisor has died."""
+"""The reports of a worker to its supervisor, and the death of the supervisor."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .app import Settings, opened
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do."""
+    """The order of an agent."""
 
     keys: list[str] = []
     threads: int = 1
@@ -72,7 +72,7 @@ def rush(order: Order) -> None:
 
 
 def outcome(tasks: TaskManager, id: str, worker: str) -> str:
-    """What a claim leads to."""
+    """The outcome of a claim."""
     try:
         return tasks.claim(id, worker).status
     except TaskError as error:

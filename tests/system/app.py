@@ -29,7 +29,7 @@ TICK = 0.02
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process gets through its environment. `strike` stops it at a verb, such as ("settle", "before");
+    """Settings of a process, from its environment. `strike` stops it at a verb, such as ("settle", "before");
     `recurring` is when its code lets `tick` run; those that are `supervised` share settings, but not a name."""
 
     url: str
@@ -134,7 +134,7 @@ async def opened(settings: Settings) -> Watched:
 
 
 class Handlers:
-    """What jobs can be. Some wait for a gate: a file that the test makes when it has seen enough."""
+    """The handlers of jobs. Some wait for a gate: a file that the test makes when it has seen enough."""
 
     def __init__(self, folder: Path, harbor: Harbor) -> None:
         self._folder = folder
@@ -274,7 +274,7 @@ class Handlers:
         """A recurring task, if the process gets times."""
 
     async def novel(self, number: int) -> int:
-        """What only the code of the next generation knows."""
+        """A task that only the code of the next generation knows."""
         return -number
 
     async def _opening(self, gate: str) -> None:

@@ -75,7 +75,7 @@ def off_by(seconds: float) -> dict[str, str]:
 
 
 class Note(NamedTuple):
-    """What a handler wrote down."""
+    """A note of a handler."""
 
     id: str
     version: int
@@ -392,7 +392,7 @@ class Crew:
         (self.folder / gate).touch()
 
     def notes(self, id: str) -> list[Note]:
-        """What the handlers of a job wrote down."""
+        """The notes of a job's handlers."""
         file = self.folder / "notes"
         if not file.exists():
             return []
@@ -487,7 +487,7 @@ class Crew:
 
     @property
     def verdict(self) -> str:
-        """What the checker has seen, in a line."""
+        """The checker's verdict, in a line."""
         counts = self.report.counts
         duplicates = f"{len(self.report.duplicates)} overlaps explained"
         return (

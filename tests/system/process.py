@@ -1,4 +1,4 @@
-"""What `taskharbor worker system.process:harbor` imports: made here, so that every process has its own."""
+"""The harbor that `taskharbor worker system.process:harbor` imports: made here, so that every process has its own."""
 
 from __future__ import annotations
 

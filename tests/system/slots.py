@@ -64,7 +64,7 @@ def note(file: str, text: object) -> None:
 
 
 def describe(word: str) -> dict[str, Any]:
-    """What a handler sees of its job and of its process."""
+    """A handler's view of its job and of its process."""
     job = current()
     log.warning("%s from %d", word, os.getpid())
     log.debug("not shown")

@@ -34,7 +34,7 @@ def seconds(default: float) -> float:
 
 
 class Storm:
-    """What is done to a crew, from a seed. `does` counts it."""
+    """Faults done to a crew, from a seed. `does` counts it."""
 
     def __init__(self, crew: Crew, seed: int, *, workers: int = 3, clients: int = 2, lease: float = 1.0) -> None:
         self.does: Counter[str] = Counter()

@@ -28,7 +28,7 @@ ENOUGH = threading.Event()
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to do. `pause` is the time between rounds; `insists` repeats until the store takes it."""
+    """The order of a client. `pause` is the time between rounds; `insists` repeats until the store takes it."""
 
     each: list[tuple[str, dict[str, Any], dict[str, Any]]]
     rounds: int | None = 1

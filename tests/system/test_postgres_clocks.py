@@ -27,7 +27,7 @@ ORDER: list[Job] = [
 
 
 def test_the_tests_clocks_are_really_wrong(crew: Crew) -> None:
-    """What is shown here would be nothing otherwise."""
+    """These tests would show nothing otherwise."""
     for skew in (HOUR, -HOUR):
         told = crew.start(
             crew.name("told"),

@@ -186,7 +186,7 @@ def test_a_cancelled_run_is_killed_before_the_next_heartbeat(how: str, tmp_path:
 
 
 @pytest.mark.parametrize("how", ["stopped", "GIL held"])
-def test_a_process_that_hears_nothing_is_killed_at_its_timeout(how: str, tmp_path: Path) -> None:
+def test_a_process_that_reads_no_messages_is_killed_at_its_timeout(how: str, tmp_path: Path) -> None:
     """F5, L2: by SIGSTOP past its lease, or in C: its worker renews the lease, and kills it; the next job runs."""
     with slots.bare.harbor.worker(concurrency=1, lease=1.0):
         task = slots.bare.hang if how == "stopped" else slots.bare.compute

@@ -53,7 +53,7 @@ def app(request: pytest.FixtureRequest) -> slots.App:
 
 
 def noted(file: Path) -> list[int]:
-    """What a handler has noted: the processes of its run."""
+    """A handler's notes: the processes of its run."""
     text = until(lambda: file.read_text() if file.exists() else "", f"{file.name} is there")
     return [int(word) for word in text.split()]
 

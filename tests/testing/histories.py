@@ -132,7 +132,7 @@ class Tale:
         self.events.append(Ended(who, self.tick(), claim.id, claim.version))
 
     def final(self, *jobs: Last) -> list[Event]:
-        """What the store holds in the end; the whole history."""
+        """Add the final inventory of the store; return the whole history."""
         self.events.append(Final(self.tick(), self.time, jobs))
         return self.events
 
@@ -231,7 +231,7 @@ class Wanderers:
 
 
 class Process:
-    """What one process sees and writes: once it is killed, nothing more, whatever of it is still under way."""
+    """The history of one process: once it is killed it sees and writes nothing more."""
 
     def __init__(self, world: Wanderers, who: str) -> None:
         self.events = world.events

@@ -1,4 +1,4 @@
-"""What a test bed refuses: waits that never end, crashes that never come, times that make no sense."""
+"""Refusals of a test bed: waits that never end, crashes that never come, times that make no sense."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_wait_without_a_worker_is_refused(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [len, 5, [greet]])
-def test_jobs_of_what_is_no_task_are_refused(wrong: Any) -> None:
+def test_only_jobs_of_tasks_are_taken(wrong: Any) -> None:
     """X5: such as a function that was never decorated."""
     with bed() as jobs, pytest.raises(InvalidJob, match=r"enqueued takes a task, .* is @harbor\.task missing\?$"):
         jobs.enqueued(wrong)

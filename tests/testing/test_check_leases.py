@@ -18,7 +18,7 @@ def told() -> Tale:
 
 
 def names(tale: Tale) -> set[str]:
-    """What is violated, given as one list or as a file for each process."""
+    """The names of the violated promises, given as one list or as a file for each process."""
     found = check(tale.events).names
     assert check(apart(tale.events)).names == found
     return found

@@ -82,7 +82,7 @@ def _altered(kind: type, alter: Callable[[Any], Any], fits: Callable[[Any], bool
 
 
 def _final(alter: Callable[[tuple[Last, ...], Random], tuple[Last, ...] | None]) -> Change:
-    """What the store holds in the end is altered."""
+    """The final inventory is altered."""
 
     def change(events: list[Event], rng: Random) -> list[Event] | None:
         event = events[-1]

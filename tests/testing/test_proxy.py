@@ -133,7 +133,7 @@ async def talk(client: socket.socket, data: bytes) -> None:
 
 
 async def last_words(client: socket.socket) -> bytes:
-    """What still comes before the connection is reset."""
+    """The bytes that still come before the connection is reset."""
     got = b""
     try:
         while more := await asyncio.get_running_loop().sock_recv(client, 1000):
@@ -513,7 +513,7 @@ def blocking_server() -> Generator[int]:
 
 
 def heard(client: socket.socket) -> bytes:
-    """What comes before the reset, for those who block."""
+    """The bytes that come before the reset, read by a blocking client."""
     got = b""
     try:
         while more := client.recv(1000):

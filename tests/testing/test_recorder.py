@@ -1,4 +1,4 @@
-"""What a recorder notes of a call, as far as the checker lives on it."""
+"""A recorder's notes of a call, as far as the checker needs them."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ async def test_a_timeout_and_a_cancellation_go_through_an_around() -> None:
     assert ended == [job.id]
 
 
-def test_what_is_no_context_manager_is_refused() -> None:
+def test_only_context_managers_are_taken() -> None:
     """X5: at the registration if that can be seen, else as the job's failure; both name the fix."""
     play = Way("thread", fail)
     around: Any = play.harbor.around

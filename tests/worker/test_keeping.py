@@ -439,7 +439,7 @@ def run_in_a_process() -> None:
 
 @virtual
 async def test_a_cancellation_reaches_a_run_in_a_process_within_half_a_second() -> None:
-    """T3, F5: whenever it is asked for; other runs hear of it with the heartbeat."""
+    """T3, F5: whenever it is asked for; other runs learn it with the heartbeat."""
     world = World()
     took: dict[str, list[float]] = {"process": [], "loop": []}
 

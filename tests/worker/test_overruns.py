@@ -87,7 +87,7 @@ async def test_a_handler_that_blocked_for_less_than_its_timeout_succeeds() -> No
 
 @pytest.mark.parametrize("lease", [0.3, 1.0, 5.0])
 @virtual
-async def test_an_overrun_is_said_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_overrun_is_logged_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
     """F5: also where every look of the keeper is a renewal."""
     world = World()
 
@@ -102,7 +102,7 @@ async def test_an_overrun_is_said_under_short_leases_too(lease: float, caplog: p
 
 
 @virtual
-async def test_an_overrun_is_said_once_and_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_overrun_is_logged_once_and_shown_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     """F5: `job.overrun` in the log, the number in the worker's report, and the record shows since when."""
     world = World(retry=Retry.fixed(100))
 

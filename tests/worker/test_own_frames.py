@@ -24,7 +24,7 @@ def test_frames_of_libraries_are_left_out() -> None:
 
 
 def test_only_the_last_of_a_chain_is_kept() -> None:
-    """What caused it is in the store."""
+    """Its causes are in the store."""
     text = ""
     try:
         try:

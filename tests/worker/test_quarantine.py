@@ -28,7 +28,7 @@ async def crash(world: World, *jobs: Job[Any], times: int = 2) -> None:
 
 
 class Guests:
-    """Which jobs run at the same time."""
+    """The jobs that run at the same time."""
 
     def __init__(self, world: World) -> None:
         self.running: set[str] = set()

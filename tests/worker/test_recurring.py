@@ -173,7 +173,7 @@ async def test_workers_that_start_at_once_with_different_code_do_not_fight() -> 
 
 
 @virtual
-async def test_the_same_times_said_again_keep_the_slot() -> None:
+async def test_the_same_times_declared_again_keep_the_slot() -> None:
     """N5: new arguments or options do not put the next run off."""
     world = World()
     old, new = (

@@ -26,7 +26,7 @@ def watched(world: World) -> list[str]:
 
 
 def events(caplog: pytest.LogCaptureFixture, id: str) -> list[str]:
-    """What the log says about a job."""
+    """The events of a job in the log."""
     return [str(getattr(it, "event", "")) for it in caplog.records if getattr(it, "job_id", "") == id]
 
 

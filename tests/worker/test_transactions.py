@@ -53,7 +53,7 @@ class Place:
         self.harbor = Harbor(driver=self.log, retry=Retry.fixed(0), **settings)
 
     def rows(self, sql: str = "SELECT id FROM effect ORDER BY id") -> list[Any]:
-        """What is committed."""
+        """The committed rows."""
         return [row[0] for row in self.server.execute(sql, database=self.database)]
 
     async def record(self, job: Job[Any]) -> JobRecord:
@@ -83,7 +83,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def database(postgres: PostgresServer) -> str:
-    """One for all, for making one takes longer than a test."""
+    """One for all: making one takes longer than a test."""
     name = postgres.new_database()
     postgres.execute("CREATE TABLE effect (id integer)", database=name)
 
@@ -412,7 +412,7 @@ def test_an_exception_after_the_block_changes_nothing(scene: Any, kind: str, cap
 def test_a_result_is_given_inside(
     scene: Any, caplog: pytest.LogCaptureFixture, given: int | None, returned: int | None, warns: int
 ) -> None:
-    """What a handler returns afterwards is not stored, and a warning says so."""
+    """A value returned afterwards is not stored, and a warning says so."""
 
     async def act(place: Place) -> None:
         @place.harbor.task

@@ -1,4 +1,4 @@
-"""What workers do for the store beside their jobs."""
+"""The upkeep of the store by workers, beside their jobs."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Sums(World):
         self.number, self.add, self.total, self.note, self.tell, self.die = number, add, total, note, tell, die
 
     async def result(self, flow: Any) -> Any:
-        """What a flow comes to when everything has run."""
+        """The result of a flow when everything has run."""
         run = await flow.aenqueue()
         await self.drain()
         return await run.aresult(timeout=0)

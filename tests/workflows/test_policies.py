@@ -1,4 +1,4 @@
-"""What a failure means for the next step: where the policy is set, and what the step receives."""
+"""The effect of a failure on the next step: where the policy is set, and what the step receives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def policies(w: Sums, flow: Any) -> list[list[str]]:
 
 
 @virtual
-async def test_what_a_member_said_of_itself_stands() -> None:
+async def test_a_members_own_policy_is_kept() -> None:
     """K4: regression: it was ignored in a group; the policy of the whole applies to steps without one."""
     w = Sums()
     a, b = w.number.step(1), w.number.step(2)
@@ -81,7 +81,7 @@ async def test_a_step_between_many_and_many_passes_the_policies_on(said: Any, be
 
 
 @virtual
-async def test_a_graph_knows_what_its_nodes_said() -> None:
+async def test_a_graph_keeps_the_policies_of_its_nodes() -> None:
     """K4: unless `after` comes with a policy for all; also if the whole graph is a part of something."""
     w = Sums()
     graph = Graph()

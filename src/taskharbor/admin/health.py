@@ -21,7 +21,7 @@ START = "taskharbor worker MODULE:HARBOR"
 
 
 class Problem(Struct, frozen=True):
-    """What keeps due jobs from being run: a stable code, and a sentence with the remedy."""
+    """A reason why due jobs do not run: a stable code, and a sentence with the remedy."""
 
     code: str
     message: str

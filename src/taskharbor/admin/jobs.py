@@ -124,7 +124,7 @@ class Jobs(AdminPart):
         return cast('list[Replaying | Literal["task"]]', answers)
 
     async def apreview(self, act: Act, ids: IdOrIds) -> list[str]:
-        """What an act (`cancel`, `delete`, `replay`, `dead_letter`) would answer for each job: `would`, or why not."""
+        """The answers that an act (`cancel`, `delete`, `replay`, `dead_letter`) would give: `would`, or why not."""
         return await bulk.look_and_act(self._client, each(ids), partial(bulk.preview, act))
 
     async def acancel_all(self, words: Words, **options: Unpack[BulkOptions]) -> Bulk:

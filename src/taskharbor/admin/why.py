@@ -42,7 +42,7 @@ class Why(Struct, frozen=True):
 
 
 def why(facts: Facts) -> Why:
-    """The cause that an operator should hear first."""
+    """The cause that an operator should see first."""
     cause = _CAUSES.get(shown(facts.job, facts.now), _inflight)
     return cause(facts)
 

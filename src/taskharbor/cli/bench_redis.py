@@ -45,7 +45,7 @@ async def _erase(harbor: Harbor, namespace: str) -> None:
 
 
 async def may_lose(harbor: Harbor) -> list[str]:
-    """What the settings of the server may cost, in words."""
+    """The settings of the server that may lose jobs, in words."""
     settings = await harbor.admin.adurability() or []
     return [f"{it.name} {it.value or 'unknown'}: {it.message}" for it in settings if it.level != "fine"]
 

@@ -20,7 +20,7 @@ UNREADABLE = "delete a job that cannot be read with `taskharbor jobs delete ID`;
 
 
 class DeepReport(Struct, frozen=True, kw_only=True):
-    """What the store says; None for what its driver cannot say or does not need."""
+    """The answers of the store; None where its driver cannot say or does not need it."""
 
     settings: list[StoreSetting] | None
     indexes: RepairReport | None

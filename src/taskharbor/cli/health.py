@@ -112,7 +112,7 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found:
 
 
 def _note(worker: WorkerRecord, now: datetime) -> str:
-    """What is unusual about a worker."""
+    """A note on a worker that is unusual."""
     if silent(worker, now):
         return f"is silent: it was last seen {ago(worker.seen_at, now)}"
     notes = [f"is stopping: {count(worker.busy, 'run')} to end"] if worker.stopping else []

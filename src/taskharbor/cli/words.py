@@ -34,7 +34,7 @@ def is_word(text: str) -> bool:
 
 
 def nothing_matches(words: Sequence[str], no_jobs: str) -> str:
-    """The answer when no job matches, with a hint if a bare word was perhaps meant otherwise than as a task's name."""
+    """The answer when no job matches, with a hint if a bare word may not be meant as the name of a task."""
     word = next((text for text in words if not is_word(text) and "." not in text), None)
     if word is None or any(character.isdigit() for character in word):
         return f"{no_jobs} match."

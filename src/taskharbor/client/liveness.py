@@ -1,4 +1,4 @@
-"""Which workers are alive, by their reports, and why no worker claims the jobs of a queue.
+"""Says by their reports which workers are alive, and why no worker claims the jobs of a queue.
 
 In tests, `Attendance` also knows which workers run in this process, so that waiting for a result that no worker will
 produce fails instead of lasting for ever.

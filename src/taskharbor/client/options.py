@@ -121,7 +121,7 @@ def seconds(value: Duration) -> float:
 
 
 def wait_limit(timeout: Duration | None) -> float | None:
-    """How long a call may wait, in seconds; a time that has passed already is no wait."""
+    """How long a call may wait, in seconds; 0 if that time has passed already."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float | timedelta) or timeout != timeout:

@@ -15,7 +15,7 @@ from taskharbor.core.job import Failure, NewJob
 
 
 class Increment(Struct, frozen=True, gc=False):
-    """What a run adds to the totals. The time it waited is that from `due_at` to its start."""
+    """The share of a run in the totals. The time it waited is that from `due_at` to its start."""
 
     queue: str
     task: str

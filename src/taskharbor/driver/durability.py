@@ -35,7 +35,7 @@ class Durability(Protocol):
 
 
 class RepairReport(Struct, frozen=True, kw_only=True):
-    """What a repair found: the number of jobs it compared, and of entries that do not fit, with some of them in words.
+    """The findings of a repair: the numbers of jobs compared and of entries that do not fit, some of these in words.
 
     `counted` is False if too many jobs changed meanwhile to compare the totals.
     """

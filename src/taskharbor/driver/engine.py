@@ -1,4 +1,4 @@
-"""What an engine may offer of its own: hints that save polling, a clock, and namespaces that can be removed."""
+"""Protocols that depend on the engine: hints that save polling, a clock, and namespaces that can be removed."""
 
 from __future__ import annotations
 

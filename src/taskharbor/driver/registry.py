@@ -32,7 +32,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Registry(Protocol):
-    """Which workers are alive. For people only: ownership is by token, never by worker.
+    """The workers that are alive. For people only: ownership is by token, never by worker.
 
     Called by workers every ten seconds and by `harbor.admin.workers`, `stats` and `health`.
     """

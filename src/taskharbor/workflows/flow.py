@@ -242,7 +242,7 @@ def known_policy(policy: OnFailure) -> OnFailure:
 
 
 def joined(flow: Flow[Any], layout: Steps, edges: Edges) -> Edges:
-    """What the first steps of a flow wait for: if many would wait for many, a step between them."""
+    """The edges that the first steps of a flow wait for: if many would wait for many, of a step between them."""
     if len(edges) > 1 and flow.beginnings > 1:
         return [Edge(layout.add(layout.laid[edges[0].parent].step.joining(), edges), joint(edges))]
     return edges

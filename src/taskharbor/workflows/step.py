@@ -64,7 +64,7 @@ def named_step(client: Client, task: str, arguments: Mapping[str, Any], options:
 
 
 def _by_name(given: object) -> str:
-    """What to write instead of a call by name with something that is no name."""
+    """The message for a call by name with something else than a name: it says what to write instead."""
     if isinstance(given, Single):
         return f"a task's name must be text, not {given!r}: a step enqueues itself, step.enqueue()"
     kind = "None" if given is None else type(given).__name__

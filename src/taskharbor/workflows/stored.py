@@ -78,6 +78,6 @@ async def results_of(client: Client, id: str) -> Nested[JobRecord]:
 
 
 async def cause_of(client: Client, id: str) -> str | None:
-    """Which job has failed, and why; None if none is dead."""
+    """The job that has failed, and why; None if none is dead."""
     dead = await client.query(Filter(workflow_id=id, states=(Shown.DLQ,)), 1)
     return f"job {dead[0].id} ({dead[0].type}) is dead: {dead[0].last_error}" if dead else None

@@ -41,7 +41,7 @@ class StoredWorkflow(Struct, frozen=True):
 
 
 class Reader:
-    """What was read, and from which revision."""
+    """The values that were read, and their revisions."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class KvStore:
-    """What the memory driver asks of its store, over a bucket."""
+    """The interface of the memory driver's store, over a bucket."""
 
     def __init__(self, bucket: Bucket, new_token: Callable[[], str]) -> None:
         self.bucket = bucket

@@ -164,7 +164,7 @@ def test_a_burst_is_notified_of_once_per_moment() -> None:
     assert len(sent) == 1
 
 
-def test_a_job_that_is_stored_is_no_failure_when_there_is_no_thread_to_notify_of_it(
+def test_a_stored_job_is_returned_although_no_thread_can_notify_of_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D13: such as near the memory limit of a process; the caller would store it again."""

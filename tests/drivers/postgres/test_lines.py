@@ -489,7 +489,7 @@ def test_a_host_that_says_nothing_is_given_up_soon(url: str, monkeypatch: pytest
     asyncio.run(main())
 
 
-def test_a_worker_is_back_soon_after_a_host_that_said_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_is_back_soon_after_a_silent_host(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """X2: every attempt to connect is lost until the host is back, and the worker gets no signal of it."""
     monkeypatch.setattr(login, "CONNECT_WITHIN", 0.2)
 

@@ -58,7 +58,7 @@ async def enqueue(driver: PostgresDriver, id: str = "a") -> None:
 
 
 async def listening(driver: PostgresDriver) -> None:
-    """Return when the driver listens: its waiters are rung once then, for they may have missed something."""
+    """Return when the driver listens: its waiters are woken once then, because they may have missed something."""
     await driver.wait_for_work(["q"], LONG)
 
 

@@ -121,7 +121,7 @@ class TestMoreThroughAPooler(
 
 
 def test_the_pooler_is_as_bad_as_it_says(postgres: PostgresServer, database: str, pooler: Pooler) -> None:
-    """What the tests above rest on: no transaction finds the session of the one before, or anything it left there."""
+    """The tests above rest on this: no transaction finds the session of the one before, or anything it left there."""
 
     async def act() -> None:
         url = by_way_of(pooler, postgres.url(database)).partition("?")[0]

@@ -59,7 +59,7 @@ TABLES = (*BIG, "keys", "edge")
 
 
 def _asked(size: int) -> dict[str, tuple[Any, ...]]:
-    """What each statement is asked; of one that is asked in several ways, what follows its name says which."""
+    """Calls of each statement; for one that is called in several ways, the text after its name says which."""
     middle = size + size // 2
     due, held, old, new = ([f"{kind}-{n}" for n in range(1, 101)] for kind in ("due", "held", "finished", "new"))
     claim = NOW, LATER, "w", "token."

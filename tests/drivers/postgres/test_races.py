@@ -453,7 +453,7 @@ def test_a_collector_that_is_cancelled_meanwhile_is_counted_off(play: Play) -> N
     play(act)
 
 
-def test_the_dependants_of_a_job_replayed_while_it_is_cancelled_hear_of_it(play: Play) -> None:
+def test_the_dependants_of_a_job_replayed_while_it_is_cancelled_are_released(play: Play) -> None:
     """T3, K2, Q3: `p` was over when the cancel looked, and it locks `p` only as a dependant of `g`. What it had seen
     below `p` is no longer so: `c` waits for it again."""
 
@@ -571,7 +571,7 @@ def test_the_key_of_a_workflow_goes_with_its_last_record(play: Play) -> None:
     play(act)
 
 
-def test_a_prune_waits_for_nobody(play: Play) -> None:
+def test_a_prune_waits_for_no_other_transaction(play: Play) -> None:
     """X8: a workflow of which another transaction holds a record stays, and is pruned the next time."""
 
     async def act(s: Stage) -> None:

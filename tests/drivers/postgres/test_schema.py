@@ -254,7 +254,7 @@ class TestChecks:
 
 
 class TestSteps:
-    """What a step may be, with steps that this version does not have."""
+    """Migration steps that this version does not have."""
 
     def test_what_cannot_run_in_a_transaction_runs_alone(
         self, postgres: PostgresServer, database: str, url: str

@@ -112,7 +112,7 @@ class Hand:
 
 
 async def strays(url: str) -> list[str]:
-    """What is wrong with the store."""
+    """The faults of the store."""
     async with connected(url) as db:
         await db.connection.execute(f"SET search_path TO {SCHEMA}")
         found = [what for what, sql in STRAYS.items() if await db.connection.fetch(sql)]

@@ -1,4 +1,4 @@
-"""What `postgresql://` URLs mean, which are refused, and that no message ever shows a password."""
+"""`postgresql://` URLs: their meaning, refusals, and that no message ever shows a password."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY = "postgresql://nowhere.invalid/db"
 
 
 def read(url: str) -> Login:
-    """What the driver makes of a URL; every option must be known."""
+    """The login that the driver reads from a URL; every option must be known."""
     parts, options = parse(url)
     found = login(parts, options)
     assert options == {}

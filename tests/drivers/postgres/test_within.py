@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> NewHand:
 
 @pytest.fixture(scope="module")
 def database(postgres: PostgresServer) -> str:
-    """One for all, for making one takes longer than a test."""
+    """One for all: making one takes longer than a test."""
     place = Place(postgres)
     asyncio.run(place.make())
     return place.database

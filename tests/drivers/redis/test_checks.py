@@ -1,4 +1,4 @@
-"""What a server is asked when it is opened: its version, its settings, and whose keys it has."""
+"""The checks of a server when it is opened: its version, its settings, and whose keys it has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REDIS_6 = "# Server\r\nredis_version:6.2.14\r\nmaxmemory:0\r\naof_enabled:1\r\n"
 
 
 @pytest.fixture(autouse=True)
-def nobody_was_warned() -> Generator[None]:
+def no_warnings_yet() -> Generator[None]:
     before = set(checks._warned)
     checks._warned.clear()
     yield
@@ -75,7 +75,7 @@ def test_what_a_server_says_of_itself(new_valkey: NewValkey) -> None:
         ({"rename-command CONFIG": "nothing"}, "appendfsync unknown: the server does not let us read it"),
     ],
 )
-def test_what_a_power_cut_may_lose_is_said_once(
+def test_a_warning_of_what_a_power_cut_may_lose_comes_once(
     new_valkey: NewValkey, caplog: pytest.LogCaptureFixture, given: dict[str, str], says: str | None
 ) -> None:
     server = new_valkey(settings=given)
@@ -225,7 +225,7 @@ def test_a_node_of_a_cluster_has_one_database(new_valkey: NewValkey) -> None:
 
 @pytest.mark.parametrize("word", [word for word in BUSY if word.isupper()])
 def test_a_server_that_is_busy_is_unavailable_and_then_used(word: str) -> None:
-    """X2: whatever it waits for, callers hear what, nothing is taken for stored, and the next call goes through."""
+    """X2: whatever it waits for, callers get an error, nothing is taken for stored, and the next call goes through."""
 
     async def main() -> None:
         answers = {"INFO": bulk(REDIS_6), "GET": bulk(str(LAYOUT)), "TYPE": b"+none\r\n", "CONFIG": b"*0\r\n"}

@@ -206,7 +206,7 @@ def test_without_a_second_connection_calls_share_the_first(new_valkey: NewValkey
     asyncio.run(main())
 
 
-def test_a_cancelled_call_leaves_its_reply_to_nobody(valkey: ValkeyServer, name: str) -> None:
+def test_the_reply_to_a_cancelled_call_reaches_no_other_call(valkey: ValkeyServer, name: str) -> None:
     """CVE-2023-28858: the next caller must not get the reply of the one before."""
 
     async def main() -> None:

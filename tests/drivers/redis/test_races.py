@@ -1,4 +1,4 @@
-"""What others change between two reads, or between a claim and its answer."""
+"""Changes by others between two reads, or between a claim and its answer."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_all_waiters_together_try_once_and_then_pause(monkeypatch: pytest.Monkey
     assert len(tries) == 1
 
 
-def test_a_user_who_may_not_subscribe_is_told_so(new_valkey: NewValkey, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_who_may_not_subscribe_gets_a_warning(new_valkey: NewValkey, caplog: pytest.LogCaptureFixture) -> None:
     """X5: the rest works, with polling."""
     valkey = new_valkey()
     valkey.command("ACL", "SETUSER", "jobs", "on", ">secret", "~*", "resetchannels", "+@all")
@@ -240,7 +240,7 @@ def test_a_user_who_may_not_subscribe_is_told_so(new_valkey: NewValkey, caplog: 
     assert "the user jobs may not do this: change its ACL" in said
 
 
-def test_closing_wakes_whoever_waits(valkey: ValkeyServer) -> None:
+def test_closing_wakes_all_who_wait(valkey: ValkeyServer) -> None:
     async def main() -> None:
         async with opened(valkey.url(namespace=valkey.new_namespace())) as server:
             await listening(server)

@@ -286,7 +286,7 @@ CHANGES = pytest.mark.parametrize("change", STEPPED.values(), ids=STEPPED)
 
 
 class TestSteps:
-    """What operators and upkeep do to the others, and to the damaged job itself (X5)."""
+    """Acts of operators and upkeep on the other jobs, and on the damaged job itself (X5)."""
 
     @CHANGES
     def test_a_cancel_and_a_delete(self, change: str, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class TestUrl:
             (errno.EIO, ConfigError, "Input/output error; choose another folder"),
         ],
     )
-    def test_what_the_system_refuses_is_said_with_the_fix(
+    def test_a_refusal_of_the_system_is_an_error_with_the_fix(
         self, number: int, kind: type[Exception], says: str, tmp_path: Path
     ) -> None:
         """X5: whatever user the tests run as."""

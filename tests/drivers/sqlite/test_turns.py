@@ -252,7 +252,7 @@ def test_a_lock_of_another_process_ends_at_the_deadline(tmp_path: Path) -> None:
     noop.harbor.close()
 
 
-def test_a_line_of_callers_that_are_gone_is_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_callers_that_are_gone_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P1, X9: there is nothing to look after."""
     noop = Noop(tmp_path / "jobs.db")
     monkeypatch.setattr(noop.thread, "_wrote", lambda *given: pytest.fail("nothing was written"))

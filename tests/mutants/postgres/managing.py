@@ -90,7 +90,7 @@ def pg_step_forgets_the_reason(sql: str) -> str:
 
 
 @mutant((SQL, "step_put"), by="test_Q4_dependants_are_affected_as_by_any_failure")
-def pg_step_releases_nobody(sql: str) -> str:
+def pg_step_releases_no_dependant(sql: str) -> str:
     """A dependant that collects failures waits for a job that was cancelled."""
     return broken(sql, "state = given.state", "state = live.state")
 
@@ -195,7 +195,7 @@ def pg_members_not_locked(sql: str) -> str:
     return broken(sql, " FOR UPDATE OF ended SKIP LOCKED")
 
 
-@mutant((SQL, "hold_free"), by="test_a_prune_waits_for_nobody")
+@mutant((SQL, "hold_free"), by="test_a_prune_waits_for_no_other_transaction")
 def pg_prune_waits_for_members(sql: str) -> str:
     """Two prunes wait for each other's workflows."""
     return broken(sql, " SKIP LOCKED")

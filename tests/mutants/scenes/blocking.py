@@ -55,7 +55,7 @@ def each_caller_in_line_gets_its_own_answer() -> None:
 
 
 @blocking_scene
-def the_main_thread_serves_nobody_else() -> None:
+def the_main_thread_serves_no_other_caller() -> None:
     """P1: a signal may interrupt it."""
     stage = Stage()
     stage.turns._line.append(request("of another"))

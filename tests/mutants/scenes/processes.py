@@ -212,7 +212,7 @@ def a_crash_waits_for_a_blocked_loop(folder: Path) -> None:
 
 @real_scene
 def a_run_in_a_process_outlasts_its_lease_while_the_loop_is_blocked(folder: Path) -> None:
-    """L3: its process hears of the renewals."""
+    """L3: its process gets the renewals."""
     with working(slots.bare, 2) as app:
         job = app.hold.enqueue(str(folder / "held"), str(folder / "gate"))
         (pid,) = noted(folder / "held")

@@ -1,4 +1,4 @@
-"""What scenes are played on, and the programme that lists them.
+"""The stage of the scenes, and the programme that lists them.
 
 Handlers of tasks that may be retried for ever give up after `ENOUGH` runs, so that no mutant plays for ever.
 """

@@ -58,7 +58,7 @@ async def attempts_are_claims() -> None:
 
 @scene
 async def lapsed_claims_use_attempts_up() -> None:
-    """M2: a claim that ran out was an attempt, for a failure as for the next claim."""
+    """M2: a claim that ran out was an attempt, whether a failure or the next claim follows."""
     _, me, other = managers()
     id, left = await me.asubmit(b"x", max_attempts=2), await me.asubmit(b"x", max_attempts=1)
     await me.aclaim(id, "w1")

@@ -79,7 +79,7 @@ class Cargo:
         )
         await self._load_express()
         await self._load_flaky()
-        self.poison.add([await tasks.parse.aenqueue("this is no JSON")])
+        self.poison.add([await tasks.parse.aenqueue("this is not JSON")])
         once = tasks.charge.using(idempotency_key="invoice:2030-0001")
         self.pair = [await once.aenqueue("2030-0001", 4200), await once.aenqueue("2030-0001", 4200)]
         self.keyed.add([job for job in self.pair if job.created])

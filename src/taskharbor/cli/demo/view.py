@@ -64,10 +64,10 @@ class LiveView:
 
     def frame(self, story: Story) -> None:
         width, gap = self._console.width, Text()
-        picture = Group(_title(story), gap, _kinds(story, width), gap, _ships(story, width), gap, self._told())
+        picture = Group(_title(story), gap, _kinds(story, width), gap, _ships(story, width), gap, self._newest())
         self._live.update(picture, refresh=True)
 
-    def _told(self) -> RenderableType:
+    def _newest(self) -> RenderableType:
         room = max(3, min(MOST_EVENTS + 1, self._console.height - OTHER_LINES))
         events = list(self._events)[1 - room :]
         if self._aside is not None:

@@ -1,4 +1,4 @@
-"""What the end of a job means for the jobs that wait for it (K2, K4)."""
+"""Passes the end of a job on to the jobs that wait for it (K2, K4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step may ask to see, and how a stored edge looks.
+"""The needs of steps, and a stored edge.
 
 What is answered must hold until the step's changes are written.
 """

@@ -110,7 +110,7 @@ def changes(before: Numbers, after: Numbers) -> Iterator[tuple[str, ...]]:
             yield "HINCRBY", key, name, str(by)
 
 
-def _is_no_removal(group: tuple[tuple[Arg, Arg], list[Arg]]) -> bool:
+def _is_addition(group: tuple[tuple[Arg, Arg], list[Arg]]) -> bool:
     return group[0][0] != "ZREM"
 
 
@@ -129,7 +129,7 @@ def together(writes: Iterable[Write]) -> Iterator[Write]:
             grouped.setdefault((command, key), []).extend(words)
         else:
             others.append((command, key, *words))
-    for (command, key), words in sorted(grouped.items(), key=_is_no_removal):
+    for (command, key), words in sorted(grouped.items(), key=_is_addition):
         for first in range(0, len(words), MOST_WORDS):
             yield command, key, *words[first : first + MOST_WORDS]
     yield from (("HINCRBY", key, name, by) for (key, name), by in sums.items() if by)

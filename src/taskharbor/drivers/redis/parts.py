@@ -117,7 +117,7 @@ class Card(Struct, frozen=True, gc=False, array_like=True):
 
 
 class ClaimPart(Struct, frozen=True, gc=False, array_like=True):
-    """Who claimed it last, and when."""
+    """The last claim: its worker and its time."""
 
     worker: str
     claimed_at: datetime

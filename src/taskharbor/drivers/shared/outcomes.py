@@ -1,4 +1,4 @@
-"""Which outcomes the SQL drivers write many at a time."""
+"""The outcomes that the SQL drivers write many at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which statement answers a query, its parameters, and what its rows add up to."""
+"""Chooses the statement that answers a query, with its parameters, and adds up rows."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def stored(s: Scene, *jobs: NewJob) -> tuple[Enqueued, ...]:
 
 
 class BlockingCases(Cases):
-    """What blocking enqueues share with everything else that goes on."""
+    """Blocking enqueues beside everything else that uses the store."""
 
     async def test_D1_blocking_and_awaited_enqueues_know_each_others_jobs(self, s: Scene) -> None:
         """D1, R2, I1: one store, whichever verb a caller uses."""

@@ -28,7 +28,7 @@ DEAD_FILTERS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "since": ({"since": at(3)}, {"": 1, "aa": 1, "bb": 1}),
     "until": ({"until": at(1)}, {"aa": 1}),
     "fingerprint": ({"fingerprint": "aa"}, {"aa": 3}),
-    "a fingerprint that nobody has": ({"fingerprint": "cc"}, {}),
+    "a fingerprint that no job has": ({"fingerprint": "cc"}, {}),
     "no fingerprint is not an empty one": ({"fingerprint": ""}, {}),
     "part of a fingerprint is none": ({"fingerprint": "a"}, {}),
     "a fingerprint has no wildcard": ({"fingerprint": "a*"}, {}),

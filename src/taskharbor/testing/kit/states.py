@@ -21,7 +21,7 @@ ENDS = {"done": "ack", "dlq": "fail"}
 
 
 async def arrange(s: Scene, state: str) -> str:
-    """Bring job `a` into a state; return the token of its holder, or one that nobody has."""
+    """Bring job `a` into a state; return the token of its holder, or one that no job has."""
     if state == "waiting":
         await s.add(job("p", queue="elsewhere"), child("a", "p"))
     elif state != "missing":

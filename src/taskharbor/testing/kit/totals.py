@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 def increment(held: JobRecord, outcome: str = "done") -> Increment:
-    """What the run of a claimed job counts as."""
+    """The increment of the run of a claimed job."""
     return Increment(held.queue, held.type, outcome, held.due_at)
 
 

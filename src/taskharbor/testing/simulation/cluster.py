@@ -249,7 +249,7 @@ class _Post:
             self._launch()
 
     def _put_back(self) -> None:
-        """What a supervisor does after the death of a worker that was not asked to stop, or did not end by itself."""
+        """Do as a supervisor after the death of a worker that was not asked to stop, or did not end by itself."""
         harbor, worker = self._generation, self._worker
         main = self.process.main
         if worker is None or (self._stopping.is_set() and main is not None and main.done()):
@@ -279,7 +279,7 @@ class _Post:
     async def _deploy(self) -> None:
         self._generation = self._rng.choice(self._generations)
         self._cluster.note(
-            self.process, f"told to stop, for generation {self._generations.index(self._generation) + 1}"
+            self.process, f"asked to stop for generation {self._generations.index(self._generation) + 1}"
         )
         self._stopping.set()
 

@@ -13,8 +13,8 @@ from enum import Enum
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_origin
+from types import ModuleType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 from msgspec import NODEFAULT, Struct
 
@@ -75,7 +75,27 @@ def page() -> str:
         parts.append(f"## {title}\n" + (f"\n`from {home} import …`\n" if home in IMPORTED else ""))
         for name in names or exported(module):
             parts.append("\n".join(entry(name, getattr(module, name), made=home in IMPORTED)) + "\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, "## Types in signatures\n", *aliases("".join(parts)), ""])
+
+
+def aliases(text: str) -> Iterator[str]:
+    """The types that the signatures in a text call by a name of their own, as they are defined."""
+    words = set(re.findall(r"\b[A-Z]\w+", " ".join(re.findall(r"`[^`]+`", text))))
+    modules = [module for name, module in sys.modules.items() if name.startswith("taskharbor.")]
+    found = [(name, module) for module in modules for name in words & vars(module).keys() if is_alias(module, name)]
+    yield from sorted({f"- `{name}`: `{spelled(vars(module)[name])}`" for name, module in found})
+
+
+def is_alias(module: ModuleType, name: str) -> bool:
+    """Whether a module calls a type by this name without making a class of it."""
+    return get_origin(vars(module)[name]) is not None and "~" not in str(vars(module)[name])
+
+
+def spelled(value: Any) -> str:
+    """A type as it is written in the code."""
+    if get_origin(value) in (Union, UnionType):
+        return " | ".join(map(spelled, get_args(value)))
+    return value.__name__ if isinstance(value, type) and get_origin(value) is None else plain(str(value))
 
 
 def exported(module: ModuleType) -> list[str]:

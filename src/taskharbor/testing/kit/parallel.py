@@ -25,13 +25,13 @@ ROUNDS = 400
 
 
 Play = Callable[[Scene, int], Coroutine[Any, Any, Any]]
-Act = Callable[[Scene], Coroutine[Any, Any, Any]]
+SceneAct = Callable[[Scene], Coroutine[Any, Any, Any]]
 
 
 async def _nothing(s: Scene) -> None: ...
 
 
-def together(harness: Harness, play: Play, before: Act = _nothing, after: Act = _nothing) -> list[Any]:
+def together(harness: Harness, play: Play, before: SceneAct = _nothing, after: SceneAct = _nothing) -> list[Any]:
     """Use one driver from several threads at once, each with an event loop of its own."""
     driver = asyncio.run(harness.opened())
     barrier = Barrier(THREADS)
@@ -65,7 +65,7 @@ def apart(harness: Harness, role: str, asked: Sequence[dict[str, Any]]) -> list[
     return [json.loads(line) for line in printed.splitlines()]
 
 
-def in_store(harness: Harness, act: Act) -> Any:
+def in_store(harness: Harness, act: SceneAct) -> Any:
     """Run alone, before or after the parallel part."""
 
     async def perform() -> Any:

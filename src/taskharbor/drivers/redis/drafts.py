@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from random import random
+from random import Random
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from taskharbor.core.backoff import Backoff
 from taskharbor.core.job import JobRecord
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import INFLIGHT, READY, TERMINAL
@@ -44,7 +45,8 @@ COMMIT = load("commit")
 INSIST: Write = ("DEL", "")
 # Conflicts in a row after which a step gives up: each means that another step has committed.
 MOST_TRIES = 50
-SOON = 0.002
+CONFLICT = Backoff(base=0.001, cap=0.05, spread=1.0)
+RNG = Random()
 
 _pack = msgspec.msgpack.Encoder().encode
 _schedule = msgspec.msgpack.Decoder(Schedule).decode
@@ -81,7 +83,8 @@ async def run_if(
                 return (answer,)
         if guards and not await _commit(calls, guards, []):
             return None
-        await calls.pause(SOON * attempt * random())
+        if attempt:  # nearly always the second try commits
+            await calls.pause(CONFLICT.delay(attempt, RNG))
     raise DriverUnavailable(f"others changed the same jobs {MOST_TRIES} times in a row: nothing was changed, try again")
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from taskharbor.drivers.redis.calls import RedisCalls
 from taskharbor.drivers.redis.connection import Arg
-from taskharbor.drivers.redis.drafts import COMMIT
+from taskharbor.drivers.redis.drafts import COMMIT, CONFLICT, RNG
 from taskharbor.drivers.redis.keyspace import keys
 from taskharbor.drivers.redis.parts import PARTS, Head, Parts, compose, head_of
 from taskharbor.drivers.redis.reader import LOOK
@@ -21,7 +21,6 @@ PAGE = 200
 KEYS_PAGE = 1000
 MOST_TRIES = 20
 MOST_EXAMPLES = 10
-SOON = 0.002
 Compare = tuple[str, str, str, bytes | None]  # command, key, member, value
 Write = tuple[Arg, ...]
 
@@ -109,7 +108,7 @@ class Bites:
             done = not found or await self._commit(found)
             if done and (self.dry or not any(misfit.again for misfit in found)):
                 return
-            await self.calls.pause(SOON * attempt)
+            await self.calls.pause(CONFLICT.delay(attempt + 1, RNG))
 
     async def _commit(self, found: Sequence[Misfit]) -> bool:
         """Count and mend these misfits if they still hold; return whether they do."""

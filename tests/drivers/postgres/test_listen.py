@@ -149,7 +149,7 @@ class TestHearing:
                     waiting = await waiter(here)
                     [pid] = await asyncio.to_thread(sessions, postgres, database)
                     await asyncio.to_thread(postgres.execute, "SELECT pg_terminate_backend(%s)", [pid])
-                    await waiting  # rung by the new session, which may have missed something
+                    await waiting  # woken up by the new session, which may have missed something
                     waiting = await waiter(here)
                     await enqueue(there, str(number))
                     await waiting

@@ -178,7 +178,7 @@ def test_it_does_not_listen_but_tells(postgres: PostgresServer, database: str, p
             asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND query LIKE 'LISTEN%%'"
             assert postgres.execute(asked, [database]) == [(0,)]
             async with asyncio.timeout(30):
-                await driver.wait_for_work(["default"], 25)  # rung when it has begun to listen
+                await driver.wait_for_work(["default"], 25)  # woken up when it has begun to listen
                 waiting = asyncio.create_task(driver.wait_for_work(["default"], 25))
                 await asyncio.sleep(0)
                 await near.aenqueue_many([near.step("t", {})])

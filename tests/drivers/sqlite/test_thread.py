@@ -227,7 +227,7 @@ class TestEnd:
         assert set(threading.enumerate()) <= before
 
     def test_own_commits_are_noticed_at_once(self, tmp_path: Path) -> None:
-        """D13: `data_version` is silent about a connection's own commits, so these ring directly."""
+        """D13: `data_version` is silent about a connection's own commits, so these wake up waiters directly."""
 
         async def scene(driver: SqliteDriver) -> None:
             waiting = asyncio.ensure_future(driver.wait_for_work(["q"], FAR_TOO_LONG))

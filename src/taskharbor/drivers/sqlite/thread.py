@@ -199,7 +199,7 @@ class BatchThread:
         if requests:
             answers = self._turns.serve(requests)
             _post((it.future, answer) for it, answer in zip(requests, answers, strict=True))
-            _ring(*dict.fromkeys(wakeup for it in requests for wakeup in it.wakes))
+            _wake(*dict.fromkeys(wakeup for it in requests for wakeup in it.wakes))
         if self._listeners and self._gone is None:
             self._look(looks, watcher)
         return not stop
@@ -237,7 +237,7 @@ class BatchThread:
             with self._in_sqlite:
                 self._let_go()
             self._gone = wrong
-            _ring(self.work, self.ends)
+            _wake(self.work, self.ends)
 
     def _take(self, watcher: CommitWatcher) -> tuple[list[Awaited], bool]:
         """All waiting requests, and whether to stop after them."""
@@ -273,7 +273,7 @@ class BatchThread:
         if version != self._seen:
             self._seen = version
             watcher.found()
-            _ring(self.work, self.ends)
+            _wake(self.work, self.ends)
 
     def _end(self) -> None:
         with self._in_sqlite:
@@ -282,7 +282,7 @@ class BatchThread:
         with self._entry:
             self._closed = self._ended = True
             farewells, self._farewells = self._farewells, []
-        _ring(self.work, self.ends)
+        _wake(self.work, self.ends)
         self._refuse_rest()
         _post((farewell, (None, None)) for farewell in farewells)
 
@@ -310,7 +310,7 @@ def _data_version(looks: apsw.Cursor) -> int:
     return version
 
 
-def _ring(*wakeups: Wakeup) -> None:
+def _wake(*wakeups: Wakeup) -> None:
     for wakeup in wakeups:
         try:
             wakeup.wake()

@@ -46,7 +46,7 @@ class LossyHints:
         if waiting in self._waiting:
             self._waiting.remove(waiting)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake up all who wait, except where a hint is lost."""
         woken, self._waiting = self._waiting, []
         for hint, context in woken:
@@ -93,7 +93,7 @@ class Lines:
         self._check(verb)
         result = await call()
         if verb in RINGING:
-            self.hints.ring()
+            self.hints.wake()
         self._check(verb)
         return result
 

@@ -18,7 +18,16 @@ GROUPS = ["dependants", "enqueue", "inspect", "keys", "manage", "records", "rese
 POSTGRES_ONLY = {
     *("enqueue_keyed", "enqueue_group", "enqueue_number", "enqueue_line", "enqueue_waiting"),
     *("enqueue_awaited", "notify", "key_held", "key_hold", "key_leave", "reserve_on", "key_take", "step_hold"),
-    *("step_hold_parents", "step_hold_live", "step_hold_ended", "live_jobs", "ended_jobs", "held_live", "held_ended"),
+    *(
+        "step_line",
+        "step_hold_parents",
+        "step_hold_live",
+        "step_hold_ended",
+        "live_jobs",
+        "ended_jobs",
+        "held_live",
+        "held_ended",
+    ),
     *("settle_ended", "hold", "hold_ended", "hold_free", "needed", "dependants_release_ended"),
     *("numbers", "live_columns", "ended_columns", "freed"),
     *("location", "version", "ranks", "is_live", "schedule_hold", "tally_sum", "matches_ended", "new_jobs", "new_line"),

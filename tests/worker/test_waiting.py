@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from taskharbor import current
+from taskharbor import Harbor, current
 from taskharbor.driver import WaitForWork
-from taskharbor.testing import LostRequest, Slow, Wrapper
+from taskharbor.testing import LostRequest, SkewedClock, Slow, Wrapper
 from taskharbor.testing.faults import verbs
 from world import World, time, virtual
 
@@ -186,6 +186,22 @@ async def test_a_due_job_that_is_never_given_out_does_not_make_the_worker_spin()
     async with world.worker():
         await asyncio.sleep(60)
     assert len(looks.calls("next_due")) <= 60 / 0.2 + 20
+
+
+@virtual
+async def test_a_job_by_a_clock_ahead_of_the_workers_is_found_as_soon_as_it_is_due() -> None:
+    """L8: the clocks of two hosts differ by a little, so the hint comes before the job is due here, the look after."""
+    world = World(lambda inner: Slow(inner, 0.001, lambda verb: verb == "next_due"))
+    client = Harbor(driver=world.memory, clock=SkewedClock(world.clock, timedelta(milliseconds=1)))
+
+    @world.harbor.task
+    async def work(asked: float) -> float:
+        return time() - asked
+
+    async with world.worker():
+        await asyncio.sleep(600)  # so long that an empty look makes the worker wait
+        job = await client.aenqueue(work.name, {"asked": time()})
+        assert await world.harbor.job(job.id).aresult() < 0.005
 
 
 @virtual

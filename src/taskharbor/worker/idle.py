@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import count
 from typing import Any
 
@@ -50,11 +51,14 @@ class Idle:
         self._session = session
         self._stopping = stopping
         self._rounds = -1
+        self._in_vain = 0  # looks in a row that saw a due job, which the last try had not found
         self._failures = 0  # of the look for work, in a row
 
     async def until_work(self, *, found: bool, queues: Sequence[str], freed: asyncio.Event | None = None) -> None:
         """Return when reserving from these is worth a try, or a slot is `freed`. `found`: the last try found jobs."""
         self._rounds = 0 if found else min(self._rounds + 1, 10)
+        if found:
+            self._in_vain = 0
         poll = min(SHORTEST_POLL * 2**self._rounds, LONGEST_POLL) * jitter(self._session.rng)
         await self._first_of(self._work(poll, queues), freed)
         if freed is not None and freed.is_set():
@@ -84,14 +88,23 @@ class Idle:
             await asyncio.sleep(0)  # the hint listens before the look, so that no commit falls between the two
             async with asyncio.timeout(self._session.settings.store_timeout):  # a half-dead connection never answers
                 due = await driver.next_due(queues)
-            left = poll if due is None else (due - self._session.now()).total_seconds()
-            # A job that is due but was not claimed (another worker was faster) must not make this loop spin.
-            least = 0.0 if self._rounds < 2 else min(0.005 * 2**self._rounds, SHORTEST_POLL)
-            await asyncio.wait({hint}, timeout=min(left if left > 0 else least, poll))
+            await asyncio.wait({hint}, timeout=min(self._until(due, poll), poll))
             if hint.done():
                 hint.result()
         finally:
             discard(hint)
+
+    def _until(self, due: datetime | None, poll: float) -> float:
+        """Seconds until the next try to reserve is worthwhile.
+
+        A job that is due already is tried at once: it was stored since the last try, or by a host whose clock is ahead
+        of this one's. After a few tries in vain other workers are faster, and this loop must not spin.
+        """
+        left = poll if due is None else (due - self._session.now()).total_seconds()
+        self._in_vain = 0 if left > 0 else min(self._in_vain + 1, 10)
+        if self._in_vain < 3:
+            return max(left, 0.0)
+        return min(0.005 * 2.0**self._in_vain, SHORTEST_POLL)
 
     async def _first_of(self, waiting: Coroutine[Any, Any, None], freed: asyncio.Event | None = None) -> None:
         waiters = [asyncio.ensure_future(self._stopping.wait()), asyncio.ensure_future(waiting)]

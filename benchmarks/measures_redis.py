@@ -152,13 +152,15 @@ def _processes() -> Iterator[AnyMeasure]:
         "latency-redis",
         "Redis: latency across two idle processes, p50",
         {
-            "ours": _ours("processes.latency", 6, jobs=60),
+            "ours": _ours("processes.latency", 6, "TaskHarbor on uvloop, as those that can", jobs=60, uvloop=True),
+            "stdlib": _ours("processes.latency", 6, "TaskHarbor on asyncio's own loop", jobs=60),
             "raw": _raw("raw script, PUBLISH, claim", "processes_redis.raw_latency", 6, jobs=60),
             **{it: _rival(it, "processes_redis.rival_latency", 7, jobs=60) for it in RIVALS},
         },
         dict.fromkeys(RIVALS, 1.0),
         value="p50",
         unit="ms",
+        rounds=5,
     )
     yield Measure(
         "idle-redis",

@@ -17,6 +17,7 @@ from benchmarks.app import Port, url_of
 from benchmarks.clock import Sample, middle, rate
 from benchmarks.ours import fill
 from benchmarks.rival_worker import sender
+from benchmarks.worker import run
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1024 * 1024
@@ -62,7 +63,7 @@ def resident(pid: int) -> float:
 # latency: from the call that enqueues to the handler's first line in an idle worker, p50 and p99 in milliseconds
 
 
-def latency(folder: Path, engine: str, jobs: int) -> Sample:
+def latency(folder: Path, engine: str, jobs: int, uvloop: bool = False) -> Sample:
     """`aenqueue` here, `run_worker` there."""
     url = url_of(engine, folder)
 
@@ -73,8 +74,8 @@ def latency(folder: Path, engine: str, jobs: int) -> Sample:
                 await asyncio.sleep(pause())
                 await port.stamp.aenqueue(time.monotonic())
 
-    with running("worker", url) as process:
-        asyncio.run(send())
+    with running("worker", url, *(["uvloop"] if uvloop else [])) as process:
+        run(send(), uvloop=uvloop)
         return taken(process, jobs)
 
 

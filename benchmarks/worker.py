@@ -1,10 +1,12 @@
-"""A worker as a process of its own: `python -m benchmarks.worker URL`. Says "ready", then works until SIGTERM."""
+"""A worker as a process of its own: `python -m benchmarks.worker URL [uvloop]`. Says "ready", works until SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from importlib import import_module
+from typing import Any
 
 from benchmarks.app import Port, ready
 from benchmarks.ours import SLOTS
@@ -23,5 +25,11 @@ async def main(url: str) -> None:
     await port.harbor.aclose()
 
 
+def run(coroutine: Coroutine[Any, Any, None], *, uvloop: bool) -> None:
+    """As `taskharbor worker` does, with `--uvloop` or without."""
+    with asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop if uvloop else None) as runner:
+        runner.run(coroutine)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    run(main(sys.argv[1]), uvloop="uvloop" in sys.argv)

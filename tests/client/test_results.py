@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Harbor, Unrecoverable, chain, current, group
+from taskharbor import Harbor, Retry, Unrecoverable, chain, current, group
 from taskharbor.client.client import WARN_AFTER
 from taskharbor.errors import DriverUnavailable, InvalidJob, JobCancelled, JobFailed, JobNotFound
 from taskharbor.testing import LostRequest, Outage
@@ -174,6 +174,27 @@ async def test_a_wait_for_a_store_that_stays_away_is_bounded(timeout: float | No
     with pytest.raises(DriverUnavailable, match="down"):
         await job.aresult(timeout)
     assert time() - asked == pytest.approx(ends_after, abs=0.1)
+
+
+@virtual
+async def test_a_timeout_says_why_the_job_is_put_off(caplog: pytest.LogCaptureFixture) -> None:
+    """P: no worker knows the task, which is warned about, too; or the job failed and waits for a retry."""
+    world = World()
+
+    @world.harbor.task(max_attempts=3, retry=Retry.fixed(600))
+    async def broken() -> None:
+        raise ValueError("still broken")
+
+    async with world.worker():
+        failed, unknown = await broken.aenqueue(), await world.harbor.aenqueue("shop.unknown", {})
+        with pytest.raises(TimeoutError, match=r"failed 1 of 3 times; the next try is in \d+ min: ValueError: still"):
+            await failed.aresult(8)
+        with pytest.raises(TimeoutError, match=r": no worker that claimed it knows the task shop.unknown \(put back"):
+            await unknown.aresult(8)
+    told = [message for message in caplog.messages if "result.waiting" in message]
+    assert [message.partition(" has no result yet: ")[2].partition(" (")[0] for message in told] == [
+        "no worker that claimed it knows the task shop.unknown"
+    ]
 
 
 @virtual

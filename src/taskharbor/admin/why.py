@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from taskharbor.client.liveness import absence, listening, silent
-from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, by_hand, is_suspect
+from taskharbor.client.liveness import absence, listening, retrying, silent, tally, unknown_task
+from taskharbor.core.decide import by_hand, is_suspect
 from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -98,8 +98,8 @@ def _in_line(facts: Facts) -> Why:
     if (missing := absence(facts.workers, job.queue, facts.now)) is not None:
         alone = all(worker.stopping or silent(worker, facts.now) for worker in facts.workers)
         return Why(*missing, _start(None if alone else job.queue))
-    if job.unknown_put_backs:
-        return _unknown(facts, "it is due for the next try")
+    if (unknown := unknown_task(job)) is not None:
+        return _unknown(f"{unknown}; it is due for the next try")
     if is_suspect(job):
         return Why("suspect", f"{job.crashes} crashes in a row: it waits for a worker that runs nothing beside it")
     listeners = listening(facts.workers, job.queue, facts.now)
@@ -121,24 +121,21 @@ def _start(queue: str | None) -> str:
 def _scheduled(facts: Facts) -> Why:
     job, now = facts.job, facts.now
     then = ago(job.due_at, now) + (f", if queue {job.queue} is resumed by then" if facts.paused else "")
-    if job.unknown_put_backs:
-        return _unknown(facts, f"the next try is {then}")
+    if (unknown := unknown_task(job)) is not None:
+        return _unknown(f"{unknown}; the next try is {then}")
     sooner = None if job.queue == TASKS else f"taskharbor jobs run-now {job.id}"
-    if job.failed_at is not None and job.attempts and job.run_at is not None and job.run_at >= job.failed_at:
-        failed = _of(job.attempts, job.max_attempts)
-        return Why("retry", f"failed {failed}; the next try is {then}: {job.last_error}", sooner)
+    if (failed := retrying(job, then)) is not None:
+        return Why("retry", failed, sooner)
     fix = sooner if job.due_at - now >= FAR else None
     if job.version:
         return Why("put_back", f"put back without a failure; the next run is {then}", fix)
     return Why("scheduled", f"not due before {job.due_at:%Y-%m-%d %H:%M:%S} UTC, {then}", fix)
 
 
-def _unknown(facts: Facts, then: str) -> Why:
-    job = facts.job
+def _unknown(text: str) -> Why:
     return Why(
         "unknown_task",
-        f"no worker that claimed it knows the task {job.type} (put back {count(job.unknown_put_backs, 'time')}, dead "
-        f"after {MAX_UNKNOWN_PUT_BACKS}); {then}",
+        text,
         "look for a typo in the name; make the workers import the task's module (--include MODULE); or deploy the code "
         "that has this task",
     )
@@ -177,7 +174,7 @@ def _dead(facts: Facts) -> Why:
         spread = spread_of(job.failures)
         over = "" if spread is None else f" over {length(spread.total_seconds())}"
         return Why(
-            "dead", f"dead-lettered{when}: failed {_of(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix
+            "dead", f"dead-lettered{when}: failed {tally(job.attempts, job.max_attempts)}{over}: {job.last_error}", fix
         )
     error = f": {job.last_error}" if job.last_error else ""
     if job.dlq_reason == "crash_loop":
@@ -213,8 +210,3 @@ _CAUSES: dict[Shown, Callable[[Facts], Why]] = {
 
 def _for(since: datetime, now: datetime) -> str:
     return length((now - since).total_seconds())
-
-
-def _of(number: int, most: int | None) -> str:
-    """`1 of 4 times`."""
-    return count(number, "time") if most is None else f"{number:,} of {count(most, 'time')}"

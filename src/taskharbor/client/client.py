@@ -16,18 +16,19 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from taskharbor.client.batching import no_answer
-from taskharbor.client.liveness import WorkerWatch, missing_worker
+from taskharbor.client.liveness import WorkerWatch, missing_worker, retrying
 from taskharbor.client.portal import Portal, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
 from taskharbor.core.arguments import known
 from taskharbor.core.backoff import STORE_BACKOFF
 from taskharbor.core.decide import later
+from taskharbor.core.durations import ago
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.shown import shown
-from taskharbor.core.states import TERMINAL
+from taskharbor.core.states import TERMINAL, Shown
 from taskharbor.driver import (
     Cancellation,
     Driver,
@@ -223,7 +224,10 @@ class Client:
         job = await self.wait_for_end(id, timeout, asyncio.get_running_loop().time() + WARN_AFTER)
         if timeout is None or job is None or job.state in TERMINAL:
             return job
-        state, why = shown(job, self.session.now()), await self.why_unclaimed(job)
+        now = self.session.now()
+        state, why = shown(job, now), await self.why_unclaimed(job)
+        if not why and state is Shown.SCHEDULED and (failed := retrying(job, ago(job.due_at, now))) is not None:
+            why = f": {failed}"
         raise TimeoutError(f"job {id} is {state} and has no result after {timeout:g} s{why}")
 
     async def wait_for_end(self, id: str, timeout: float | None, warn_at: float = math.inf) -> JobRecord | None:
@@ -278,7 +282,7 @@ class Client:
         raise AssertionError("unreachable")
 
     async def why_unclaimed(self, job: JobRecord) -> str:
-        """Why no worker will claim the job, to be added to a message; empty if one may.
+        """Why no worker will run the job, to be added to a message; empty if one may.
 
         It names the store, because the worker may be on another: a relative SQLite path is one file in each folder.
         """

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS
 from taskharbor.core.durations import ago, count
 from taskharbor.core.job import JobRecord
 from taskharbor.core.shown import shown
@@ -61,9 +62,31 @@ def _elsewhere(workers: Sequence[WorkerRecord]) -> str:
     return f" ({count(len(workers), 'worker')} on other queues: {shown})"
 
 
+def tally(number: int, most: int | None) -> str:
+    """`1 of 4 times`."""
+    return count(number, "time") if most is None else f"{number:,} of {count(most, 'time')}"
+
+
+def unknown_task(job: JobRecord) -> str | None:
+    """That no worker knows the job's task, as far as it has been claimed; None if none has put it back for that."""
+    if not job.unknown_put_backs:
+        return None
+    times = count(job.unknown_put_backs, "time")
+    return f"no worker that claimed it knows the task {job.type} (put back {times}, dead after {MAX_UNKNOWN_PUT_BACKS})"
+
+
+def retrying(job: JobRecord, then: str) -> str | None:
+    """That a scheduled job failed and is tried again `then`; None if it is scheduled for another reason."""
+    if job.failed_at is None or not job.attempts or job.run_at is None or job.run_at < job.failed_at:
+        return None
+    return f"failed {tally(job.attempts, job.max_attempts)}; the next try is {then}: {job.last_error}"
+
+
 async def missing_worker(driver: Driver, job: JobRecord, now: datetime) -> str | None:
-    """Why no worker will claim the job, or the jobs it waits for; None if one may, or that is not known."""
+    """Why no worker will run the job, or the jobs it waits for; None if one may, or that is not known."""
     registry, state = offered(driver, Registry), shown(job, now)
+    if state is Shown.SCHEDULED:
+        return unknown_task(job)
     if registry is None or state not in (Shown.READY, Shown.LAPSED, Shown.WAITING):
         return None
     workers = await registry.workers(now - ALIVE)
@@ -71,7 +94,7 @@ async def missing_worker(driver: Driver, job: JobRecord, now: datetime) -> str |
         alive = any(not (worker.stopping or silent(worker, now)) for worker in workers)
         return None if alive else "no worker is running"
     found = absence(workers, job.queue, now)
-    return None if found is None else found[1]
+    return unknown_task(job) if found is None else found[1]
 
 
 class OpenStore(Protocol):

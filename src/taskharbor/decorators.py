@@ -111,7 +111,9 @@ class Registration:
         """The task of this name."""
         tasks = self.application.tasks
         if name not in tasks:
-            guess = f" (did you mean {close!r}?)" if (close := closest(name, tasks)) else ""
+            without_module = (known for known in tasks if known.rpartition(".")[2] == name)
+            close = next(without_module, None) or closest(name, tasks)
+            guess = f" (did you mean {close!r}?)" if close else ""
             raise UnknownTask(
                 f"no task named {name!r} is registered{guess}; there is {', '.join(sorted(tasks)) or 'none'}"
             )

@@ -91,7 +91,7 @@ def group(members: Iterable[Flow[T]], /) -> FlowGroup[T]: ...
 def group(*members: Flow[T]) -> FlowGroup[T]: ...
 def group(*members: Any) -> FlowGroup[Any]:
     """Run in parallel; the result is the list of results, in this order. An empty group is done at once, with []."""
-    if len(members) == 1 and not isinstance(members[0], Flow):
+    if len(members) == 1 and isinstance(members[0], Iterable):
         return FlowGroup(cast("Iterable[Flow[Any]]", members[0]))
     return FlowGroup(members)
 

@@ -117,6 +117,8 @@ def test_a_known_key_stores_nothing(desk: Desk) -> None:
     ("words", "said"),
     [
         (["shop.nothing"], "shop.explode, shop.hang, shop.merge, shop.once, shop.tell, shop.welcome"),
+        (["welcome", "user_id=1"], "(did you mean 'shop.welcome'?)"),
+        (["shop:harbor", "shop.welcome"], "'shop:harbor' is read as the name of a task: an application is named by -A"),
         (["shop.welcome"], "user_id"),
         (["shop.welcome", "user_id=many"], "task shop.welcome: parameter user_id wants int, got str"),
         (["shop.welcome", "user_id=1", "colour=red"], "colour"),

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from taskharbor.core.decide import token_of
+from taskharbor.core.job import Progress
+from taskharbor.core.transition import Ack
 from taskharbor.driver import Report
 
 from .desk import Desk
@@ -73,6 +75,30 @@ def test_an_unknown_word(busy: Desk, word: str) -> None:
     assert word.partition(":")[2] in busy.bad(2, "jobs", "ls", word, "--url", busy.url)
 
 
+@pytest.mark.parametrize("words", [["jobs", "ls"], ["dlq", "purge"], ["jobs", "cancel"]], ids=" ".join)
+def test_a_word_that_is_written_as_an_option(busy: Desk, words: list[str]) -> None:
+    """X5: not an option with a similar name."""
+    said = "No such option '--state': write it as a word, state:… (see"
+    assert busy.bad(2, *words, "--state", "dlq", "--url", busy.url).startswith(said)
+    assert "write it" not in busy.bad(2, "enqueue", "--task", "x", "--url", busy.url)
+
+
+def test_progress_is_shown_until_the_job_is_done(desk: Desk) -> None:
+    """C: the last report of a run is older than its end."""
+    desk.enqueue("shop.welcome", "user_id=1", "--id", "long")
+
+    async def run() -> None:
+        async with desk.harbor.open() as harbor:
+            driver, now, lease = await harbor.adriver(), datetime.now(UTC), timedelta(minutes=1)
+            (job,) = await driver.reserve(["mail"], now, lease, 1, "web-1")
+            await driver.extend_lease([Report(job.id, token_of(job), now, Progress(0.9, "9 of 10"))], now, lease)
+            assert "90% 9 of 10" in await asyncio.to_thread(desk.good, "jobs", "show", "long", "--url", desk.url)
+            await driver.settle([Ack(id=job.id, token=token_of(job), keep_until=now + lease)], now)
+
+    asyncio.run(run())
+    assert "90%" not in desk.good("jobs", "show", "long", "--url", desk.url)
+
+
 def test_runs_past_their_timeout_are_listed(desk: Desk) -> None:
     """C, F5: lists show them as overruns, among the running jobs; the word that one would try says so."""
     desk.enqueue("shop.welcome", "user_id=1", "--id", "hangs", "--timeout", "5")
@@ -130,6 +156,7 @@ def test_an_empty_list(busy: Desk) -> None:
     ("word", "said"),
     [
         ("lapsed", ": did you mean state:lapsed?"),
+        ("dead", ": did you mean state:dlq?"),
         (
             "mail",
             (

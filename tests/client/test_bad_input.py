@@ -637,6 +637,14 @@ def test_a_task_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(UnknownTask, match=r"no task named 'shop.male'.*did you mean 'shop\.mail'.*there is shop\.mail"):
         world.harbor.find("shop.male")
 
+    @world.harbor.task(name="bookshop.letters.send")
+    def send() -> None: ...
+
+    with pytest.raises(
+        UnknownTask, match=r"no task named 'send' is registered \(did you mean 'bookshop\.letters\.send'"
+    ):
+        world.harbor.find("send")
+
 
 def test_a_signature_that_cannot_be_read_is_named() -> None:
     """X5, P3."""

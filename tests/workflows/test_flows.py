@@ -425,6 +425,7 @@ async def test_nothing_is_stored_of_what_is_wrong() -> None:
         r"a group is made of steps and flows such as task.step\(…\), not of <AsyncTask number>": lambda: group(
             anything.number, anything.number
         ),
+        r"steps and flows such as task.step\(…\), not of <AsyncTask number>$": lambda: group(anything.number),
         r"a flow begins with a step": lambda: chain(anything.number, w.add),
         r"steps of two harbors": lambda: group(w.number.step(1), other.number.step(2)).enqueue(),
         r"a step of a flow has idempotency_key of its own: set it for the whole": lambda: chain(

@@ -23,6 +23,7 @@ from taskharbor.core.durations import ago, count, length
 from taskharbor.core.job import Failure, JobRecord
 from taskharbor.core.reserved import TASKS
 from taskharbor.core.shown import last_run, overrun_since, shown
+from taskharbor.core.states import State
 
 if TYPE_CHECKING:
     from taskharbor.admin.recurring import RecurringTask
@@ -169,7 +170,9 @@ def _last_worker(job: JobRecord) -> tuple[str, str | None]:
 
 
 def _progress(job: JobRecord) -> str | None:
-    return None if job.progress is None else f"{job.progress.fraction:.0%} {job.progress.note}".rstrip()
+    if job.progress is None or job.state is State.DONE:  # its last report may be a second older than its end
+        return None
+    return f"{job.progress.fraction:.0%} {job.progress.note}".rstrip()
 
 
 def _times(job: JobRecord, now: datetime) -> None:

@@ -49,6 +49,8 @@ def enqueue(task: str, words: tuple[str, ...], as_json: bool, **options: Any) ->
     With an application, the task must exist there, its signature checks the arguments, and its own queue and options
     apply. Without one, the job is stored as given, for a worker elsewhere, and the name is not checked.
     """
+    if ":" in task and words and "=" not in words[0]:
+        raise click.UsageError(f"{task!r} is read as the name of a task: an application is named by -A {task}")
     values = arguments(words)
     known = here().application()
     harbor = known or here().bare()

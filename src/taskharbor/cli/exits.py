@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from taskharbor.cli.words import as_word
 from taskharbor.core.urls import without_passwords
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, HarborError, InvalidJob
 
@@ -71,4 +72,6 @@ class Commands(click.Group):
 
 def _with_hint(error: click.UsageError) -> str:
     message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and (word := as_word(error)) is not None:
+        message = f"No such option '{error.option_name}': write it as a word, {word}"
     return message if error.ctx is None else f"{message} (see `{error.ctx.command_path} --help`)"

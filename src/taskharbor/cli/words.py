@@ -33,13 +33,21 @@ def is_word(text: str) -> bool:
     return "*" in text or bool(colon and name in ("state", *WORDS))
 
 
+def as_word(error: click.NoSuchOption) -> str | None:
+    """The filter word that was written as an option, if the command takes such words."""
+    name = error.option_name.lstrip("-")
+    takes_words = error.ctx is not None and WORDS_HELP.strip().partition("\n")[0] in (error.ctx.command.help or "")
+    return f"{name}:…" if takes_words and name in ("state", *WORDS) else None
+
+
 def nothing_matches(words: Sequence[str], no_jobs: str) -> str:
     """The answer when no job matches, with a hint if a bare word may not be meant as the name of a task."""
     word = next((text for text in words if not is_word(text) and "." not in text), None)
     if word is None or any(character.isdigit() for character in word):
         return f"{no_jobs} match."
-    if word in [*Shown]:
-        return f"{no_jobs} match: did you mean state:{word}?"
+    state = "dlq" if word in ("dead", "failed") else word
+    if state in [*Shown]:
+        return f"{no_jobs} match: did you mean state:{state}?"
     return (
         f"{no_jobs} match. {word} is read as the whole name of a task: the jobs of a queue are queue:{word}, a part of "
         f"a name is '*{word}*'."

@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "reference.md"
 # Sections: a title, the module to import from, and its names (all that it exports if none are listed).
 SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Applications", "taskharbor", []),
+    ("Parts of a `JobRecord`", "taskharbor.core.job", ["Failure", "Lease", "Progress"]),
     ("Errors", "taskharbor.errors", []),
     ("Tasks of agents", "taskharbor.manager", ["TaskManager", "Task", "TaskStatus"]),
     ("A running worker: `harbor.worker()`", "taskharbor.worker.launcher", ["RunningWorker"]),

@@ -98,7 +98,7 @@ class JobContext(Struct, frozen=True):
             raise InterruptedError(f"job {self.id} should end: {self._run.stop}")
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report the progress of the work, from 0 to 1; stored with the next heartbeat."""
+        """Report the progress of the work, from 0 to 1; stored within about a second, unless the run ends before."""
         self._run.own_effects().progress = Progress(max(0.0, min(float(fraction), 1.0)), bounded(note, NOTE_LIMIT))
         self._run.host.noted(self._run)
 

@@ -25,10 +25,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "taskharbor(url): the store of this test's fixture `taskharbor`.")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test with the marker has the fixture, also if it does not ask for it: it must not reach the real store."""
+    names = getattr(item, "fixturenames", None)  # other plugins have tests without fixtures
+    if names is not None and "taskharbor" not in names and item.get_closest_marker("taskharbor") is not None:
+        names.insert(0, "taskharbor")
+
+
 @pytest.fixture
 def taskharbor_url(request: pytest.FixtureRequest) -> str:
     """The test's store: by the marker `taskharbor(url=…)`, else by the ini option. Override it for one of your own."""
     marker = request.node.get_closest_marker("taskharbor")
+    if marker is not None and (unknown := marker.kwargs.keys() - {"url"}):
+        raise pytest.UsageError(f"@pytest.mark.taskharbor(url=…) has no option {', '.join(sorted(unknown))}")
     if marker is not None and (marker.args or "url" in marker.kwargs):
         return str(marker.args[0] if marker.args else marker.kwargs["url"])
     return str(request.config.getini("taskharbor_url"))

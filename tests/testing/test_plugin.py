@@ -147,6 +147,58 @@ def test_a_store_by_the_marker(suite: pytest.Pytester) -> None:
     )
 
 
+def test_the_marker_alone_keeps_the_test_from_the_real_store(suite: pytest.Pytester) -> None:
+    """P: on a function, a class and a `TestCase`; fixtures that enqueue have the test's store already."""
+    passed(
+        suite,
+        """
+        import unittest
+
+        import pytest
+        from app import harbor, work
+
+
+        @pytest.fixture
+        def job():
+            return work.enqueue(1)
+
+
+        @pytest.mark.taskharbor
+        def test_marked(job):
+            assert job.state() == "ready"
+
+
+        @pytest.mark.taskharbor
+        class TestMarked:
+            def test_it(self, job):
+                assert job.state() == "ready"
+
+
+        @pytest.mark.taskharbor
+        class TestCase(unittest.TestCase):
+            def test_it(self):
+                assert work.enqueue(1).state() == "ready"
+        """,
+        3,
+    )
+
+
+def test_an_unknown_option_of_the_marker_is_refused(suite: pytest.Pytester) -> None:
+    """X5: the test would run on another store than the one it names."""
+    suite.makepyfile(
+        """
+        import pytest
+
+
+        @pytest.mark.taskharbor(uri="sqlite:///marked.db")
+        def test_it(taskharbor): ...
+        """
+    )
+    result = suite.runpytest_inprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines("*UsageError: @pytest.mark.taskharbor(url=…) has no option uri*")
+
+
 def test_a_store_by_the_configuration(suite: pytest.Pytester) -> None:
     """P: for all tests."""
     suite.makeini("[pytest]\ntaskharbor_url = sqlite:///configured.db\n")

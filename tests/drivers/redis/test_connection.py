@@ -475,7 +475,8 @@ async def main(url):
     if child == 0:
         try:
             server.check()
-        except DriverForked:
+        except DriverForked as error:
+            assert "harbor.close() before it" in str(error)
             try:
                 server.run_blocking(ECHO, "x", timeout=30)
             except DriverForked:

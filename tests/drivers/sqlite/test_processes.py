@@ -196,7 +196,7 @@ def test_a_forked_child_refuses_and_the_parent_goes_on(tmp_path: Path) -> None:
     found = end(start(FORK, tmp_path / "jobs.db"))
     for verb in ("get", "enqueue", "reserve", "wait", "reopen"):
         assert found[verb][0] == "DriverForked", (verb, found[verb])
-        assert "after the fork" in found[verb][1]
+        assert "only after the fork, call harbor.close() before it" in found[verb][1]
     assert found["close"] == ["fine", ""]
     assert found["other file"] == ["fine", ""]
     assert (found["status"], found["jobs"], found["intact"]) == (0, ["a", "b"], "ok")

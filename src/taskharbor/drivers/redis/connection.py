@@ -134,7 +134,10 @@ class Server:
         if self.closed:
             raise DriverClosed("this redis driver was closed")
         if self._pid != os.getpid():
-            raise DriverForked("this redis driver was opened before a fork: open one in the child")
+            raise DriverForked(
+                "this redis driver was opened before the process was forked: use the harbor only after the fork, or "
+                "call harbor.close() before it"
+            )
 
     async def run(self, script: Script, *args: Arg) -> Any:
         """Run a script. KEYS[1] is the prefix of all keys, for a cluster to find its node."""

@@ -16,7 +16,7 @@ import apsw
 from taskharbor.drivers.sqlite.files import Identity, identity
 from taskharbor.errors import DriverForked
 
-FIX = "open the harbor after the fork, or start processes with the spawn method"
+FIX = "use the harbor only after the fork, call harbor.close() before it, or start processes with the spawn method"
 LONGEST_WAIT = 5.0
 
 

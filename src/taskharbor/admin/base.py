@@ -46,7 +46,9 @@ class AdminPart:
             return self._client.seen(job)
         if await self._client.workflow(id) is not None:
             raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
-        raise JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+        raise JobNotFound(
+            f"there is no job {id}: the id is wrong, its retention has run out, or its tx= has not committed"
+        )
 
     async def _delete(self, ids: Sequence[str]) -> list[Deletion]:
         async with self._client.store() as driver:

@@ -330,7 +330,7 @@ def _joined(driver: Driver, handle: object, *, blocks: bool) -> Transaction:
     if found is None:
         raise CapabilityMissing(
             f"the {driver.name} driver cannot enqueue inside your own transaction: tx= works on PostgreSQL and SQLite "
-            "only"
+            "only. Elsewhere enqueue after the commit; a test of tx= needs a store in its database"
         )
     tx = found.within(handle)
     if tx.blocks and not blocks:

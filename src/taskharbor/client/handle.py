@@ -99,7 +99,9 @@ class Collected(Job[R], frozen=True, eq=False, gc=False):
 
 
 def _gone(id: str) -> JobNotFound:
-    return JobNotFound(f"there is no job {id}: the id is wrong, or its retention has run out")
+    return JobNotFound(
+        f"there is no job {id}: the id is wrong, its retention has run out, or its tx= has not committed"
+    )
 
 
 def _is_workflow(id: str) -> JobNotFound:

@@ -24,7 +24,9 @@ async def counts_of(client: Client, id: str) -> WorkflowCounts:
         raise JobNotFound(
             f"{id} is a job, not a workflow: take it by harbor.job({id!r}), or give the flow a key that no job has"
         )
-    raise JobNotFound(f"there is no workflow {id}: the id is wrong, or its retention has run out")
+    raise JobNotFound(
+        f"there is no workflow {id}: the id is wrong, its retention has run out, or its tx= has not committed"
+    )
 
 
 async def standing_of(client: Client, found: WorkflowCounts) -> Standing:

@@ -43,7 +43,7 @@ class JoinedConnection:
 def joined(handle: object, path: Path, file: Identity | None) -> JoinedConnection:
     """The transaction of a handle; `InvalidJob` names why it cannot be joined."""
     if not isinstance(handle, apsw.Connection):
-        raise InvalidJob(f"tx={type(handle).__module__}.{type(handle).__qualname__} {_why_not(handle)}")
+        raise InvalidJob(f"tx={type(handle).__module__}.{type(handle).__qualname__} {_why_not(handle, path)}")
     if not handle.filename or identity_or_none(Path(handle.filename)) != file:
         raise InvalidJob(
             f"tx= is open on {handle.filename or 'no file'!r}, the jobs are in {str(path)!r}: use that file"
@@ -53,9 +53,12 @@ def joined(handle: object, path: Path, file: Identity | None) -> JoinedConnectio
     return JoinedConnection(handle)
 
 
-def _why_not(handle: object) -> str:
+def _why_not(handle: object, path: Path) -> str:
     if {base.__module__.partition(".")[0] for base in type(handle).__mro__}.isdisjoint(STANDARD_LIBRARY):
-        return "is not a transaction that can be joined: give an apsw.Connection to the file of the jobs"
+        return (
+            f"is not a transaction that can be joined: the jobs are in the SQLite file {str(path)!r}, so give an "
+            "apsw.Connection to that file. For jobs in your own database, set the harbor's URL (TASKHARBOR_URL) to it"
+        )
     return (
         "uses the standard library's sqlite3, which is another copy of SQLite than ours: two of them on one file in "
         "one process lose data. Give an apsw.Connection to the file of the jobs"

@@ -19,7 +19,7 @@ from taskharbor.client.handle import Job
 from taskharbor.client.naming import returns_its_result
 from taskharbor.client.opening import opened, stand_in
 from taskharbor.client.options import Duration, JobOptions
-from taskharbor.client.other_names import HARBOR_NAMES, hinting
+from taskharbor.client.other_names import HARBOR_ELSEWHERE, HARBOR_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking, refuse_on_a_loop
 from taskharbor.client.registered_task import Registered
 from taskharbor.client.session import Session
@@ -101,7 +101,7 @@ class Harbor:
         add_harbor(self._parts)
 
     if not TYPE_CHECKING:
-        __getattr__ = hinting(HARBOR_NAMES, lambda _: "harbor")
+        __getattr__ = hinting(HARBOR_NAMES, lambda _: "harbor", HARBOR_ELSEWHERE)
 
     def __repr__(self) -> str:
         return f"<Harbor {drivers.redacted(self.url)}>"

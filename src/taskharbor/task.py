@@ -15,7 +15,7 @@ from taskharbor.client.client import Client
 from taskharbor.client.enqueue import SingleCall
 from taskharbor.client.handle import Job
 from taskharbor.client.options import JobOptions, checked, misplaced
-from taskharbor.client.other_names import TASK_NAMES, hinting
+from taskharbor.client.other_names import TASK_ELSEWHERE, TASK_NAMES, hinting
 from taskharbor.client.portal import Portal
 from taskharbor.client.registered_task import Registered
 from taskharbor.errors import WrongArguments
@@ -39,7 +39,7 @@ class _Enqueueable(Generic[P, R]):
         return f"<{type(self).__name__} {self.name}>"
 
     if not TYPE_CHECKING:
-        __getattr__ = hinting(TASK_NAMES, lambda task: vars(task).get("__name__", "task"))
+        __getattr__ = hinting(TASK_NAMES, lambda task: vars(task).get("__name__", "task"), TASK_ELSEWHERE)
 
     @property
     def name(self) -> str:

@@ -138,8 +138,14 @@ def test_unknown_options_are_refused_by_name() -> None:
         work.using(retry=Retry())  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"@harbor\.task: unknown option 'delay'; the options are name, .*using"):
         world.harbor.task(delay=5)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match=r"@harbor\.task: unknown option 'retries' \(did you mean 'max_attempts'\?\)"):
-        world.harbor.task(retries=5)  # type: ignore[call-overload]
+    for foreign, said in {
+        "retries": r" \(did you mean 'max_attempts'\?\); max_attempts counts the first run as well: it is one more;",
+        "time_limit": r" \(did you mean 'timeout'\?\); the options are",
+        "autoretry_for": r" \(did you mean 'retry'\?\); every exception is retried, unless Retry\(retry_on=…",
+        "bind": r"; the handler has no self: current\(\) is the running job; the options are",
+    }.items():
+        with pytest.raises(ConfigError, match=rf"@harbor\.task: unknown option '{foreign}'{said}"):
+            world.harbor.task(**{foreign: 5})  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="concurency"):
         world.harbor.worker(concurency=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="max_attempt"):

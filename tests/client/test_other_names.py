@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from taskharbor import Harbor
+from taskharbor import Harbor, chain, group
 
 harbor = Harbor("memory://")
 
@@ -29,6 +29,11 @@ def greet(name: str) -> str:
         ("s", r"write greet\.step\(…\)$"),
         ("send", r"write greet\.enqueue\(…\)$"),
         ("enqueue_many", r"write greet\.step\(…\) for each, and harbor\.enqueue_many\(steps\)$"),
+        ("delay_on_commit", r"write greet\.using\(tx=…\)\.enqueue\(…\), which commits with your transaction$"),
+        ("signature", r"write greet\.step\(…\)$"),
+        ("retry", r"'retry': raise RetryAfter\(seconds\), or any exception, in the handler$"),
+        ("request", r"'request': call current\(\) in the handler$"),
+        ("AsyncResult", r"write harbor\.job\(id\)$"),
         ("nothing", r"^'Task' object has no attribute 'nothing'$"),
     ],
 )
@@ -65,12 +70,33 @@ def test_a_job_names_its_own_words(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("actor", "task"), ("periodic_task", 'recurring(cron="0 3 * * *")'), ("run", "run_worker()")],
+    [
+        ("actor", "task"),
+        ("shared_task", "task"),
+        ("periodic_task", 'recurring(cron="0 3 * * *")'),
+        ("run", "run_worker()"),
+        ("AsyncResult", "job(id)"),
+    ],
 )
 def test_a_harbor_names_its_own_decorators(name: str, said: str) -> None:
     """X5."""
     with pytest.raises(AttributeError, match=f"write harbor\\.{re.escape(said)}$"):
         getattr(harbor, name)
+
+
+def test_a_harbor_says_how_tasks_are_found() -> None:
+    """X5: what no method of ours replaces."""
+    with pytest.raises(AttributeError, match=r"import the modules of the tasks, or name them with --include$"):
+        _ = harbor.autodiscover_tasks  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["delay", "apply_async"])
+def test_a_flow_names_its_own_word(name: str) -> None:
+    """P2, X5: chains and chords, groups, and those with a policy."""
+    steps = group(greet.step("Ada"))
+    for flow in (steps, chain(greet.step("Ada"), greet), steps.on_failure("hold")):
+        with pytest.raises(AttributeError, match=r"write flow\.enqueue\(\)$"):
+            getattr(flow, name)
 
 
 @pytest.mark.parametrize("name", ["send_task", "enqueue_job"])

@@ -46,6 +46,21 @@ _ELSEWHERE = {
     "task_id": "id",
     "job_id": "id",
     "key": "idempotency_key",
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "autoretry_for": "retry",
+    "default_retry_delay": "retry",
+    "retry_backoff": "retry",
+    "retry_kwargs": "retry",
+    "retry_jitter": "retry",
+}
+# Notes for users of such an option.
+_NOTES = {
+    "max_retries": "max_attempts counts the first run as well: it is one more",
+    "retries": "max_attempts counts the first run as well: it is one more",
+    "bind": "the handler has no self: current() is the running job",
+    "autoretry_for": "every exception is retried, unless Retry(retry_on=…, give_up_on=…) says otherwise",
+    "acks_late": "leave it out: a job whose worker was killed runs again",
 }
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -83,7 +98,8 @@ def unknown_option(name: str, known: Collection[str]) -> str:
         guess = f": it is set on the task, @harbor.task({name}=…)"
     else:
         guess = f" (did you mean {meant!r}?)" if meant in known else ""
-    return f"unknown option {name!r}{guess}; the options are {', '.join(known)}"
+    note = f"; {_NOTES[name]}" if name in _NOTES else ""
+    return f"unknown option {name!r}{guess}{note}; the options are {', '.join(known)}"
 
 
 def misplaced(task: str, given: Mapping[str, Any], parameters: Collection[str]) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import Struct
 
 from taskharbor.client.job_builder import Call
 from taskharbor.client.options import checked
+from taskharbor.client.other_names import FLOW_NAMES, hinting
 from taskharbor.core.collecting import FailedStep, collected, one_of
 from taskharbor.core.workflow import Edge, Layout, Outs, flat, joint, shape, with_default_policy
 from taskharbor.errors import InvalidJob
@@ -111,6 +112,9 @@ class Single(Flow[R]):
 class FlowGroup(Flow[list[M]]):
     """Flows that run in parallel; the result is the list of their results, in their order."""
 
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(FLOW_NAMES, lambda _: "flow")
+
     def __init__(self, members: Iterable[Flow[M]]) -> None:
         self.members = tuple(members)
         if not all(issubclass(kind, Flow) for kind in set(map(type, self.members))):
@@ -154,6 +158,9 @@ class Continued(Flow[R]):
     before: Flow[Any]
     following: Flow[Any] | None = None  # laid out after it
     opens = 0  # the number of its own first steps if `before` has none
+
+    if not TYPE_CHECKING:
+        __getattr__ = hinting(FLOW_NAMES, lambda _: "flow")
 
     @abstractmethod
     def go_on(self, layout: Steps, outs: Outs, left: Edges) -> tuple[Outs, Edges]:

@@ -200,8 +200,11 @@ def _broken(error: BaseException, name: str, what: str) -> ConfigError:
     if isinstance(error, SyntaxError):
         where = f"{error.filename} line {error.lineno}: "
     message = error.msg if isinstance(error, SyntaxError) else str(error)
+    # Of Django's own settings and registry of apps, without which no model can be imported.
+    django = type(error).__name__ in ("ImproperlyConfigured", "AppRegistryNotReady")
+    hint = "; name a module that calls django.setup() before it imports models, see docs/django.md" if django else ""
     return ConfigError(
-        f"{what} cannot be imported: {where}{type(error).__name__}: {message} "
+        f"{what} cannot be imported: {where}{type(error).__name__}: {message}{hint} "
         f'(full traceback: {Path(sys.executable).name} -c "import {name}")'
     )
 

@@ -69,3 +69,10 @@ def test_wrong_uses(desk: Desk) -> None:
     desk.bad(2, "queues", "pause", "--url", desk.url)
     desk.bad(2, "queues", "resume", "", "--url", desk.url)
     assert "TaskManager" in desk.bad(2, "queues", "pause", "taskharbor.tasks", "--url", desk.url)
+
+
+def test_the_beginning_of_a_name_finds_the_queue(desk: Desk) -> None:
+    """X5: a long name that was cut in a table."""
+    desk.enqueue("shop.welcome", "user_id=1", "--queue", "thumbnails-for-the-catalogue")
+    text = desk.good("queues", "resume", "thumbnails", "--url", desk.url)
+    assert text.endswith("did you mean thumbnails-for-the-catalogue?\n")

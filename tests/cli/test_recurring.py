@@ -126,6 +126,7 @@ def test_pause_and_resume(desk: Desk, url: str) -> None:
     for _ in range(2):
         assert desk.good("recurring", "pause", "hello", "--url", url) == "hello is paused.\n"
     assert "  paused" in desk.good("recurring", "ls", "--url", url)
+    assert "  taskharbor recurring resume hello\n" in desk.good("recurring", "show", "hello", "--url", url)
     assert "taskharbor recurring resume hello" in desk.good("recurring", "next", "hello", "--url", url)
     assert desk.json("recurring", "pause", "hello", "--url", url)["paused"]
     for _ in range(2):

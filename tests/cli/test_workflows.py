@@ -85,7 +85,8 @@ def test_the_graph(held: tuple[Desk, str]) -> None:
     ]
     text = desk.good("workflows", "show", id, "--url", desk.url)
     names = [line.partition("  ")[0] for line in text.partition("\n\n")[0].splitlines()]
-    assert names == ["workflow", "state", "jobs", "created"]
+    assert names == ["workflow", "state", "to do", "jobs", "created"]
+    assert f"to do     taskharbor workflows replay {id}\n" in text
     assert f"workflow  {id}\nstate     held\n" in text
     assert "4: 1 waiting, 2 done, 1 dlq" in text
     head, *rows = text.partition("Graph\n")[2].splitlines()

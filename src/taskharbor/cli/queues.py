@@ -60,7 +60,7 @@ def queue_columns(found: Sequence[QueueCounts], now: datetime) -> list[Column[Qu
     used = [state for state in STATES if any(getattr(counts, state) for counts in found)]
     paused: Column[QueueCounts] = Column("PAUSED", lambda counts: Cell("paused" if counts.paused else "", "yellow"))
     return [
-        Column("QUEUE", lambda counts: Cell(counts.queue, "bold"), least=10),
+        Column("QUEUE", lambda counts: Cell(counts.queue, "bold"), least=20),
         *([paused] if any(counts.paused for counts in found) else []),
         *map(_state_column, used),
         Column("OLDEST DUE", lambda counts: since(counts.oldest_due, now), drop=9),
@@ -112,7 +112,7 @@ def _set_paused(names: Sequence[str], as_json: bool, *, paused: bool) -> None:
                 "changed": (name in before and before[name].paused) != paused,
                 "due": due.get(name, 0),
                 "known": name in known,
-                "similar": [] if name in known else get_close_matches(name, sorted(known)),
+                "similar": [] if name in known else _similar(name, sorted(known)),
             }
             for name in dict.fromkeys(names)
         ]
@@ -126,6 +126,11 @@ def _set_paused(names: Sequence[str], as_json: bool, *, paused: bool) -> None:
         if not answer["known"]:
             similar = f": did you mean {' or '.join(answer['similar'])}?" if answer["similar"] else "."
             output.say(f"No job or worker knows a queue {answer['queue']}{similar}", "yellow")
+
+
+def _similar(name: str, known: Sequence[str]) -> list[str]:
+    """The names that resemble this one, or else begin with it."""
+    return get_close_matches(name, known) or [queue for queue in known if queue.startswith(name)]
 
 
 def _answer(name: str, due: str, changed: bool, paused: bool) -> str:

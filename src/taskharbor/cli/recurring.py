@@ -63,9 +63,9 @@ def list_recurring(as_json: bool, wide: bool) -> None:
 
 def _columns(now: datetime, *, alive: bool) -> list[Column[RecurringTask]]:
     return [
-        Column("NAME", lambda task: Cell(task.name, "bold"), least=16, keep_end=True),
+        Column("NAME", lambda task: Cell(task.name, "bold"), least=16, keep_end=True, weight=2),
         Column("TASK", lambda task: task.task, least=12, drop=1, keep_end=True),
-        Column("WHEN", lambda task: task.words, least=20, drop=5, weight=2),
+        Column("WHEN", lambda task: task.words, least=20, drop=5),
         Column("NEXT", lambda task: _next(task, now, alive)),
         Column("AT", lambda task: _utc(task.next_run), drop=2),
         Column("LAST", lambda task: since(task.last_run, now), drop=3),
@@ -132,6 +132,7 @@ def show_recurring(name: str, as_json: bool) -> None:
             ("when", task.words),
             ("cron", task.when.cron),
             ("next run", _next_run(task, now)),
+            ("to do", f"taskharbor recurring resume {quote(task.name)}" if task.paused else None),
             ("last run", exact(task.last_run, now)),
             ("last job", _last_job(task)),
             ("queue", task.queue),

@@ -93,6 +93,7 @@ def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
         [
             ("workflow", Cell(workflow.id, "bold")),
             ("state", _state(workflow)),
+            ("to do", f"taskharbor workflows replay {workflow.id}" if workflow.state == "held" else None),
             ("jobs", f"{workflow.jobs:,}: {_counts(workflow)}"),
             ("created", output.exact(workflow.created_at, here().now())),
         ]

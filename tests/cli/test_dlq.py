@@ -270,6 +270,8 @@ def test_purge_by_age(dead: Desk) -> None:
         (["--id", "dead-0", "--all"], "leave words, --older-than and --all out"),
         (["--id", "dead-0", "queue:mail"], "leave words, --older-than and --all out"),
         (["0198C5D2-0000-7000-8000-0123456789ab"], "write --id 0198C5D2-0000-7000-8000-0123456789ab"),
+        (["456789ab"], "write --id 456789ab, group:456789ab or task:456789ab"),
+        (["8e49355beec6"], "group:8e49355beec6"),
     ],
 )
 def test_wrong_usage_of_purge(dead: Desk, words: list[str], said: str) -> None:

@@ -199,7 +199,7 @@ def test_one_job_for_people(busy: Desk) -> None:
 
 def test_no_such_job(busy: Desk) -> None:
     """C: exit 1."""
-    assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--url", busy.url)
+    assert "there is no job nobody in sqlite:////" in busy.bad(1, "jobs", "show", "nobody", "--url", busy.url)
     assert "there is no job nobody" in busy.bad(1, "jobs", "show", "nobody", "--json", "--url", busy.url)
     assert "the id is empty" in busy.bad(2, "jobs", "show", "", "--url", busy.url)
 
@@ -305,6 +305,26 @@ def test_a_crash_loop_accuses_no_worker_that_only_noticed_it(desk: Desk) -> None
         assert "dead-lettered by" in page
         assert ", which did not run it" in page
         assert "last claimed by" not in page
+
+
+def test_the_list_says_which_jobs_crash_and_which_no_worker_knows(desk: Desk) -> None:
+    """C, F6, F8: neither is a failure, so the column of failures shows nothing of it."""
+    for id in ("crashing", "new"):
+        desk.run("enqueue", "shop.new", "--id", id, "--queue", id, "--url", desk.url)
+
+    async def claim() -> None:
+        async with desk.harbor.open() as harbor:
+            driver = await harbor.adriver()
+            for _ in range(3):
+                await driver.reserve(["crashing"], harbor.admin.now(), timedelta(microseconds=1), 1, "web-1")
+            await harbor.adrain(["new"])
+
+    asyncio.run(claim())
+    text = desk.good("jobs", "ls", "--url", desk.url)
+    (crashing,) = (line for line in text.splitlines() if line.startswith("crashing"))
+    (new,) = (line for line in text.splitlines() if line.startswith("new"))
+    assert crashing.endswith("  crashes in a row: 2/5")
+    assert new.endswith("  no worker knows the task: put back 1/30")
 
 
 def test_an_id_that_a_caller_gave_has_no_ending(desk: Desk) -> None:

@@ -46,8 +46,10 @@ class AdminPart:
             return self._client.seen(job)
         if await self._client.workflow(id) is not None:
             raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
+        place = self._client.session.shown_url
+        where = "" if place is None else f" in {place}"
         raise JobNotFound(
-            f"there is no job {id}: the id is wrong, its retention has run out, or its tx= has not committed"
+            f"there is no job {id}{where}: the id is wrong, its retention has run out, or its tx= has not committed"
         )
 
     async def _delete(self, ids: Sequence[str]) -> list[Deletion]:

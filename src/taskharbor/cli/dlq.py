@@ -23,7 +23,7 @@ from taskharbor.cli.types import age, answer_options, json_object, limit_option,
 from taskharbor.cli.words import WORDS_HELP, nothing_matches
 from taskharbor.core.durations import ago
 from taskharbor.core.filter import Filter
-from taskharbor.core.short_ids import UUID
+from taskharbor.core.short_ids import UUID, ending
 from taskharbor.driver import DeadGroup
 from taskharbor.errors import IllegalMove
 
@@ -142,6 +142,11 @@ def purge(
         raise click.UsageError("--id is for jobs by their ids: leave words, --older-than and --all out")
     if found := next(filter(UUID.fullmatch, words), None):
         raise click.UsageError(f"{found} is an id, and words name tasks: to delete that job, write --id {found}")
+    if found := next(filter(ending, words), None):
+        raise click.UsageError(
+            f"{found} reads like an id or a group, and words name tasks: "
+            f"write --id {found}, group:{found} or task:{found}"
+        )
 
     asked = ActOptions(words, **options, most=BULK_LIMIT)
 

@@ -16,7 +16,7 @@ from taskharbor.cli.output import Cell, one_line
 from taskharbor.cli.tables import Column, listing, shortened, table
 from taskharbor.cli.target import ask, here
 from taskharbor.cli.words import is_word
-from taskharbor.core.decide import by_hand
+from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, by_hand
 from taskharbor.core.durations import ago
 from taskharbor.core.job import JobRecord
 from taskharbor.core.reserved import TASKS
@@ -76,6 +76,11 @@ def _failures(job: JobRecord) -> str:
 def _error(job: JobRecord) -> str | None:
     if (reason := by_hand(job)) is not None:
         return f"by hand: {reason}"
+    if job.state in (State.READY, State.INFLIGHT):
+        if job.unknown_put_backs:
+            return f"no worker knows the task: put back {job.unknown_put_backs}/{MAX_UNKNOWN_PUT_BACKS}"
+        if job.crashes:
+            return f"crashes in a row: {job.crashes}/{job.max_crashes or '∞'}"
     return job.last_error if job.state is not State.DONE else None
 
 

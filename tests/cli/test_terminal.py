@@ -173,6 +173,8 @@ def test_eighty_columns_keep_what_matters(crowded: Desk) -> None:
         (head,) = [line for line in text.splitlines() if line.startswith("QUEUE ")]
         assert {"PAUSED", "READY", "DLQ", "DUE"} <= set(head.split())
         assert max(cell_len(line) for line in text.splitlines()) <= 80
+        assert "transactional-email-…" in text or "transactional-email-high" in text
+    assert "send_summary_to_everybody  At" in unpainted(shown(crowded, 80, "recurring", "ls"))
     assert max(cell_len(line) for line in jobs.splitlines()) <= 80
     (head, _, row) = unpainted(shown(crowded, 80, "workers")).splitlines()
     assert head.split() == ["WORKER", "QUEUES", "BUSY", "SEEN"]
@@ -237,6 +239,23 @@ def test_help_and_hints_are_whole_words_at_eighty_columns(desk: Desk) -> None:
     assert " ".join(lines[1:]).endswith(": run `taskharbor worker MODULE:HARBOR`")
     narrow = unpainted(in_terminal(desk.folder, 40, "health", "--url", desk.url)[1]).splitlines()
     assert [line.strip() for line in narrow[:2]] == ["unhealthy: 0 workers, 1 due job, 0 dead", "jobs"]
+
+
+def test_no_command_is_broken_by_the_edge_of_the_terminal(desk: Desk) -> None:
+    """C: a command in a message, a note or a page is one line, which can be pasted."""
+    id = desk.enqueue("shop.explode", "text=x", "--max-attempts", "1")
+    desk.drain()
+    for width in (50, 80):
+        page = unpainted(in_terminal(desk.folder, width, "jobs", "show", id, "--url", desk.url)[1]).splitlines()
+        assert any(line.endswith(f"taskharbor jobs replay {id}") for line in page)
+        assert not any(line.endswith(" ") for line in page)
+    desk.enqueue("shop.explode", "text=x", "--queue", "mail-for-the-customers-of-the-shop")
+    asyncio.run(add_others(desk, "web-1:4242:abc123", "nightly", "fine"))
+    complaint = unpainted(in_terminal(desk.folder, 80, "health", "--url", desk.url)[1])
+    assert "`taskharbor worker MODULE:HARBOR -Q mail-for-the-customers-of-the-shop`" in complaint
+    desk.good("queues", "pause", "mail-for-the-customers-of-the-shop", "--url", desk.url)
+    note = unpainted(in_terminal(desk.folder, 80, "health", "--url", desk.url)[1])
+    assert "`taskharbor queues resume mail-for-the-customers-of-the-shop`" in note
 
 
 def shown_help(desk: Desk) -> str:

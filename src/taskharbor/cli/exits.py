@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from shutil import get_terminal_size
-from textwrap import fill
 from typing import Any
 
 import click
 
 from taskharbor.cli.words import as_word
+from taskharbor.cli.wrapping import wrapped
 from taskharbor.core.urls import without_passwords
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverError, HarborError, InvalidJob
 
@@ -25,11 +25,10 @@ def exit_code(error: HarborError) -> int:
 
 
 def complain(message: str) -> None:
-    """Print one line to stderr, with passwords redacted, wrapped at words in a terminal."""
+    """Print one line to stderr, with passwords redacted, wrapped at words in a terminal, but not within a command."""
     line = f"taskharbor: {without_passwords(' '.join(message.split()))}"
     if sys.stderr.isatty():
-        width = get_terminal_size().columns
-        line = fill(line, width, break_long_words=False, break_on_hyphens=False)
+        line = wrapped(line, get_terminal_size().columns)
     click.echo(line, err=True)
 
 

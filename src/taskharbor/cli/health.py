@@ -109,6 +109,11 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found:
     for worker in workers:
         if note := _note(worker, now):
             output.say(f"worker {worker.id} {note}", "yellow", wrap=True)
+    for counts in queues:
+        if counts.paused and counts.due:
+            jobs = f"{count(counts.due, 'due job')}, the oldest {output.since(counts.oldest_due, now)}"
+            resume = f"`taskharbor queues resume {counts.queue}`"
+            output.say(f"queue {counts.queue} is paused, with {jobs}: {resume}", "yellow", wrap=True)
 
 
 def _note(worker: WorkerRecord, now: datetime) -> str:
@@ -117,7 +122,7 @@ def _note(worker: WorkerRecord, now: datetime) -> str:
         return f"is silent: it was last seen {ago(worker.seen_at, now)}"
     notes = [f"is stopping: {count(worker.busy, 'run')} to end"] if worker.stopping else []
     if worker.overruns:
-        notes.append(f"has {count(worker.overruns, 'run')} past the timeout: taskharbor jobs ls state:running")
+        notes.append(f"has {count(worker.overruns, 'run')} past the timeout: `taskharbor jobs ls state:running`")
     return ", and ".join(notes)
 
 

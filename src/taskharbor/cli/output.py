@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from taskharbor.cli.wrapping import has_command, wrapped
 from taskharbor.core.durations import ago
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -83,14 +85,18 @@ def console() -> Console | None:
 
 
 def say(text: str, style: str = "", *, wrap: bool = False) -> None:
-    """Print a line for people. Unless `wrap`, a long one is not broken, so that it can be copied as one line."""
+    """Print a line for people. Unless `wrap`, a long one is not broken, so that it can be copied as one line.
+
+    With `wrap`, only the commands in it are not.
+    """
     screen = console()
     if screen is None:
         click.echo(safe(text))
         return
     from rich.text import Text
 
-    screen.print(Text(safe(text), style), soft_wrap=not wrap)
+    for line in _lines(screen, as_cell(text, style), screen.width) if wrap else [Text(safe(text), style)]:
+        screen.print(line, soft_wrap=True)
 
 
 def answer(as_json: bool, value: Any, text: str) -> None:
@@ -125,15 +131,24 @@ def facts(pairs: Iterable[tuple[str | Cell, str | Cell | None]]) -> None:
             text = safe(value.text).replace("\n", "\n" + " " * (width + 2))
             click.echo(f"{name.text.ljust(width)}  {text}")
         return
-    from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=screen.width >= 60)
-    grid.add_column(overflow="fold")
     for name, value in known:
-        grid.add_row(Text(name.text, name.style), Text(safe(value.text), value.style))
-    screen.print(grid)
+        title = Text(f"{name.text.ljust(width)}  ", name.style)
+        for line in _lines(screen, value, max(1, screen.width - width - 2)):
+            screen.print(title + line, soft_wrap=True)
+            title = Text(" " * (width + 2))
+
+
+def _lines(screen: Console, value: Cell, width: int) -> list[Text]:
+    """The value in lines of at most this width; a command in it is not broken."""
+    from rich.text import Text
+
+    text = safe(value.text)
+    if has_command(text):
+        return [Text(line, value.style) for line in wrapped(text, width).split("\n")]
+    lines = Text(text).wrap(screen, width, overflow="fold")
+    return [Text(line.plain.rstrip(), value.style) for line in lines] or [Text("")]
 
 
 def json_block(raw: bytes) -> None:

@@ -232,6 +232,14 @@ def test_health_says_which_due_jobs_no_worker_may_take(desk: Desk) -> None:
     assert note.endswith(": `taskharbor queues resume mail`\n")
 
 
+def test_health_answers_in_json_whatever_is_wrong(desk: Desk) -> None:
+    """C: a monitor that reads stdout gets an answer to wrong settings too."""
+    result = desk.run("health", "--json", "--url", "ftp://jobs")
+    (problem,) = json.loads(result.stdout)["problems"]
+    assert (result.exit_code, problem["code"]) == (2, "wrong_settings")
+    assert result.stderr == f"taskharbor: {problem['message']}\n"
+
+
 async def lapse(desk: Desk, queue: str) -> None:
     """Claim a job with a lease that ends at once."""
     async with desk.harbor.open() as harbor:

@@ -50,9 +50,8 @@ def health(max_wait: float | None, store_only: bool, deep: bool, repair: bool, a
     except UnsafeStore as error:
         _refused("store_unsafe", error, as_json, BAD)
     except HarborError as error:
-        if exit_code(error) != UNREACHABLE:
-            raise
-        _refused("store_unreachable", error, as_json, UNREACHABLE)
+        exit = exit_code(error)
+        _refused("store_unreachable" if exit == UNREACHABLE else "wrong_settings", error, as_json, exit)
     now = here().now()
     queues = [without_tasks(counts) for counts in queues]
     found = [] if store_only else problems(queues, workers, max_wait, now)

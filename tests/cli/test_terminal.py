@@ -16,6 +16,7 @@ from taskharbor import Retry, Step, Unrecoverable, chain
 from taskharbor.cli import cli
 from taskharbor.cli.logs import ForFiles, ForPeople
 from taskharbor.cli.tables import Column, fitted, shortened
+from taskharbor.cli.wrapping import wrapped
 from taskharbor.driver import Registry, WorkerRecord, capability
 from taskharbor.worker.outcome_log import JobFilter
 
@@ -289,3 +290,9 @@ def test_log_lines_for_people_and_for_files() -> None:
     assert "\x1b[33mWARNING" in ForPeople(colour=True).format(record)
     record.job_id, record.task, record.attempt = "one", "shop.welcome", 2
     assert ForPeople(colour=False).format(record).endswith("by rain  [shop.welcome one attempt 2]")
+
+
+def test_lines_of_a_message_with_a_command_stay_apart() -> None:
+    """C: such as those of a traceback."""
+    text = "first line\n    second line\nthird: see `taskharbor jobs show 1234`"
+    assert wrapped(text, 20) == "first line\n    second line\nthird: see\n`taskharbor jobs show 1234`"

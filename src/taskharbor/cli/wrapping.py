@@ -15,6 +15,7 @@ def has_command(text: str) -> bool:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most this width, except for a longer word or command."""
+    """The text in lines of at most this width, except for a longer word or command. Its own lines stay apart."""
     glued = _COMMAND.sub(lambda found: found.group().replace(" ", _GLUE), text)
-    return fill(glued, width, break_long_words=False, break_on_hyphens=False).replace(_GLUE, " ")
+    lines = (fill(line, width, break_long_words=False, break_on_hyphens=False) for line in glued.split("\n"))
+    return "\n".join(lines).replace(_GLUE, " ")

@@ -154,6 +154,7 @@ def test_a_silent_worker_is_not_spoken_for(desk: Desk) -> None:
     text = desk.good("health", "--url", desk.url)
     assert text.startswith("healthy: 2 workers (1 of them silent), 1 due job, 0 dead jobs\nworker a:1 has 1 run past")
     assert "worker b:2 is silent: it was last seen 2" in text
+    assert " ago, with 2 runs past the timeout" in " ".join(text.split())
     (queue,) = desk.json("queues", "ls", "--url", desk.url)
     assert queue["workers"] == 1
     for command in ("stats", "workers"):

@@ -119,7 +119,10 @@ async def test_an_overrun_is_logged_once_and_shown_while_it_lasts(caplog: pytest
     async with world.worker():
         await asyncio.sleep(4)
         assert overrun_since(await world.record(job), world.clock()) is None
-        await asyncio.sleep(20)
+        await asyncio.sleep(2)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert seen.overruns == 1
+        await asyncio.sleep(18)
         record = await world.record(job)
         assert record.started_at is not None
         assert overrun_since(record, world.clock()) == record.started_at + timedelta(seconds=5)
@@ -136,6 +139,27 @@ async def test_an_overrun_is_logged_once_and_shown_while_it_lasts(caplog: pytest
     assert "executor.py" not in told[0].exc_text
     record = await world.record(job)
     assert (record.state, record.attempts, record.last_error) == ("ready", 1, "TimeoutError: timed out after 5 s")
+
+
+def test_an_overrun_that_blocks_the_loop_is_reported() -> None:
+    """F5: by the keeper, because the loop that reports the worker otherwise stands still."""
+    harbor, release = Harbor("memory://"), threading.Event()
+
+    @harbor.task(timeout=0.05)
+    async def blocks() -> None:
+        release.wait(30)
+
+    async def watch() -> None:
+        async with asyncio.timeout(30):
+            while not any(worker.overruns for worker in await harbor.admin.workers.alist()):
+                await asyncio.sleep(0.01)
+
+    with harbor.worker():
+        blocks.enqueue()
+        try:
+            asyncio.run(watch())
+        finally:
+            release.set()
 
 
 @virtual

@@ -118,7 +118,8 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found:
 def _note(worker: WorkerRecord, now: datetime) -> str:
     """A note on a worker that is unusual."""
     if silent(worker, now):
-        return f"is silent: it was last seen {ago(worker.seen_at, now)}"
+        late = f", with {count(worker.overruns, 'run')} past the timeout" if worker.overruns else ""
+        return f"is silent: it was last seen {ago(worker.seen_at, now)}{late}"
     notes = [f"is stopping: {count(worker.busy, 'run')} to end"] if worker.stopping else []
     if worker.overruns:
         notes.append(f"has {count(worker.overruns, 'run')} past the timeout: `taskharbor jobs ls state:running`")

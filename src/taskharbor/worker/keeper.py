@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from taskharbor.client.session import Session
 from taskharbor.core.durations import count
@@ -37,12 +38,20 @@ OVERRUN_AFTER = 0.25  # how long a handler may take to end once its timeout has 
 class Keeper:
     """Renews every held lease three times per lease, and reports news of runs in between.
 
-    `hold`, `drop` and `hurry` may be called from any thread. `on_look` is called with each look at the runs.
+    `hold`, `drop` and `hurry` may be called from any thread. `on_look` is called with each look at the runs. `report`
+    reports the worker; it is awaited when a run passes its timeout, as that run may block the worker's own loop.
     """
 
-    def __init__(self, session: Session, lease_for: timedelta, on_look: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lease_for: timedelta,
+        report: Callable[[], Coroutine[Any, Any, None]],
+        on_look: Callable[[], None] | None = None,
+    ) -> None:
         self._session = session
         self._lease_for = lease_for
+        self._report = report
         self._on_look = on_look or (lambda: None)
         self._period = lease_for.total_seconds() / 3
         self._held: dict[str, JobRun] = {}
@@ -53,6 +62,7 @@ class Keeper:
         self._patience: asyncio.Timeout | None = None  # of the call that is under way
         self._is_look = False  # it only reports or asks
         self._reported = self._asked = -math.inf
+        self._overran = False  # since the worker was last reported for it
 
     def hold(self, runs: Iterable[JobRun]) -> None:
         """Start renewing the leases of these runs."""
@@ -100,6 +110,11 @@ class Keeper:
                 self._notice(loop.time())  # leases may be so short that no look fits between two renewals
             else:
                 await self._look(loop, renew_at)
+            if self._overran:
+                self._overran = False
+                with suppress(Exception):  # the worker reports itself again within ten seconds
+                    async with asyncio.timeout(min(TICK, self._left(loop))):
+                        await self._report()
 
     async def _pause(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> bool:
         """Wait for the next renewal, or the next look at the runs if there are any. Return whether it was woken up."""
@@ -157,7 +172,7 @@ class Keeper:
             else:
                 lease.news_since = None
             if run.ends_by + OVERRUN_AFTER <= time < run.returned_at and not (lease.overrun or run.ended):
-                lease.overrun = True
+                lease.overrun = self._overran = True
                 limit = f"{run.job.timeout or 0:g} s"
                 detail = f"still runs after its timeout of {limit}; it keeps its slot and lease until it ends"
                 log_job(logger, logging.WARNING, "job.overrun", run.job, detail, traceback=stack_of(run))

@@ -71,7 +71,7 @@ class Upkeep:
                 await asyncio.sleep(AIR)
 
     async def report(self) -> None:
-        """Report that this worker is alive, and forget workers that were killed."""
+        """Report that this worker is alive, from any thread, and forget workers that were killed."""
         registry = offered(await self._session.driver(), Registry)
         if registry is not None:
             await registry.beat(self._describe())
@@ -89,15 +89,15 @@ class Upkeep:
 
     async def farewell(self, worker_id: str) -> None:
         """The last duties of a worker that stops."""
-        await self._safely("forget_tallies", self.forget_tallies())
+        await self._safely("forget_tallies", self.forget_tallies(), again=False)
 
         async def forget() -> None:
             if (registry := offered(await self._session.driver(), Registry)) is not None:
                 await registry.forget_worker(worker_id)
 
-        await self._safely("farewell", forget())
+        await self._safely("farewell", forget(), again=False)
 
-    async def _safely(self, name: str, duty: Coroutine[Any, Any, None]) -> None:
+    async def _safely(self, name: str, duty: Coroutine[Any, Any, None], *, again: bool = True) -> None:
         """Do a duty; log the first of several failures in a row."""
         try:
             async with asyncio.timeout(self._session.settings.store_timeout):
@@ -108,6 +108,6 @@ class Upkeep:
                 level = (
                     logging.ERROR if isinstance(error, DriverClosed) else logging.WARNING
                 )  # such as an outage: try again in the next round
-                logger.log(level, "upkeep.failed: %s, trying again: %s", name, described(error))
+                logger.log(level, "upkeep.failed: %s%s: %s", name, ", trying again" if again else "", described(error))
         else:
             self._failing.discard(name)

@@ -69,9 +69,8 @@ class Worker:
         self._processes: ProcessPool | None = None
         pool = self._process_pool if self._has_processes else None
         self._executor = Executor(client, app, self._crew or threads, pool)
-        self._keeper = keeper = Keeper(
-            session, timedelta(seconds=options.lease), None if self._crew is None else self._crew.unstick
-        )
+        lease, unstick = timedelta(seconds=options.lease), None if self._crew is None else self._crew.unstick
+        self._keeper = keeper = Keeper(session, lease, self._upkeep.report, unstick)
         decider = Decider(session, tasks)
         self._settler = settler = Settler(session, keeper, decider, self._outcome_log.refused, options.lease)
         for subscriber in (self._outcome_log, self._dead_hooks, self._scheduler):
@@ -94,7 +93,7 @@ class Worker:
         return self._outcome_log.finished
 
     def _describe(self) -> WorkerRecord:
-        overruns = [run.job.queue for run in self._pipeline.running.values() if run.lease.overrun]
+        overruns = [run.job.queue for run in list(self._pipeline.running.values()) if run.lease.overrun]
         return WorkerRecord(
             id=self.id,
             host=socket.gethostname(),

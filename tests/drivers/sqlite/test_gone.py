@@ -356,6 +356,7 @@ async def test_an_idle_worker_ends_with_an_error(
         await working
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert any(re.search(f"{NAMED} was", each) for each in said)
+    assert any(each.startswith("upkeep.failed: farewell: ") for each in said)
     await harbor.aclose()
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import runpy
 import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
 import pytest
 
-from taskharbor import AsyncTask, Flow, Graph, Harbor, Job, JobContext, Retry, Run, Step, Task, current
-from taskharbor.admin import admin, dead_letters, jobs, queues, recurring, stats, workflows
+from taskharbor import AsyncTask, Harbor, Job, JobContext, Retry, Run, Task, current
 from taskharbor.admin.base import AdminPart
 from taskharbor.client.blocks import Managed
+from taskharbor.client.handle import Collected
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.errors import (
     BlockingCallInLoop,
@@ -30,29 +32,30 @@ from taskharbor.errors import (
 from taskharbor.flow import group
 from taskharbor.manager import TaskManager
 from taskharbor.worker.launcher import RunningWorker
-from taskharbor.workflows.flow import Ready
+from taskharbor.workflows.flow import Single
+from taskharbor.workflows.graph import Node
 
-FACES = [
-    Harbor,
-    Task,
-    AsyncTask,
-    Step,
-    Flow,
-    Graph,
-    Ready,
-    Job,
-    Run,
-    JobContext,
-    RunningWorker,
-    TaskManager,
-    admin.Admin,
-    jobs.Jobs,
-    queues.Queues,
-    stats.Workers,
-    dead_letters.DeadLetters,
-    recurring.Recurring,
-    workflows.Workflows,
-]
+REFERENCE = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "reference.py"))
+
+
+def _faces() -> list[type]:
+    """The classes of the reference that applications use, and what the package derives from them."""
+    faces: list[type] = []
+    for title, home, names in REFERENCE["SECTIONS"]:
+        if title == "Driver authors: the seam":  # it and what comes after it are not for applications
+            break
+        module = import_module(home)
+        faces += [getattr(module, name) for name in names or REFERENCE["exported"](module)]
+    found = dict.fromkeys(face for face in faces if isinstance(face, type) and not issubclass(face, BaseException))
+    queue = list(found)
+    while queue:
+        derived = [each for each in queue.pop().__subclasses__() if each.__module__.startswith("taskharbor.")]
+        queue += [each for each in derived if each not in found]
+        found |= dict.fromkeys(derived)
+    return list(found)
+
+
+FACES = _faces()
 SEAM = {"portal", "client", "registered"}  # what other modules of the package use: no part of the face
 
 
@@ -97,6 +100,12 @@ def test_every_part_of_the_admin_is_looked_at() -> None:
     parts = Harbor("memory://").admin
     found = {type(part) for part in (*vars(parts).values(), parts.recurring) if isinstance(part, AdminPart)}
     assert found <= set(FACES)
+
+
+def test_the_classes_that_applications_use_are_looked_at() -> None:
+    """P1: those of the reference, and those that its functions give."""
+    given = (Harbor, Task, AsyncTask, Job, Run, JobContext, RunningWorker, TaskManager, Collected, Single, Node)
+    assert set(given) <= set(FACES)
 
 
 @pytest.mark.parametrize("face", [Managed, TaskManager], ids=lambda face: face.__name__)

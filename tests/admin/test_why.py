@@ -115,7 +115,7 @@ async def test_jobs_under_a_lease() -> None:
         assert await world.why(late) == Why(
             "overrun",
             f"past its timeout of 20 s for 25 s: {worker.id} still runs it",
-            f"restart worker {worker.id}: a def handler that ignores its cancellation ends with its process",
+            f"restart worker {worker.id}: a handler that ignores its cancellation ends with its process",
         )
 
 

@@ -57,7 +57,7 @@ def _inflight(facts: Facts) -> Why:
             "overrun",
             f"past its timeout of {length(job.timeout or 0)} for {_for(since, now)}: {lease.worker} still runs it"
             f"{_asked_to_stop(job)}",
-            f"restart worker {lease.worker}: a def handler that ignores its cancellation ends with its process",
+            f"restart worker {lease.worker}: a handler that ignores its cancellation ends with its process",
         )
     doing = "is about to run it" if job.started_at is None else f"has been running it for {_for(job.started_at, now)}"
     until = f"its lease lasts until {lease.expires_at:%H:%M:%S} UTC, and is renewed while the worker lives"

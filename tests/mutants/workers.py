@@ -179,6 +179,14 @@ def overrun_handed_back(is_late: Any, run: JobRun, time: float) -> bool:
     return False
 
 
+@mutant((Keeper, "_notice"), by="an_overrun_is_reported_at_once")
+def overrun_not_reported(notice: Any, keeper: Keeper, time: float) -> list[JobRun]:
+    """A worker reports an overrun with its next regular report only, which its own loop may be too busy for."""
+    news: list[JobRun] = notice(keeper, time)
+    keeper._overran = False
+    return news
+
+
 # the settler
 
 

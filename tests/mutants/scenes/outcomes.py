@@ -248,6 +248,25 @@ async def a_handler_that_ignores_its_timeout_is_waited_for() -> None:
 
 
 @scene
+async def an_overrun_is_reported_at_once() -> None:
+    """F5: `health` counts it by the report of its worker."""
+    world = World()
+
+    @world.harbor.task(timeout=1)
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        await asyncio.sleep(3)
+
+    async with world.worker():
+        await stubborn.aenqueue()
+        await asyncio.sleep(2)
+        (seen,) = await world.memory.workers(world.clock() - timedelta(minutes=1))
+        assert (seen.busy, seen.overruns) == (1, 1)
+        await asyncio.sleep(3)
+
+
+@scene
 async def a_stray_cancellation_is_a_failure() -> None:
     """F11: it was not requested."""
     world, runs = World(retry=Retry.fixed(1)), 0

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SOURCE = Path(taskharbor.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 NAMES = "AsyncTask FailedStep Flow Graph Harbor Job JobContext JobRecord LeaseLost Recycle Retry RetryAfter Run Snooze"
 FUNCTIONS = "chain chord current group"
+CODE = (".py", ".sql", ".lua")
 PUBLIC = f"{NAMES} Step Task Unrecoverable {FUNCTIONS}".split()
 
 
@@ -114,7 +116,7 @@ def test_the_source_distribution_has_the_docs_and_the_changelog(tmp_path: Path) 
         names = {name.partition("/")[2] for name in opened.getnames()}
     wanted = {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "src/taskharbor/py.typed"}
     wanted |= {path.relative_to(root).as_posix() for path in (*root.glob("docs/**/*.md"), *root.glob("examples/*.py"))}
-    wanted |= {path.relative_to(root).as_posix() for path in (*MODULES, *SOURCE.rglob("*.sql"))}
+    wanted |= {path.relative_to(root).as_posix() for path in SOURCE.rglob("*.*") if path.suffix in CODE}
     assert wanted - names == set()
     assert not [name for name in names if name.startswith("tests/") or name.endswith(".pyc")]
 
@@ -175,14 +177,25 @@ def test_every_package_says_what_may_import_it_or_what_it_imports(path: Path) ->
     assert "import" in (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
 
 
+def type_names(tree: ast.Module) -> Iterator[str]:
+    """The classes of a module, and its aliases of types: capitalised names of something that is no call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and not isinstance(node.value, ast.Call | ast.Constant):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and re.match(r"_?[A-Z]\w*[a-z]", target.id):
+                yield target.id
+
+
 def test_a_class_name_occurs_once() -> None:
-    """A search for a class finds one thing; an underscore makes no other name. The exception is public in two modules:
-    `taskharbor.Task` is a handler that can be enqueued, `taskharbor.manager.Task` a task that agents claim."""
+    """A search for a class or an alias finds one thing; an underscore makes no other name. The exception is public in
+    two modules: `taskharbor.Task` is a handler that can be enqueued, `taskharbor.manager.Task` a task of agents."""
     found: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name.lstrip("_"), []).append(str(path.relative_to(SOURCE)))
+        for name in type_names(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(name.lstrip("_"), []).append(str(path.relative_to(SOURCE)))
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {"Task": ["manager/task.py", "task.py"]}
 
 

@@ -14,7 +14,7 @@ from pages import DOCS, ROOT, blocks, table, text_of
 from taskharbor import Harbor, Recycle, Retry
 from taskharbor.cli import cli
 from taskharbor.cli.worker import CLOSE_PATIENCE
-from taskharbor.client.declaration import When
+from taskharbor.client.declaration import TickOptions
 from taskharbor.client.options import TASK_OPTIONS, JobOptions
 from taskharbor.config import DEFAULT_URL
 from taskharbor.core.decide import MAX_UNKNOWN_PUT_BACKS, UNKNOWN_TASK_RETRY
@@ -177,7 +177,7 @@ def _options() -> dict[str, set[str]]:
         "task": {"name", "retry", "process", "memory", *TASK_OPTIONS},
         "job": set(JobOptions.__annotations__),
         "worker": set(_worker_defaults()),
-        "recurring": set(When.__annotations__),
+        "recurring": set(TickOptions.__annotations__),
     }
 
 
@@ -194,7 +194,7 @@ def test_the_table_of_defaults_has_the_defaults_of_the_code() -> None:
     code = {name: parameter.default for name, parameter in harbor.items()} | _worker_defaults()
     code |= {"queue": "default", "priority": 0, "retry": Retry(), "url": DEFAULT_URL}
     code |= {"recycle": Recycle(), "process": False}
-    code |= {name: getattr(Recurrence(), name) for name in When.__annotations__}
+    code |= {name: getattr(Recurrence(), name) for name in TickOptions.__annotations__}
     for name, (_, cell, *_) in DEFAULTS.items():
         if name in ("queues", "name", "delay", "run_at", "expires", "id", "anchor") or cell == "none":
             continue

@@ -8,7 +8,7 @@ from typing import Any, get_overloads
 import pytest
 
 from taskharbor import Harbor, Retry
-from taskharbor.client.declaration import RecurringOptions, When
+from taskharbor.client.declaration import RecurringOptions, TickOptions
 from taskharbor.client.options import TASK_ONLY, TASK_OPTIONS, JobOptions
 from taskharbor.core.recurrence import Definition
 from taskharbor.decorators import Manner
@@ -39,7 +39,7 @@ def test_every_option_of_tasks_is_declared_everywhere() -> None:
     overloads = [set(signature(each).parameters) for each in get_overloads(Harbor.task)]
     assert {"self", "name", *TASK_ONLY, *TASK_OPTIONS} in overloads
     assert JobOptions.__annotations__.keys() >= TASK_OPTIONS
-    assert RecurringOptions.__annotations__.keys() - When.__annotations__.keys() == TASK_OPTIONS
+    assert RecurringOptions.__annotations__.keys() - TickOptions.__annotations__.keys() == TASK_OPTIONS
     assert set(Definition.__struct_fields__) >= TASK_OPTIONS
     assert CHOSEN.keys() == TASK_OPTIONS
 

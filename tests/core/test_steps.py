@@ -21,7 +21,7 @@ from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
 from taskharbor.core.steps.forget import PRUNE_AGAIN, delete, prune
 from taskharbor.core.steps.lease import claim
-from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Owned, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Owned, StoredEdge, VerbStep
 from taskharbor.core.steps.replay import replay
 from taskharbor.core.steps.settle import settle
 from taskharbor.core.steps.stop import cancel
@@ -35,7 +35,7 @@ R = TypeVar("R")
 LATER = NOW + 60 * SECOND
 
 
-def run(bucket: Bucket, step: Callable[..., Step[R]], *args: Any) -> R:
+def run(bucket: Bucket, step: Callable[..., VerbStep[R]], *args: Any) -> R:
     """Run a step alone."""
     running = requests(bucket, step, *args)
     while True:

@@ -19,7 +19,7 @@ from taskharbor.core.schedule import Swap
 from taskharbor.core.states import CANCELLED, DLQ, DONE, INFLIGHT, READY, TERMINAL, WAITING, State
 from taskharbor.core.steps import dependants, enqueue, forget, lease, replay, settle, stop, swap
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step, StoredEdge
+from taskharbor.core.steps.needs import StoredEdge, VerbStep
 from taskharbor.core.transition import Transition
 
 from .mutant import MutantRegistry
@@ -56,19 +56,19 @@ def step_cascades_one_level_only(affected: Right, draft: Draft, id: str, now: da
 @mutant((stop, "apply_ends"), by="test_K4_Q4_dependants_of_a_held_job_are_affected_at_its_end[left behind-cancel]")
 def dependants_ignore_a_cancel(
     apply_ends: Right, draft: Draft, ended: Sequence[JobRecord], now: datetime
-) -> Step[None]:
+) -> VerbStep[None]:
     """Dependants of a cancelled job wait for ever."""
     yield from apply_ends(draft, [job for job in ended if job.state is not CANCELLED], now)
 
 
 @mutant((stop, "apply_ends"), by="test_Q4_dependants_are_affected_as_by_any_failure")
-def dependants_ignore_a_dead_letter(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+def dependants_ignore_a_dead_letter(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> VerbStep[None]:
     """Dependants of a job that was dead-lettered by hand wait for ever."""
     yield from apply_ends(draft, [job for job in ended if job.state is not DLQ], now)
 
 
 @mutant((settle, "apply_ends"), by="test_D9_a_flow_is_stored_with_a_settle")
-def dependants_ignore_an_outcome(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> Step[None]:
+def dependants_ignore_an_outcome(apply_ends: Right, draft: Draft, ended: Any, now: datetime) -> VerbStep[None]:
     """Dependants of a settled job wait for ever."""
     return nothing()
 
@@ -174,7 +174,7 @@ def new_edge_to_an_ended_parent_is_open(edge: Right, *args: Any) -> StoredEdge:
 
 
 @mutant((enqueue, "enqueue"), by=INTERLEAVINGS)
-def flow_without_its_key(right: Right, draft: Draft, group: Group, now: datetime) -> Step[Any]:
+def flow_without_its_key(right: Right, draft: Draft, group: Group, now: datetime) -> VerbStep[Any]:
     """A flow that is enqueued twice under one key is stored twice."""
     answer = yield from right(draft, replace(group, key=None), now)
     return answer
@@ -247,7 +247,9 @@ def sweep_forgets_stop_requests(is_unwanted: Right, job: JobRecord, now: datetim
 
 
 @mutant((stop, "cancel"), by="test_K5_a_cancel_of_several_is_one_step[cancel]")
-def cancelled_one_after_the_other(cancel: Right, draft: Draft, ids: Any, now: datetime, until: datetime) -> Step[Any]:
+def cancelled_one_after_the_other(
+    cancel: Right, draft: Draft, ids: Any, now: datetime, until: datetime
+) -> VerbStep[Any]:
     """A job that collects failures is released by the cancellation that was to end it."""
     answers: list[Any] = []
     for id in ids:
@@ -312,13 +314,13 @@ def parent_of_a_dead_job_deleted(is_needed: Right, draft: Draft, id: str) -> boo
 
 
 @mutant((forget, "_free_keys"), by="test_I2_a_key_without_end_lives_as_long_as_the_record")
-def key_outlives_its_record(free_keys: Right, draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
+def key_outlives_its_record(free_keys: Right, draft: Draft, gone: Sequence[JobRecord]) -> VerbStep[None]:
     """A deleted job holds its key for ever."""
     return nothing()
 
 
 @mutant((forget, "_free_keys"), by="test_I2_an_old_owner_cannot_free_the_key_of_a_new_one")
-def key_of_another_freed(free_keys: Right, draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
+def key_of_another_freed(free_keys: Right, draft: Draft, gone: Sequence[JobRecord]) -> VerbStep[None]:
     """A deleted job takes the key along that another job has by now."""
     yield from free_keys(draft, gone)
     for job in gone:
@@ -327,7 +329,9 @@ def key_of_another_freed(free_keys: Right, draft: Draft, gone: Sequence[JobRecor
 
 
 @mutant((forget, "_free_keys"), by=INTERLEAVINGS)
-def workflow_key_freed_with_its_first_record(free_keys: Right, draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
+def workflow_key_freed_with_its_first_record(
+    free_keys: Right, draft: Draft, gone: Sequence[JobRecord]
+) -> VerbStep[None]:
     """A flow of which one record was deleted can be enqueued again."""
     yield from free_keys(draft, gone)
     for key in draft.owned([job.workflow_id for job in gone if job.workflow_id is not None]):
@@ -341,7 +345,7 @@ def unfinished_workflow_pruned(stays: Right, draft: Draft, workflow: str, now: d
 
 
 @mutant((forget, "_members"), by="test_K5_a_pruned_workflow_is_gone")
-def prune_splits_a_workflow(members: Right, draft: Draft, workflow: str, now: datetime, most: int) -> Step[Any]:
+def prune_splits_a_workflow(members: Right, draft: Draft, workflow: str, now: datetime, most: int) -> VerbStep[Any]:
     """Of a workflow that may go, one record goes at a time."""
     going: dict[str, JobRecord] = yield from members(draft, workflow, now, most)
     return dict(list(going.items())[:1])
@@ -365,14 +369,14 @@ def workflow_not_kept_longer(stays: Right, draft: Draft, workflow: str, now: dat
 
 
 @mutant((swap, "_swap"), by=INTERLEAVINGS)
-def schedule_swapped_unseen(right: Right, draft: Draft, each: Swap, now: datetime) -> Step[Any]:
+def schedule_swapped_unseen(right: Right, draft: Draft, each: Swap, now: datetime) -> VerbStep[Any]:
     """A schedule is moved on by a scheduler that saw an older one: its job is enqueued twice."""
     answer = yield from right(draft, replace(each, seen=draft.schedules.known[each.name]), now)
     return answer
 
 
 @mutant((swap, "enqueue"), by=INTERLEAVINGS)
-def schedule_moves_without_its_job(right: Right, draft: Draft, group: Group, now: datetime) -> Step[Any]:
+def schedule_moves_without_its_job(right: Right, draft: Draft, group: Group, now: datetime) -> VerbStep[Any]:
     """A tick is counted and its job is not stored."""
     yield from draft.look(job.id for job in group.jobs)
     return ()

@@ -13,7 +13,7 @@ from taskharbor.core.transition import Ack
 from taskharbor.driver import WorkerRecord
 from taskharbor.errors import ConfigError
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import VerbCall, Wrapper
 from world import World, time, virtual
 
 LEASE = 30.0
@@ -111,7 +111,7 @@ class Broken(Wrapper):
 
     error: Exception = ConnectionError("away")
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         raise self.error
 
 

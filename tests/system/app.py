@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from taskharbor import Harbor, LeaseLost, Retry, Snooze, current
 from taskharbor.driver import Driver
 from taskharbor.drivers import from_url
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import VerbCall, Wrapper
 from taskharbor.testing.history import Event, Final, HistoryFile
 from taskharbor.testing.recorder import Recorder
 from taskharbor.worker.context import JobContext
@@ -80,7 +80,7 @@ class Freeze(Wrapper):
         self._verb: str | None = verb
         self._side = side
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if verb == self._verb and self._side == "before":
             self._stop()
         result = await call()

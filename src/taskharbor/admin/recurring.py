@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from taskharbor.admin.base import AdminPart
-from taskharbor.client.declaration import When, definition_of, recurrence
+from taskharbor.client.declaration import TickOptions, definition_of, recurrence
 from taskharbor.client.handle import Job
 from taskharbor.client.job_builder import JobBuilder
 from taskharbor.client.portal import blocking
@@ -103,7 +103,12 @@ class Recurring(AdminPart):
         return list(islice(_slots(found, self._now()), count))
 
     async def acreate(
-        self, name: str, task: str | HasName, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[When]
+        self,
+        name: str,
+        task: str | HasName,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        **when: Unpack[TickOptions],
     ) -> RecurringTask:
         """Make one: `create("nightly", "shop.report", cron="0 3 * * *")`. Its jobs have the options of the task.
 
@@ -122,7 +127,7 @@ class Recurring(AdminPart):
             return self._at_a_glance(StoredSchedule(then, definition, None))
 
     async def achange(
-        self, name: str, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[When]
+        self, name: str, *, arguments: Mapping[str, Any] | None = None, **when: Unpack[TickOptions]
     ) -> RecurringTask:
         """Change when it ticks, or the arguments of its jobs.
 

@@ -31,8 +31,8 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 Y = TypeVar("Y", covariant=True)
-Raised = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
-NOTHING: Raised = (None, None, None)
+ExitArguments = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+NOTHING: ExitArguments = (None, None, None)
 
 
 class Managed(Struct, Generic[Y], frozen=True, eq=False):
@@ -123,7 +123,7 @@ class _Alongside(Generic[T]):
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._raised: Raised = NOTHING
+        self._raised: ExitArguments = NOTHING
         self._interrupted = False
         self._leaving: asyncio.Event | None = None
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name=name, daemon=True)
@@ -132,7 +132,7 @@ class _Alongside(Generic[T]):
         self._thread.start()
         return self._entered.result()
 
-    def leave(self, raised: Raised) -> bool | None:
+    def leave(self, raised: ExitArguments) -> bool | None:
         if os.getpid() != self._process:
             return None  # a forked child has no such thread
         if not self._entered.done():

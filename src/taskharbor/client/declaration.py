@@ -18,7 +18,7 @@ from taskharbor.core.recurrence import ANCHOR, MICROSECOND, CatchUp, Definition,
 from taskharbor.errors import ConfigError, InvalidJob
 
 
-class When(TypedDict, total=False):
+class TickOptions(TypedDict, total=False):
     """When a recurring task runs, and what happens to ticks that were missed or overlap."""
 
     cron: str
@@ -32,7 +32,7 @@ class When(TypedDict, total=False):
     jitter: Duration
 
 
-class RecurringOptions(When, total=False):
+class RecurringOptions(TickOptions, total=False):
     """The same, and the options of its jobs."""
 
     queue: str

@@ -36,10 +36,10 @@ class Tally(Struct, frozen=True):
     waited: float = 0.0
 
 
-Key = tuple[str, str, str]
+TotalKey = tuple[str, str, str]
 
 
-def key_of(to: Transition) -> Key | None:
+def key_of(to: Transition) -> TotalKey | None:
     """The total that a settled transition adds to: queue, task and outcome; None if it is not counted."""
     add = to.increment
     if add is None:
@@ -49,7 +49,7 @@ def key_of(to: Transition) -> Key | None:
 
 def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     """The totals of transitions that were settled at `now`, in order of their names."""
-    sums: dict[Key, _Sum] = {}
+    sums: dict[TotalKey, _Sum] = {}
     like: Transition | None = None
     count = 0
     for to in settled:
@@ -68,7 +68,7 @@ def tallies(settled: Iterable[Transition], now: datetime) -> list[Tally]:
     ]
 
 
-def _add(sums: dict[Key, _Sum], to: Transition, count: int, now: datetime) -> None:
+def _add(sums: dict[TotalKey, _Sum], to: Transition, count: int, now: datetime) -> None:
     """Add a number of transitions with the same increment and start."""
     key, add, started = key_of(to), to.increment, to.started_at
     if key is None or add is None:

@@ -9,8 +9,9 @@ machine hypothesis): pip install "taskharbor[testing]".
 Import from here and from the four packages and modules named above: the others are internal.
 """
 
+from taskharbor.client.clock import Clock
 from taskharbor.testing.bed import TestBed
-from taskharbor.testing.clock import Clock, LoopClock, ManualClock, SkewedClock
+from taskharbor.testing.clock import LoopClock, ManualClock, SkewedClock
 from taskharbor.testing.faults import (
     Flaky,
     LostReply,

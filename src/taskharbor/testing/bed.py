@@ -21,6 +21,7 @@ from taskharbor.client.session import Session
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.misfit import closest
+from taskharbor.decorators import AnyTask
 from taskharbor.driver import Driver, Inspect, at_once, capability
 from taskharbor.driver.forking import own_rng
 from taskharbor.errors import InvalidJob, UnknownTask
@@ -33,7 +34,6 @@ from taskharbor.worker.application import CallNext, HarborParts, every_harbor
 from taskharbor.worker.context import JobContext, lose
 from taskharbor.worker.drain_failures import FailedRun, as_exception
 
-AnyTask = Task[..., Any] | AsyncTask[..., Any]
 MEMORY = "memory://"
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-Clock = Callable[[], datetime]
+from taskharbor.client.clock import Clock
+
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -37,7 +37,7 @@ from taskharbor.errors import DriverUnavailable
 P = ParamSpec("P")
 R = TypeVar("R")
 When = Callable[[str], bool]
-Call = Callable[[], Awaitable[Any]]
+VerbCall = Callable[[], Awaitable[Any]]
 
 
 def verbs(protocol: type) -> list[str]:
@@ -130,7 +130,7 @@ class Wrapper:
             given |= kwargs
         return await self._perform(verb, given, partial(getattr(self.inner, verb), *args, **kwargs))
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         return await call()
 
     def _enqueue_blocking(
@@ -144,7 +144,7 @@ class Wrapper:
         perform = partial(self._perform, "enqueue", {"groups": groups, "now": now}, call)
         return cast("list[GroupResult]", self._awaited(perform, timeout))
 
-    def _awaited(self, perform: Call, timeout: float) -> Any:
+    def _awaited(self, perform: VerbCall, timeout: float) -> Any:
         """Run a coroutine from a thread without an event loop."""
 
         async def limited() -> Any:
@@ -179,7 +179,7 @@ class Losing(Wrapper):
 class LostRequest(Losing):
     """Loses requests: the call never reaches the store."""
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if self.when(verb):
             raise DriverUnavailable(f"{verb}: the request was lost")
         return await call()
@@ -188,7 +188,7 @@ class LostRequest(Losing):
 class LostReply(Losing):
     """Loses replies: the store does the work, but the caller gets an error."""
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         strikes = self.when(verb)
         result = await call()
         if strikes:
@@ -204,7 +204,7 @@ class Flaky(Wrapper):
         self._rng = rng
         self.when = when or sometimes(rng, rate)
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if not self.when(verb):
             return await call()
         if self._rng.random() < 0.5:
@@ -220,7 +220,7 @@ class Slow(Wrapper):
         self._seconds = seconds
         self.when = when
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if not self.when(verb):
             return await call()
         await self._trip()
@@ -239,7 +239,7 @@ class Outage(Wrapper):
         super().__init__(inner)
         self.down = down
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         self._check(verb)
         result = await call()
         self._check(verb)
@@ -267,7 +267,7 @@ class Recording(Wrapper):
         super().__init__(inner)
         self.log: list[Operation] = [] if log is None else log
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         number = len(self.log)
         self.log.append(Operation(number, "called", verb, arguments))
         try:

@@ -15,7 +15,7 @@ from taskharbor.client.portal import refuse_on_a_loop
 from taskharbor.worker.crew import ValueOrError, lent
 
 T = TypeVar("T")
-Call = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[ValueOrError]"]
+LentCall = tuple[Callable[[], Any], contextvars.Context, "asyncio.Future[ValueOrError]"]
 PATIENCE = 10.0
 
 
@@ -23,7 +23,7 @@ class LentThread:
     """An executor whose work runs in the thread that calls `serve`, one item after the other, until `stop`."""
 
     def __init__(self) -> None:
-        self._handed: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._handed: queue.SimpleQueue[LentCall | None] = queue.SimpleQueue()
         self._refuses = False
 
     def submit(self, function: Callable[[], Any]) -> asyncio.Future[ValueOrError]:
@@ -50,7 +50,7 @@ class LentThread:
         self._refuses = True
         self._refuse_all()
 
-    def _run(self, call: Call) -> None:
+    def _run(self, call: LentCall) -> None:
         function, context, future = call
         try:
             _hand_back(future, context.run(function), None)

@@ -13,7 +13,7 @@ from taskharbor.core.transition import PutBack, Transition
 from taskharbor.driver import Driver, Enqueued, Extended, Group, Inspect, capability
 from taskharbor.errors import DriverClosed, DriverUnavailable, HarborError
 from taskharbor.testing import history
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import VerbCall, Wrapper
 from taskharbor.testing.history import MICROSECOND, micros, monotonic
 from taskharbor.worker.context import JobContext
 
@@ -33,7 +33,7 @@ class Recorder(Wrapper):
     def _handles(self, verb: str) -> bool:
         return verb in _ASKED
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         self._calls += 1
         number = self._calls
         now = micros(arguments.get("now"))

@@ -20,7 +20,7 @@ from taskharbor.core.job import Dependency, JobRecord, NewJob
 from taskharbor.core.lease import Report
 from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps import enqueue, forget, lease, replay, reschedule, settle, stop, swap
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.testing.kit.jobs import T0, job
@@ -44,7 +44,7 @@ THEMES = (
 class Verb(NamedTuple):
     """A step with its arguments, and the same verb on the memory store; `counts` if the answers are comparable."""
 
-    step: Callable[..., Step[Any]]
+    step: Callable[..., VerbStep[Any]]
     args: tuple[Any, ...]
     model: Callable[[], Any]
     counts: bool = True

@@ -15,8 +15,8 @@ from taskharbor.core.steps.needs import (
     Need,
     Owned,
     Payloads,
-    Step,
     StoredEdge,
+    VerbStep,
 )
 
 from .bucket import Bucket, Conflict
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def requests(
-    bucket: Bucket, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs
+    bucket: Bucket, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs
 ) -> Requests[R]:
     """Run a step until it commits; after a conflict it starts again."""
     while True:
@@ -47,7 +47,7 @@ def requests(
         return answer
 
 
-def _run(reader: Reader, draft: Draft, step: Step[R]) -> Requests[R]:
+def _run(reader: Reader, draft: Draft, step: VerbStep[R]) -> Requests[R]:
     while True:
         try:
             need = next(step)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.states import TERMINAL
-from taskharbor.core.steps.draft import Place
+from taskharbor.core.steps.draft import EdgePlace
 from taskharbor.core.steps.needs import StoredEdge
 
 from .bucket import Bucket, Entry
@@ -30,7 +30,7 @@ class StoredJob(Struct, frozen=True):
     job: JobRecord
     number: int
     above: dict[int, StoredEdge]
-    below: tuple[Place, ...]
+    below: tuple[EdgePlace, ...]
 
 
 class StoredWorkflow(Struct, frozen=True):

@@ -19,7 +19,7 @@ from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.states import INFLIGHT, READY, TERMINAL
 from taskharbor.core.steps import enqueue, forget, lease, replay, reschedule, settle, stop, swap
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
 from taskharbor.errors import JobExists, LeaseError
@@ -39,7 +39,7 @@ class KvStore:
         self.bucket = bucket
         self._new_token = new_token
 
-    def _run(self, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+    def _run(self, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         running = requests(self.bucket, step, *args, **kwargs)
         while True:
             try:
@@ -183,13 +183,13 @@ class KvStore:
         self.bucket.commit({}, {tally_name(it): None for it in old})
 
 
-def _find_key(draft: Draft, key: str, now: datetime) -> Step[str | None]:
+def _find_key(draft: Draft, key: str, now: datetime) -> VerbStep[str | None]:
     yield from draft.look_up_living([key])
     known = draft.living_key(key, now)
     return None if known is None else known.owner
 
 
-def _parents_of(draft: Draft, id: str, most: int) -> Step[list[Parent]]:
+def _parents_of(draft: Draft, id: str, most: int) -> VerbStep[list[Parent]]:
     yield from draft.look(above=[id])
     edges = sorted(draft.above(id), key=lambda edge: edge.position)
     parents = [draft.existing(edge.parent) for edge in edges]

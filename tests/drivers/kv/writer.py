@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
-from taskharbor.core.steps.draft import Draft, Place
+from taskharbor.core.steps.draft import Draft, EdgePlace
 from taskharbor.core.steps.needs import StoredEdge
 from taskharbor.core.tally import Tally, added
 
 from .reader import Reader, Requests, StoredJob, StoredWorkflow
 
-Changed = dict[Place, tuple[StoredEdge, StoredEdge | None]]  # an edge, and what it is after the step
+Changed = dict[EdgePlace, tuple[StoredEdge, StoredEdge | None]]  # an edge, and what it is after the step
 
 
 class Writer:

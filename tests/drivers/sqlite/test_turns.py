@@ -14,7 +14,7 @@ import pytest
 from taskharbor.driver import Group, GroupResult
 from taskharbor.drivers.sqlite import enqueue
 from taskharbor.drivers.sqlite import files as looks
-from taskharbor.drivers.sqlite.batch import Answer
+from taskharbor.drivers.sqlite.batch import RequestResult
 from taskharbor.drivers.sqlite.turns import Blocked
 from taskharbor.errors import DriverClosed, DriverUnavailable, StoreGone
 from taskharbor.testing.kit.jobs import group, job
@@ -48,7 +48,7 @@ def test_the_thread_inside_runs_all_that_wait() -> None:
     """P1: one run, and so one commit, for all that came meanwhile; each gets its own answer."""
     stage = Stage()
     first, end = stage.busy()
-    answers: dict[str, Answer] = {}
+    answers: dict[str, RequestResult] = {}
 
     def take(name: str) -> None:
         answers[name] = stage.turns.take(request(name))
@@ -68,7 +68,7 @@ def test_the_batch_thread_takes_the_line_along() -> None:
     """P1: callers that block and callers that await share a commit."""
     stage = Stage()
     first, end = stage.busy()
-    answers: list[Answer] = []
+    answers: list[RequestResult] = []
     other = threading.Thread(target=lambda: answers.append(stage.turns.take(request("blocked"))))
     other.start()
     stage.waiting(1)
@@ -167,7 +167,7 @@ def test_a_lost_wake_up_is_late_and_not_lost(monkeypatch: pytest.MonkeyPatch) ->
     stage = Stage()
     first, end = stage.busy()
     monkeypatch.setattr(Blocked, "wake", lambda self: None)
-    answers: list[Answer] = []
+    answers: list[RequestResult] = []
     other = threading.Thread(target=lambda: answers.append(stage.turns.take(request("a"))))
     other.start()
     stage.waiting(1)
@@ -187,7 +187,7 @@ def test_a_stale_hint_holds_no_caller_for_long() -> None:
 
 def test_a_caller_that_meets_a_closed_door_waits_in_line() -> None:
     """P1: no thread had announced that it was about to enter (one that forks); the next to enter may serve it."""
-    stage, answers = Stage(), list[Answer]()
+    stage, answers = Stage(), list[RequestResult]()
     caller = threading.Thread(target=lambda: answers.append(stage.turns.take(request("a"))))
     with stage.turns.lock:
         caller.start()

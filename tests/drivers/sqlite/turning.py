@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from taskharbor import Harbor, Task
-from taskharbor.drivers.sqlite.batch import Answer, Request
+from taskharbor.drivers.sqlite.batch import Request, RequestResult
 from taskharbor.drivers.sqlite.turns import Blocked, Turns
 
 LONG = 30.0
@@ -29,7 +29,7 @@ class Stage:
         self.meanwhile: Callable[[], object] = lambda: None
         self.turns = Turns(self._run)
 
-    def _run(self, requests: Sequence[Request], deadline: float) -> Sequence[Answer]:
+    def _run(self, requests: Sequence[Request], deadline: float) -> Sequence[RequestResult]:
         names: list[Any] = [it.work(None) for it in requests]  # type: ignore[arg-type]
         self.runs.append((threading.get_ident(), names))
         hold, self.hold = self.hold, None

@@ -21,7 +21,7 @@ from taskharbor.driver import Driver, Group, GroupResult
 from taskharbor.drivers.memory import MemoryDriver
 from taskharbor.drivers.postgres.blocking import BlockingNotifier
 from taskharbor.drivers.sqlite import enqueue, files
-from taskharbor.drivers.sqlite.batch import Answer
+from taskharbor.drivers.sqlite.batch import RequestResult
 from taskharbor.errors import BlockingCallInLoop, DriverUnavailable, StoreGone
 from taskharbor.testing import LostRequest, Wrapper
 
@@ -37,7 +37,7 @@ def blocking_scene(play: Callable[[], None]) -> Callable[[], None]:
 @blocking_scene
 def each_caller_in_line_gets_its_own_answer() -> None:
     """P1: from the thread inside, which runs all that wait."""
-    stage, answers = Stage(), dict[str, Answer]()
+    stage, answers = Stage(), dict[str, RequestResult]()
     first, end = stage.busy()
 
     def take(name: str) -> None:

@@ -18,7 +18,7 @@ from taskharbor.supervisor.fleet import FAILED_STARTS, Fleet
 from taskharbor.supervisor.messages import Beat, WorkerMessage, WorkerReady
 from taskharbor.supervisor.options import Limits, SupervisorOptions
 from taskharbor.supervisor.supervisor import Supervisor
-from taskharbor.testing.faults import Call, Wrapper
+from taskharbor.testing.faults import VerbCall, Wrapper
 from world import World, time
 
 from .stage import LEASE, scene
@@ -59,7 +59,7 @@ class TakenOver(Wrapper):
         super().__init__(inner)
         self.taken: list[JobRecord] = []
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if verb == "settle" and not self.taken:
             later = arguments["now"] + timedelta(seconds=2 * LEASE)
             self.taken = await self.inner.reserve(["default"], later, timedelta(seconds=LEASE), 1, OTHER)
@@ -91,7 +91,7 @@ async def a_claim_that_is_committed_after_the_death_is_found() -> None:
 class Unreachable(Wrapper):
     """A store that is away for the first ten seconds."""
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         if time() < 10:
             raise ConnectionError("away")
         return await call()

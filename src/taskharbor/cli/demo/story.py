@@ -19,7 +19,7 @@ DEADLINE = 60.0
 KILL_FROM, KILL_BY = 0.25, 0.6
 
 
-class Event(NamedTuple):
+class StoryEvent(NamedTuple):
     """An event to show; minor ones only if there is room."""
 
     at: float
@@ -35,7 +35,7 @@ class DemoFailed(Exception):
 class Story:
     """The events so far. `frame` is called for every screen update, `tell` for every event."""
 
-    def __init__(self, url: str, frame: Callable[[Story], None], tell: Callable[[Event], None]) -> None:
+    def __init__(self, url: str, frame: Callable[[Story], None], tell: Callable[[StoryEvent], None]) -> None:
         self.crew = DemoWorkers(url)
         self.cargo = Cargo()
         self.victim: Ship | None = None
@@ -56,7 +56,7 @@ class Story:
 
     def tell(self, text: str, style: str = "", *, minor: bool = False) -> None:
         """Add an event."""
-        self._tell(Event(self.elapsed, text, style, minor))
+        self._tell(StoryEvent(self.elapsed, text, style, minor))
 
     async def run(self) -> None:
         """Run from the first process to the last."""

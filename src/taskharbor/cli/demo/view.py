@@ -17,7 +17,7 @@ from rich.text import Text
 
 from taskharbor.cli.demo.cargo import Cargo, Kind
 from taskharbor.cli.demo.crew import CONCURRENCY, Ship
-from taskharbor.cli.demo.story import Event, Story
+from taskharbor.cli.demo.story import Story, StoryEvent
 from taskharbor.core.states import State
 
 MOST_EVENTS = 9
@@ -37,9 +37,9 @@ class PlainView:
         if time.monotonic() >= self._next:
             self._next += 1
             cargo = story.cargo
-            self.tell(Event(story.elapsed, f"{cargo.ended} of {cargo.expected} jobs have ended"))
+            self.tell(StoryEvent(story.elapsed, f"{cargo.ended} of {cargo.expected} jobs have ended"))
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: StoryEvent) -> None:
         if not event.minor:
             click.echo(f"{event.at:5.1f} s  {event.text}")
 
@@ -50,13 +50,13 @@ class LiveView:
     def __init__(self) -> None:
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._aside: Event | None = None
+        self._events: deque[StoryEvent] = deque(maxlen=MOST_EVENTS)
+        self._aside: StoryEvent | None = None
 
     def on_screen(self) -> AbstractContextManager[object]:
         return self._live
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: StoryEvent) -> None:
         if event.minor:
             self._aside = event  # only the latest: many failures must not push out the story
         else:

@@ -13,10 +13,10 @@ from taskharbor.core.dependency import Effect, Policy, effect
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import CANCELLED, READY, WAITING
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 
 
-def look_below(draft: Draft, ids: Sequence[str]) -> Step[None]:
+def look_below(draft: Draft, ids: Sequence[str]) -> VerbStep[None]:
     """Look at jobs that may end, at their dependants, and below those that a failure cancels.
 
     For all of them at once: most cascades end there.
@@ -26,7 +26,7 @@ def look_below(draft: Draft, ids: Sequence[str]) -> Step[None]:
     yield from draft.look(below=[edge.child for edge in edges if edge.policy == Policy.CANCEL])
 
 
-def look_up_keys(draft: Draft, ids: Iterable[str]) -> Step[None]:
+def look_up_keys(draft: Draft, ids: Iterable[str]) -> VerbStep[None]:
     """Look up the keys of jobs that may end."""
     yield from draft.look_up(job.idempotency_key for id in ids if (job := draft.job(id)) is not None)
 
@@ -38,7 +38,7 @@ def put_end(draft: Draft, before: JobRecord, after: JobRecord) -> None:
     draft.put(after)
 
 
-def apply_ends(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[None]:
+def apply_ends(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> VerbStep[None]:
     """Carry the end of jobs on to their dependants, and from cancelled dependants, kept as long, to theirs.
 
     Each edge is satisfied at most once; the last one releases the dependant.
@@ -54,7 +54,7 @@ def apply_ends(draft: Draft, ended: Sequence[JobRecord], now: datetime) -> Step[
                 put_end(draft, child, evolve.withdrawn(child, now, keep_until))
 
 
-def apply_stored_ends(draft: Draft, ids: Sequence[str], now: datetime) -> Step[bool]:
+def apply_stored_ends(draft: Draft, ids: Sequence[str], now: datetime) -> VerbStep[bool]:
     """Carry the end of jobs that are written already on to their dependants; return whether any is in line now."""
     yield from look_below(draft, ids)
     yield from apply_ends(draft, [draft.existing(id) for id in ids], now)

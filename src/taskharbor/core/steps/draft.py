@@ -15,13 +15,13 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import TERMINAL
-from taskharbor.core.steps.needs import Keys, Look, Owned, Step, StoredEdge
+from taskharbor.core.steps.needs import Keys, Look, Owned, StoredEdge, VerbStep
 from taskharbor.core.tally import Tally
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-Place = tuple[str, int]  # a child, and the position of an edge among its dependencies
+EdgePlace = tuple[str, int]  # a child, and the position of an edge among its dependencies
 
 
 class Part(Generic[K, V]):
@@ -57,7 +57,7 @@ class Draft:
 
     def __init__(self) -> None:
         self.jobs: Part[str, JobRecord] = Part()
-        self.edges: Part[Place, StoredEdge] = Part()
+        self.edges: Part[EdgePlace, StoredEdge] = Part()
         self.keys: Part[str, KeyRecord] = Part()
         self.schedules: Part[str, Schedule] = Part()
         self.payloads: dict[str, bytes] = {}
@@ -72,8 +72,8 @@ class Draft:
         self._looked_below: set[str] = set()
         self._looked_owned: set[str] = set()
         self._looked_living: set[str] = set()
-        self._above: dict[str, dict[Place, None]] = {}
-        self._below: dict[str, dict[Place, None]] = {}
+        self._above: dict[str, dict[EdgePlace, None]] = {}
+        self._below: dict[str, dict[EdgePlace, None]] = {}
 
     def learn(self, asked: Iterable[str], jobs: Iterable[JobRecord]) -> None:
         """Take in the records that there are among the ids that were asked for."""
@@ -94,7 +94,7 @@ class Draft:
         """Take note that all edges below these jobs are known, though they were not asked for."""
         self._looked_below.update(ids)
 
-    def look(self, ids: Iterable[str] = (), above: Iterable[str] = (), below: Iterable[str] = ()) -> Step[None]:
+    def look(self, ids: Iterable[str] = (), above: Iterable[str] = (), below: Iterable[str] = ()) -> VerbStep[None]:
         """Look at what has not been looked at."""
         need = Look(self.jobs.unknown(ids), _not_in(self._looked_above, above), _not_in(self._looked_below, below))
         if need.ids or need.above or need.below:
@@ -102,18 +102,18 @@ class Draft:
             self._looked_below.update(need.below)
             yield need
 
-    def look_up(self, keys: Iterable[str | None]) -> Step[None]:
+    def look_up(self, keys: Iterable[str | None]) -> VerbStep[None]:
         """Look up the owners of keys that have not been looked up."""
         if unknown := self.keys.unknown(key for key in keys if key is not None):
             yield Keys(unknown)
 
-    def look_up_living(self, keys: Iterable[str | None]) -> Step[None]:
+    def look_up_living(self, keys: Iterable[str | None]) -> VerbStep[None]:
         """Look up what `living_key` needs of keys."""
         if unknown := _not_in(self._looked_living, (key for key in keys if key is not None)):
             self._looked_living.update(unknown)
             yield Keys(unknown, unfinished=True)
 
-    def look_up_owned(self, workflows: Iterable[str]) -> Step[None]:
+    def look_up_owned(self, workflows: Iterable[str]) -> VerbStep[None]:
         """Look up the keys of the workflows whose keys have not been looked up."""
         if unknown := _not_in(self._looked_owned, workflows):
             self._looked_owned.update(unknown)
@@ -173,7 +173,7 @@ class Draft:
         edges = self._edges(self._below.get(id))
         return [edge for edge in edges if self.jobs.known.get(edge.child) is not None]
 
-    def _edges(self, places: Iterable[Place] | None) -> list[StoredEdge]:
+    def _edges(self, places: Iterable[EdgePlace] | None) -> list[StoredEdge]:
         known = self.edges.known
         return [edge for place in places if (edge := known[place]) is not None] if places else []
 

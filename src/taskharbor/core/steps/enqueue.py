@@ -11,10 +11,10 @@ from taskharbor.core.group import Enqueued, Group, GroupResult, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import KeyRecord, digest, group_digest
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step, StoredEdge
+from taskharbor.core.steps.needs import StoredEdge, VerbStep
 
 
-def enqueue(draft: Draft, group: Group, now: datetime) -> Step[GroupResult]:
+def enqueue(draft: Draft, group: Group, now: datetime) -> VerbStep[GroupResult]:
     """Store one group, or return why it is refused."""
     yield from look_for(draft, group.jobs)
     yield from draft.look_up_living([group.key])
@@ -30,7 +30,7 @@ def enqueue(draft: Draft, group: Group, now: datetime) -> Step[GroupResult]:
     return store(draft, group.jobs, now)
 
 
-def look_for(draft: Draft, jobs: Sequence[NewJob]) -> Step[None]:
+def look_for(draft: Draft, jobs: Sequence[NewJob]) -> VerbStep[None]:
     """Look at everything that decides how these jobs are stored."""
     parents = (edge.parent for job in jobs for edge in job.depends_on)
     yield from draft.look([*(job.id for job in jobs), *parents])

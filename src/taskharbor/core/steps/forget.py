@@ -10,13 +10,13 @@ from taskharbor.core.evolve import Deletion
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import DONE, TERMINAL
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import KeptUntil, Members, Step
+from taskharbor.core.steps.needs import KeptUntil, Members, VerbStep
 
 # How soon prune looks again at what it keeps because a workflow has not ended.
 PRUNE_AGAIN = timedelta(hours=1)
 
 
-def delete(draft: Draft, ids: Sequence[str]) -> Step[list[Deletion]]:
+def delete(draft: Draft, ids: Sequence[str]) -> VerbStep[list[Deletion]]:
     """Remove ended jobs, except those that a dependant needs."""
     yield from draft.look(ids, below=ids)
     gone: list[JobRecord] = []
@@ -43,7 +43,7 @@ def is_needed(draft: Draft, id: str) -> bool:
     return any(not edge.satisfied or draft.existing(edge.child).state is not DONE for edge in draft.below(id))
 
 
-def prune(draft: Draft, ids: Sequence[str], now: datetime, limit: int) -> Step[int]:
+def prune(draft: Draft, ids: Sequence[str], now: datetime, limit: int) -> VerbStep[int]:
     """Forget up to `limit` of these that are past their `keep_until` and not needed; return how many.
 
     The records of a workflow go together. While it has to stay, all of them are kept as long.
@@ -72,7 +72,7 @@ def _is_over(job: JobRecord, now: datetime) -> bool:
     return job.keep_until is not None and job.keep_until <= now
 
 
-def _members(draft: Draft, workflow: str, now: datetime, most: int) -> Step[dict[str, JobRecord]]:
+def _members(draft: Draft, workflow: str, now: datetime, most: int) -> VerbStep[dict[str, JobRecord]]:
     """The records of a workflow that may go, dependants before the jobs they wait for; none if it has to stay."""
     if _stays(draft, workflow, now):
         return {}
@@ -94,7 +94,7 @@ def _stays(draft: Draft, workflow: str, now: datetime) -> bool:
     return until > now
 
 
-def _free_keys(draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
+def _free_keys(draft: Draft, gone: Sequence[JobRecord]) -> VerbStep[None]:
     """Free the keys of removed jobs, and those of workflows that have no record left."""
     yield from draft.look_up(job.idempotency_key for job in gone)
     for job in gone:
@@ -107,7 +107,7 @@ def _free_keys(draft: Draft, gone: Sequence[JobRecord]) -> Step[None]:
             draft.free_key(key.key, key.owner)
 
 
-def free_workflow_key(draft: Draft, workflow: str) -> Step[bool]:
+def free_workflow_key(draft: Draft, workflow: str) -> VerbStep[bool]:
     """Forget the key of a workflow (I2); False if it has none."""
     yield from draft.look_up_owned([workflow])
     keys = draft.owned([workflow])

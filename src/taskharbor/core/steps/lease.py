@@ -10,13 +10,13 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.lease import Extended, Report, refusal
 from taskharbor.core.states import INFLIGHT, READY
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 from taskharbor.errors import LeaseError
 
 
 def claim(
     draft: Draft, ids: Sequence[str], now: datetime, lease_for: timedelta, worker: str, new_token: Callable[[], str]
-) -> Step[list[JobRecord]]:
+) -> VerbStep[list[JobRecord]]:
     """Claim those of the jobs that are due and free, in this order."""
     yield from draft.look(ids)
     jobs = [draft.job(id) for id in dict.fromkeys(ids)]
@@ -26,7 +26,7 @@ def claim(
 
 def extend(
     draft: Draft, reports: Sequence[Report], now: datetime, lease_for: timedelta
-) -> Step[list[Extended | LeaseError]]:
+) -> VerbStep[list[Extended | LeaseError]]:
     """Renew leases; a refused report changes nothing."""
     yield from draft.look(report.id for report in reports)
     return [_extend(draft, report, now, now + lease_for) for report in reports]

@@ -70,4 +70,4 @@ class NamedSchedules(Struct, frozen=True, gc=False):
 
 
 Need = Look | Keys | Owned | KeptUntil | Members | Payloads | NamedSchedules
-Step = Generator[Need, None, R]
+VerbStep = Generator[Need, None, R]

@@ -13,10 +13,10 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord, digest
 from taskharbor.core.states import CANCELLED, DLQ, TERMINAL
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Payloads, Step
+from taskharbor.core.steps.needs import Payloads, VerbStep
 
 
-def replay(draft: Draft, replays: Sequence[Replay], now: datetime) -> Step[list[Replaying]]:
+def replay(draft: Draft, replays: Sequence[Replay], now: datetime) -> VerbStep[list[Replaying]]:
     """Put dead or cancelled jobs back in line; the others are refused."""
     ids = [it.id for it in replays]
     yield from draft.look(ids, above=ids)

@@ -8,10 +8,10 @@ from taskharbor.core import evolve
 from taskharbor.core.evolve import Reschedule
 from taskharbor.core.states import READY
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 
 
-def reschedule(draft: Draft, changes: Sequence[Reschedule]) -> Step[list[bool]]:
+def reschedule(draft: Draft, changes: Sequence[Reschedule]) -> VerbStep[list[bool]]:
     """Move ready jobs; False for the others."""
     yield from draft.look(change.id for change in changes)
     return [_move(draft, change) for change in changes]

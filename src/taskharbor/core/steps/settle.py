@@ -11,12 +11,12 @@ from taskharbor.core.states import TERMINAL
 from taskharbor.core.steps.dependants import apply_ends, look_below, look_up_keys, put_end
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import look_for, store_new
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 from taskharbor.core.tally import tallies
 from taskharbor.core.transition import Transition
 
 
-def settle(draft: Draft, transitions: Sequence[Transition], now: datetime) -> Step[list[Verdict]]:
+def settle(draft: Draft, transitions: Sequence[Transition], now: datetime) -> VerbStep[list[Verdict]]:
     """Write outcomes in order, each only if its token still holds the job; return the verdicts."""
     ids = [to.id for to in transitions]
     yield from look_below(draft, ids)

@@ -11,10 +11,10 @@ from taskharbor.core.states import INFLIGHT, TERMINAL
 from taskharbor.core.steps.dependants import apply_ends, look_below, look_up_keys, put_end
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.lease import held_until, is_unwanted
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 
 
-def cancel(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime) -> Step[list[Cancellation]]:
+def cancel(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime) -> VerbStep[list[Cancellation]]:
     """Cancel ready and waiting jobs at once, and ask the holders of inflight ones to stop.
 
     Dependants are affected once all of these are cancelled, so that none is released on the way.
@@ -40,7 +40,7 @@ def _cancel(draft: Draft, id: str, now: datetime, keep_until: datetime) -> Cance
     return "cancelled"
 
 
-def dead_letter(draft: Draft, deaths: Sequence[DeadLetter], now: datetime) -> Step[list[DeadLettering]]:
+def dead_letter(draft: Draft, deaths: Sequence[DeadLetter], now: datetime) -> VerbStep[list[DeadLettering]]:
     """Dead-letter ready and waiting jobs, ask the holders of inflight ones to stop; then apply that to dependants."""
     yield from look_below(draft, [death.id for death in deaths])
     answers: list[DeadLettering] = [_dead_letter(draft, death, now) for death in deaths]
@@ -62,7 +62,7 @@ def _dead_letter(draft: Draft, death: DeadLetter, now: datetime) -> DeadLetterin
     return "dead"
 
 
-def sweep(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime, limit: int) -> Step[int]:
+def sweep(draft: Draft, ids: Sequence[str], now: datetime, keep_until: datetime, limit: int) -> VerbStep[int]:
     """End up to `limit` of these that expired or were asked to stop and that no worker holds; return how many.
 
     The candidates may be stale: each is judged when its turn comes, after the cascades of those before it.

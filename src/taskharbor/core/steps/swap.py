@@ -9,11 +9,11 @@ from taskharbor.core.group import Group
 from taskharbor.core.schedule import Swap
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
-from taskharbor.core.steps.needs import NamedSchedules, Step
+from taskharbor.core.steps.needs import NamedSchedules, VerbStep
 from taskharbor.errors import JobExists, UnknownDependency
 
 
-def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> Step[list[bool | JobExists]]:
+def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> VerbStep[list[bool | JobExists]]:
     """Change each schedule that is exactly as it was seen, and enqueue its job. A refused job changes nothing."""
     yield NamedSchedules(list(dict.fromkeys(swap.name for swap in swaps)))
     answers: list[bool | JobExists] = []
@@ -22,7 +22,7 @@ def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> Step[l
     return answers
 
 
-def _swap(draft: Draft, swap: Swap, now: datetime) -> Step[bool | JobExists]:
+def _swap(draft: Draft, swap: Swap, now: datetime) -> VerbStep[bool | JobExists]:
     if draft.schedules.known[swap.name] != swap.seen:
         return False
     if swap.job is not None:

@@ -27,7 +27,7 @@ from taskharbor.core.job import JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.states import TERMINAL
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, StoredEdge, VerbStep
 from taskharbor.drivers.postgres.db import Db, Row
 from taskharbor.drivers.postgres.failure import Moved
 from taskharbor.drivers.postgres.rows import text_or_none
@@ -47,7 +47,7 @@ LIVE, ENDED, BOTH = "step_hold_live", "step_hold_ended", "step_hold"
 
 
 async def run(
-    db: Db, locks: str, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs
+    db: Db, locks: str, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Run a step and write what it changed: LIVE jobs and their dependants, or ENDED jobs."""
     drafting = Drafting(db, locks)
@@ -68,7 +68,7 @@ class Drafting:
         self._contended: set[str] = set()
         self._held_keys: list[str] = []
 
-    async def follow(self, needs: Step[R]) -> R:
+    async def follow(self, needs: VerbStep[R]) -> R:
         """Answer what a step needs until it ends."""
         while True:
             try:

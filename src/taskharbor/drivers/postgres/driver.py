@@ -37,7 +37,7 @@ from taskharbor.drivers.postgres.failure import failure
 from taskharbor.drivers.postgres.listen import Listener, Notifier
 from taskharbor.drivers.postgres.login import Login
 from taskharbor.drivers.postgres.pool import Pool
-from taskharbor.drivers.postgres.steps import StepRunner, Work
+from taskharbor.drivers.postgres.steps import DbWork, StepRunner
 from taskharbor.drivers.postgres.within import Location, joined
 from taskharbor.drivers.shared.claims import claim
 from taskharbor.drivers.wakeup import Wakeup
@@ -224,7 +224,7 @@ class PostgresDriver:
     async def pause(self, queue: str, paused: bool) -> None:
         await self._notifying(lambda db: manage.pause(db, queue, paused))
 
-    async def _notifying(self, step: Work[R], *, ends: bool = False) -> R:
+    async def _notifying(self, step: DbWork[R], *, ends: bool = False) -> R:
         """Run a step after which there may be work, and with `ends` jobs that have ended."""
 
         async def and_notify(db: Db) -> R:

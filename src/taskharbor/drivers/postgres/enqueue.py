@@ -23,14 +23,13 @@ from taskharbor.drivers.postgres.failure import CROSSED
 from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
 from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, new_row
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.groups import all_created, all_known, digest_of
+from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
 EDGE_COLUMNS = ("child", "position", "parent", "policy", "satisfied")
 UNUSED = (None,) * RARE
 TRIES = 5
-StoredKey = tuple[str, bytes]
 
 
 async def enqueue(db: Db, groups: Sequence[Group], now: datetime, channel: str | None) -> list[GroupResult]:

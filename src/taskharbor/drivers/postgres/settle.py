@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
-from taskharbor.core.tally import Key, key_of, minute_of, tallies
+from taskharbor.core.tally import TotalKey, key_of, minute_of, tallies
 from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition, settle_kind
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.dependants import apply_ends, dependants, hold
@@ -29,7 +29,7 @@ from taskharbor.drivers.shared.columns import STATES, json_or_none
 from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.errors import StoreCorrupt
 
-Given = tuple[int, str, Transition]
+TokenRow = tuple[int, str, Transition]
 V = TypeVar("V")
 MICROSECOND = timedelta(microseconds=1)
 
@@ -106,9 +106,9 @@ async def _settle_once(
     return done | set(states)
 
 
-def _given(transitions: Sequence[Transition]) -> list[Given]:
+def _given(transitions: Sequence[Transition]) -> list[TokenRow]:
     """The rows that the tokens name, in the order in which heartbeats lock them."""
-    found: list[Given] = []
+    found: list[TokenRow] = []
     for to in transitions:
         tokens, seq, id = split_token(to.token)
         if id == to.id:
@@ -138,7 +138,7 @@ def _short(values: Sequence[V]) -> list[V]:
 
 def _increments(acks: Sequence[Transition], now: datetime) -> tuple[object, ...]:
     """The increments of the totals as `settle_done` takes them: the total of each success, then the totals."""
-    totals: dict[Key | None, int] = {None: 0}
+    totals: dict[TotalKey | None, int] = {None: 0}
     which = [totals.setdefault(key_of(to), len(totals)) for to in acks]
     names = [key for key in totals if key is not None]
     return _short(which), minute_of(now), *([key[at] for key in names] for at in range(3))
@@ -174,7 +174,7 @@ async def _carry_on(
     return bool(edges)
 
 
-async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State]:
+async def _put_back(db: Db, given: Sequence[TokenRow], now: datetime) -> dict[str, State]:
     if not given:
         return {}
     outcomes = [it[2] for it in given if isinstance(it[2], PutBack)]
@@ -190,7 +190,7 @@ async def _put_back(db: Db, given: Sequence[Given], now: datetime) -> dict[str, 
     return {to.id: State.READY for seq, _, to in given if seq in back}
 
 
-async def _end(db: Db, given: Sequence[Given], now: datetime) -> dict[str, State]:
+async def _end(db: Db, given: Sequence[TokenRow], now: datetime) -> dict[str, State]:
     if not given:
         return {}
     outcomes = [it[2] for it in given]

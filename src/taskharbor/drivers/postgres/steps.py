@@ -14,7 +14,7 @@ from taskharbor.drivers.postgres.pool import Pool
 from taskharbor.errors import HarborError
 
 R = TypeVar("R")
-Work = Callable[[Db], Awaitable[R]]
+DbWork = Callable[[Db], Awaitable[R]]
 # Conflicts are rare. On a few jobs that many callers change without pause, every second try may end in one.
 TRIES = 20
 RNG = Random()
@@ -27,7 +27,7 @@ class StepRunner:
         self._pool = pool
         self._works = works
 
-    async def read(self, step: Work[R]) -> R:
+    async def read(self, step: DbWork[R]) -> R:
         """Run a step that only reads."""
         async with self._pool.connection(works=self._works) as db:
             if self._pool.login.pooled:
@@ -35,7 +35,7 @@ class StepRunner:
                     return await step(db)
             return await step(db)
 
-    async def write(self, step: Work[R], *, whole: bool = True) -> R:
+    async def write(self, step: DbWork[R], *, whole: bool = True) -> R:
         """Run a step in a transaction, again after a conflict with another one. Without `whole` it needs none."""
         for attempt in range(TRIES):
             try:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from taskharbor.drivers.redis.url import Address
 
-Place: TypeAlias = tuple[int, Any]  # family and address
+Endpoint: TypeAlias = tuple[int, Any]  # family and address
 
 
 def connected(address: Address, deadline: float) -> socket.socket:
@@ -39,7 +39,7 @@ def left(deadline: float) -> float:
     return seconds
 
 
-def _first_that_answers(places: Sequence[Place], deadline: float) -> socket.socket:
+def _first_that_answers(places: Sequence[Endpoint], deadline: float) -> socket.socket:
     """A connection to the first address that answers; one that is silent leaves the others their share of the time."""
     for number, (family, place) in enumerate(places[:-1]):
         with suppress(OSError):
@@ -58,11 +58,11 @@ def _dialled(family: int, place: Any, deadline: float) -> socket.socket:
     return line
 
 
-def _resolved(address: Address, deadline: float) -> list[Place]:
+def _resolved(address: Address, deadline: float) -> list[Endpoint]:
     """The addresses of a host. A thread looks names up, because the resolver knows no deadline."""
     with suppress(socket.gaierror):
         return _looked_up(address, socket.AI_NUMERICHOST)
-    found: list[list[Place] | Exception] = []
+    found: list[list[Endpoint] | Exception] = []
     done = allocate_lock()
     done.acquire()
 
@@ -86,6 +86,6 @@ def _resolved(address: Address, deadline: float) -> list[Place]:
     return answer
 
 
-def _looked_up(address: Address, flags: int = 0) -> list[Place]:
+def _looked_up(address: Address, flags: int = 0) -> list[Endpoint]:
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, place) for family, _, _, _, place in found]

@@ -15,7 +15,7 @@ from taskharbor.core.backoff import Backoff
 from taskharbor.core.job import JobRecord
 from taskharbor.core.schedule import Schedule
 from taskharbor.core.states import INFLIGHT, READY, TERMINAL
-from taskharbor.core.steps.draft import Draft, Place
+from taskharbor.core.steps.draft import Draft, EdgePlace
 from taskharbor.core.steps.needs import (
     KeptUntil,
     Keys,
@@ -25,8 +25,8 @@ from taskharbor.core.steps.needs import (
     Need,
     Owned,
     Payloads,
-    Step,
     StoredEdge,
+    VerbStep,
 )
 from taskharbor.core.tally import Tally
 from taskharbor.drivers.redis.calls import RedisCalls
@@ -53,7 +53,7 @@ _schedule = msgspec.msgpack.Decoder(Schedule).decode
 
 
 async def run(
-    calls: RedisCalls, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs
+    calls: RedisCalls, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Run a step until it commits."""
     found = await run_if(calls, {}, step, *args, **kwargs)
@@ -64,7 +64,7 @@ async def run(
 async def run_if(
     calls: RedisCalls,
     guards: Mapping[Compared, bytes | None],
-    step: Callable[Concatenate[Draft, P], Step[R]],
+    step: Callable[Concatenate[Draft, P], VerbStep[R]],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> tuple[R] | None:
@@ -101,7 +101,7 @@ async def write(calls: RedisCalls, *writes: Write) -> None:
     await _commit(calls, {}, [INSIST, *writes])
 
 
-async def _run(reader: Reader, draft: Draft, step: Step[R]) -> R:
+async def _run(reader: Reader, draft: Draft, step: VerbStep[R]) -> R:
     while True:
         try:
             need = next(step)
@@ -227,7 +227,7 @@ def _job(stored: StoredJob | None, id: str, after: JobRecord | None, seq: int, i
 
 
 def _edges(draft: Draft, gone: Sequence[StoredEdge]) -> Iterator[Write]:
-    changed: dict[Place, tuple[StoredEdge | None, StoredEdge | None]] = {
+    changed: dict[EdgePlace, tuple[StoredEdge | None, StoredEdge | None]] = {
         (edge.child, edge.position): (edge, None) for edge in gone
     }
     changed |= {place: (before, after) for place, before, after in draft.edges.changes()}

@@ -22,7 +22,7 @@ from taskharbor.core.schedule import Schedule, Swap
 from taskharbor.core.steps import forget, lease, replay, reschedule, stop, swap
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.lease import is_claimable
-from taskharbor.core.steps.needs import Step
+from taskharbor.core.steps.needs import VerbStep
 from taskharbor.core.tally import Tally
 from taskharbor.core.transition import Transition
 from taskharbor.driver import DeadGroup, QueueCounts, RepairReport, StoreSetting, WorkerRecord, WorkflowCounts, at_once
@@ -73,7 +73,7 @@ class RedisDriver:
         """Connect to the server that a URL names."""
         return cls(await Server.open(url, options))
 
-    async def _run(self, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def _run(self, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         self._server.check()
         return await run(self._calls, step, *args, **kwargs)
 
@@ -321,7 +321,7 @@ def paged(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[first : first + PAGE] for first in range(0, len(items), PAGE))
 
 
-def _find_key(draft: Draft, key: str, now: datetime) -> Step[str | None]:
+def _find_key(draft: Draft, key: str, now: datetime) -> VerbStep[str | None]:
     yield from draft.look_up_living([key])
     known = draft.living_key(key, now)
     return None if known is None else known.owner

@@ -8,6 +8,9 @@ from taskharbor.core.group import Enqueued
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import digest, group_digest
 
+# The owner and the digest of a key.
+StoredKey = tuple[str, bytes]
+
 
 def digest_of(job: NewJob) -> bytes:
     """Return the digest that the key of a job is stored with."""

@@ -20,7 +20,7 @@ from taskharbor.drivers.wakeup import Wakeup
 Work = Callable[[Connection], Any]
 
 # A request's result, or the error that its caller gets.
-Answer = tuple[Any, BaseException | None]
+RequestResult = tuple[Any, BaseException | None]
 
 
 class Request(Struct, eq=False, kw_only=True):
@@ -52,7 +52,7 @@ class Awaited(Request, eq=False, kw_only=True):
         return self.future.cancelled()
 
 
-def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[Answer]:
+def run(db: Connection, path: Path, requests: Sequence[Request]) -> list[RequestResult]:
     """Run requests in order, in as few transactions as possible."""
     try:
         if len(requests) == 1 and (one := requests[0]).single and not one.abandoned:

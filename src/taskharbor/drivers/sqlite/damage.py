@@ -17,7 +17,7 @@ from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
 from taskharbor.drivers.shared.columns import DECODERS, STATES
 from taskharbor.drivers.sqlite.dependants import apply_ends, dependants
-from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, Row, moment
+from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, SqliteRow, moment
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import IllegalMove, StoreCorrupt
 
@@ -28,28 +28,28 @@ KEPT_FOR = timedelta(days=30) // MICROSECOND
 # What fetching and decoding a row can raise: bytes that are not text are a ValueError.
 UNDECODABLE = (ValueError, OverflowError, KeyError, RecursionError, msgspec.MsgspecError, IllegalMove)
 
-Read = Callable[[Any], object]
+DecodeStored = Callable[[Any], object]
 
 
 def _text(stored: bytes) -> str:
     return stored.decode()
 
 
-def _json(decode: Read) -> Read:
+def _json(decode: DecodeStored) -> DecodeStored:
     return lambda stored: decode(stored.decode())
 
 
 # The columns of the statement damage after the first, in that order, and how each is read.
-_TEXTS: dict[str, Read] = dict.fromkeys(
+_TEXTS: dict[str, DecodeStored] = dict.fromkeys(
     ("id", "type", "queue", "idempotency_key", "workflow_id", "original_id", "worker"), _text
 )
-_JSONS: dict[str, Read] = {name: _json(DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
-_TIMES: dict[str, Read] = dict.fromkeys(
+_JSONS: dict[str, DecodeStored] = {name: _json(DECODERS[name]) for name in ("headers", "tags", "failures", "progress")}
+_TIMES: dict[str, DecodeStored] = dict.fromkeys(
     ("created_at", "due_at", "run_at", "expires_at", "key_expires_at", "claimed_at", "started_at", "stop_requested_at"),
     moment,
 )
 _MENDED = _TEXTS | _JSONS | _TIMES
-_REPLACED: dict[str, Read] = {
+_REPLACED: dict[str, DecodeStored] = {
     "state": lambda stored: STATES[stored.decode()],
     **dict.fromkeys(("token", "settled_token", "settled_kind", "stop_reason", "stop_fingerprint"), _text),
     **dict.fromkeys(("last_error", "dlq_reason", "fingerprint"), _text),
@@ -88,7 +88,7 @@ def damaged(job: str, what: object) -> StoreCorrupt:
     )
 
 
-def _wrong(row: Row) -> dict[str, str]:
+def _wrong(row: SqliteRow) -> dict[str, str]:
     """The columns that cannot be read, and why."""
     wrong: dict[str, str] = {}
     for (name, read), stored in zip(_COLUMNS.items(), row[1:], strict=True):

@@ -12,7 +12,7 @@ from taskharbor.core.dependency import Effect, effect
 from taskharbor.core.states import State
 from taskharbor.core.steps.dependants import apply_stored_ends
 from taskharbor.drivers.sqlite.drafts import run
-from taskharbor.drivers.sqlite.rows import Row, moment
+from taskharbor.drivers.sqlite.rows import SqliteRow, moment
 from taskharbor.drivers.sqlite.sql import load
 
 ANY, DEPENDANTS = load("dependants_any"), load("dependants")
@@ -23,7 +23,7 @@ FREE_KEY, DROP_KEY = load("key_free"), load("key_drop")
 # A job that has ended: its id and its state.
 EndedJob = tuple[str, State]
 # The edges to dependants that still wait for a job, by its id.
-EdgeRows = dict[str, list[Row]]
+EdgeRows = dict[str, list[SqliteRow]]
 
 
 def dependants(db: Connection, ids: Iterable[str]) -> EdgeRows:

@@ -14,10 +14,10 @@ from taskharbor.core.job import LAST_MOMENT, JobRecord
 from taskharbor.core.keys import KeyRecord
 from taskharbor.core.line import SINCE_EVER
 from taskharbor.core.steps.draft import Draft
-from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, Step, StoredEdge
+from taskharbor.core.steps.needs import KeptUntil, Keys, Look, Members, Need, Owned, Payloads, StoredEdge, VerbStep
 from taskharbor.drivers.shared import drafts
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment
+from taskharbor.drivers.sqlite.rows import SqliteRow, micros, micros_or_none, moment
 from taskharbor.drivers.sqlite.sql import load
 
 JOBS, DAMAGED, PAYLOADS = load("step_jobs"), load("step_damaged"), load("step_payloads")
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 TIMES = 1 + len(drafts.TIMES)
 
 
-def run(db: Connection, step: Callable[Concatenate[Draft, P], Step[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+def run(db: Connection, step: Callable[Concatenate[Draft, P], VerbStep[R]], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a step and write what it changed."""
     draft = Draft()
     needs = step(draft, *args, **kwargs)
@@ -73,7 +73,7 @@ def _answer(db: Connection, draft: Draft, need: Need) -> None:
             raise NotImplementedError(f"no step of this driver needs {need}")
 
 
-def _rows(db: Connection, statement: str, ids: Iterable[str]) -> Iterable[Row]:
+def _rows(db: Connection, statement: str, ids: Iterable[str]) -> Iterable[SqliteRow]:
     given = list(ids)
     return db.execute(statement, (_encode(given).decode(),)) if given else ()
 
@@ -136,7 +136,7 @@ def _write(db: Connection, draft: Draft) -> None:
     db.executemany(KEEP, [(workflow, micros(until)) for workflow, until in draft.keep.items()])
 
 
-def _row(job: JobRecord) -> Row:
+def _row(job: JobRecord) -> SqliteRow:
     row = drafts.values(job)
     payload = None if job.payload is drafts.UNREAD else job.payload
     return (*map(_stored, row[:TIMES]), *row[TIMES:], payload, job.id)

@@ -15,8 +15,8 @@ from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refus
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import group_digest
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.groups import all_created, all_known, digest_of
-from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, new_row
+from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of
+from taskharbor.drivers.sqlite.rows import SqliteRow, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
@@ -24,8 +24,6 @@ INSERT_ONE, INSERT, LAST, UNDO = load("enqueue_one"), load("enqueue"), load("enq
 ADD_EDGE = load("enqueue_edges")
 STATE = load("states")
 LIVING_KEY, PUT_KEY = load("key_living"), load("key_put")
-
-StoredKey = tuple[str, bytes]
 
 
 def enqueue(db: Connection, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
@@ -95,13 +93,13 @@ def _is_plain(jobs: Sequence[NewJob]) -> bool:
     return all(job.idempotency_key is None and not job.depends_on for job in jobs)
 
 
-def _new_edges(jobs: Sequence[NewJob]) -> list[Row]:
+def _new_edges(jobs: Sequence[NewJob]) -> list[SqliteRow]:
     return [
         (job.id, place, edge.parent, edge.policy, False) for job in jobs for place, edge in enumerate(job.depends_on)
     ]
 
 
-def _insert(db: Connection, rows: list[Row]) -> bool:
+def _insert(db: Connection, rows: list[SqliteRow]) -> bool:
     """Insert all or none, without a read for each id: a taken one shows in the number of changes."""
     if len(rows) == 1:
         before = db.total_changes()
@@ -124,7 +122,7 @@ def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, .
     """Store jobs whose ids are free; one whose key is taken resolves to the owner of the key."""
     ids = {job.id for job in jobs}
     taken: dict[str, StoredKey] = {}
-    rows: list[Row] = []
+    rows: list[SqliteRow] = []
     results: list[Enqueued] = []
     for job in jobs:
         key = job.idempotency_key

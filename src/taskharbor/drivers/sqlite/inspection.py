@@ -19,7 +19,7 @@ from taskharbor.drivers.shared.columns import STATES, struct_of
 from taskharbor.drivers.shared.queries import BEYOND_ALL, best_query, conditions, workflow_counts
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, corrupt, damaged
 from taskharbor.drivers.sqlite.enqueue import living_key
-from taskharbor.drivers.sqlite.rows import Row, micros, moment, moment_or_none, record
+from taskharbor.drivers.sqlite.rows import SqliteRow, micros, moment, moment_or_none, record
 from taskharbor.drivers.sqlite.sql import load
 
 GET, PARENTS = load("get"), load("parents")
@@ -70,7 +70,7 @@ def _naming_damage(db: Connection, last: int = BEYOND_ALL) -> Generator[None]:
         raise corrupt(db, last, error) from error
 
 
-def _conditions(where: Filter) -> Row:
+def _conditions(where: Filter) -> SqliteRow:
     return conditions(where, glob, micros)
 
 

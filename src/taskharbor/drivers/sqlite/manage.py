@@ -11,7 +11,7 @@ from apsw import Connection
 from taskharbor.core.steps import forget, stop
 from taskharbor.drivers.shared.queries import BEYOND_ALL
 from taskharbor.drivers.sqlite.drafts import run
-from taskharbor.drivers.sqlite.rows import Row, micros
+from taskharbor.drivers.sqlite.rows import SqliteRow, micros
 from taskharbor.drivers.sqlite.sql import load
 
 PAUSE, UNPAUSE = load("pause"), load("pause_end")
@@ -42,9 +42,9 @@ def sweep(db: Connection, now: datetime, keep_until: datetime, limit: int) -> in
 def prune(db: Connection, now: datetime, limit: int) -> int:
     """Remove jobs past their retention, with their keys (X8)."""
     pruned = 0
-    place: Row = (-BEYOND_ALL, 0)
+    place: SqliteRow = (-BEYOND_ALL, 0)
     while pruned < limit:
-        rows: list[Row] = db.execute(PRUNE, (micros(now), *place, limit - pruned)).fetchall()
+        rows: list[SqliteRow] = db.execute(PRUNE, (micros(now), *place, limit - pruned)).fetchall()
         if not rows:
             break
         if any(workflow is not None for _, workflow, _, _ in rows):
@@ -57,7 +57,7 @@ def prune(db: Connection, now: datetime, limit: int) -> int:
 
 def _prune_plain(db: Connection, numbers: Sequence[int]) -> int:
     """Remove jobs that belong to no workflow, which are most, without reading them."""
-    gone: list[Row] = db.execute(PRUNE_PLAIN, (msgspec.json.encode(numbers).decode(),)).fetchall()
+    gone: list[SqliteRow] = db.execute(PRUNE_PLAIN, (msgspec.json.encode(numbers).decode(),)).fetchall()
     db.executemany(PRUNE_KEY, [(key, id) for id, key in gone if key is not None])
     db.execute(PRUNE_EDGES, (msgspec.json.encode([id for id, _ in gone]).decode(),))
     return len(gone)

@@ -12,7 +12,7 @@ from taskharbor.core.schedule import Schedule
 from taskharbor.driver import Group, Swap, Tally, WorkerRecord
 from taskharbor.drivers.shared.columns import struct_of
 from taskharbor.drivers.sqlite.enqueue import enqueue_group
-from taskharbor.drivers.sqlite.rows import Row, micros, micros_or_none, moment, moment_or_none
+from taskharbor.drivers.sqlite.rows import SqliteRow, micros, micros_or_none, moment, moment_or_none
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
 
@@ -30,7 +30,7 @@ def schedules(db: Connection) -> list[Schedule]:
     return [_schedule(row) for row in db.execute(ALL)]
 
 
-def _schedule(row: Row) -> Schedule:
+def _schedule(row: SqliteRow) -> Schedule:
     name, definition, slot, paused, last_job_id, last_slot = row
     times = moment_or_none(slot), moment_or_none(last_slot)
     return struct_of(Schedule, (name, definition, times[0], bool(paused), last_job_id, times[1]))

@@ -21,7 +21,7 @@ from taskharbor.drivers.shared.claims import ClaimTerms, not_renewed
 from taskharbor.drivers.shared.columns import json_or_none, token_of
 from taskharbor.drivers.sqlite.damage import UNDECODABLE, dead_letter
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import Row, claimed_plain, micros, micros_or_none, moment, record, span
+from taskharbor.drivers.sqlite.rows import SqliteRow, claimed_plain, micros, micros_or_none, moment, record, span
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import LeaseError
 
@@ -117,9 +117,9 @@ def open_queues(db: Connection, queues: Sequence[str]) -> list[str]:
     return [queue for queue in in_line(queues) if queue not in paused]
 
 
-def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick: str = PICK) -> list[Row]:
+def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick: str = PICK) -> list[SqliteRow]:
     """The share of each queue, then more from full queues up to the limit."""
-    rows: list[Row] = []
+    rows: list[SqliteRow] = []
     full: list[tuple[str, int]] = []
     for queue, share in shares(queues, limit).items():
         found = _pick(db, queue, now, share, pick)
@@ -132,8 +132,8 @@ def _pick_from(db: Connection, queues: Sequence[str], now: int, limit: int, pick
     return rows
 
 
-def _pick(db: Connection, queue: str, now: int, limit: int, pick: str) -> list[Row]:
-    rows: list[Row] = []
+def _pick(db: Connection, queue: str, now: int, limit: int, pick: str) -> list[SqliteRow]:
+    rows: list[SqliteRow] = []
     priority = ABOVE_ALL
     while len(rows) < limit:
         priority = db.execute(NEXT_PRIORITY, (queue, priority)).get
@@ -143,8 +143,8 @@ def _pick(db: Connection, queue: str, now: int, limit: int, pick: str) -> list[R
     return rows
 
 
-def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[Row]:
-    rows: list[Row] = []
+def _pick_ids(db: Connection, ids: Sequence[str], now: int, limit: int) -> list[SqliteRow]:
+    rows: list[SqliteRow] = []
     for id in dict.fromkeys(ids):
         if len(rows) >= limit:
             break

@@ -22,7 +22,7 @@ MICROSECOND = timedelta(microseconds=1)
 INFLIGHT = State.INFLIGHT
 
 # A row as `apsw` hands it over.
-Row = tuple[Any, ...]
+SqliteRow = tuple[Any, ...]
 
 
 def micros(time: datetime) -> int:
@@ -56,7 +56,7 @@ def span(numbers: Collection[int]) -> tuple[int, int] | None:
     return (first, last) if last - first + 1 == len(numbers) else None
 
 
-def new_row(job: NewJob, now: int, unmet: int = 0) -> Row:
+def new_row(job: NewJob, now: int, unmet: int = 0) -> SqliteRow:
     """The parameters of the statement enqueue."""
     run_at = None if job.run_at is None else micros(job.run_at)
     return (
@@ -92,7 +92,7 @@ _READERS: dict[str, ColumnReader] = {
 record = partial(columns.record, list(_READERS.items()))
 
 
-def claimed_plain(row: Row, now: datetime, expires_at: datetime, worker: str, tokens: str) -> JobRecord:
+def claimed_plain(row: SqliteRow, now: datetime, expires_at: datetime, worker: str, tokens: str) -> JobRecord:
     """The record of a claimed row of the statement reserve, for a job without rare options that never ran."""
     seq, id, type, queue, payload, priority, max_attempts, max_crashes, created_at, due_at, run_at, workflow_id, _ = row
     created = moment(created_at)

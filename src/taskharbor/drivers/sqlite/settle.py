@@ -19,7 +19,7 @@ from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.drivers.sqlite.dependants import EndedJob, apply_ends, apply_successes, dependants, free_key
 from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
-from taskharbor.drivers.sqlite.rows import FOR_EVER, Row, micros, micros_or_none, span
+from taskharbor.drivers.sqlite.rows import FOR_EVER, SqliteRow, micros, micros_or_none, span
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import StoreCorrupt
 
@@ -166,11 +166,11 @@ def _write(cursor: Cursor, to: Transition, now: int) -> EndedJob | None:
             return _stopped_or_back(cursor, to.id, CANCEL, (*common, FOR_EVER))
 
 
-def _written(cursor: Cursor, statement: str, parameters: Row) -> bool:
+def _written(cursor: Cursor, statement: str, parameters: SqliteRow) -> bool:
     return cursor.execute(statement, parameters).connection.changes() > 0
 
 
-def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: Row) -> EndedJob | None:
+def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: SqliteRow) -> EndedJob | None:
     found: tuple[str, str | None] | None = cursor.execute(statement, parameters).get
     if found is None:
         return None

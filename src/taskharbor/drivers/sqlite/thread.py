@@ -21,7 +21,7 @@ from typing import Any
 import apsw
 
 from taskharbor.drivers.sqlite import batch, fork
-from taskharbor.drivers.sqlite.batch import Answer, Awaited, Request
+from taskharbor.drivers.sqlite.batch import Awaited, Request, RequestResult
 from taskharbor.drivers.sqlite.connection import BusyHandler, open_store
 from taskharbor.drivers.sqlite.files import Files, Identity
 from taskharbor.drivers.sqlite.turns import Blocked, Turns
@@ -35,7 +35,7 @@ INSIDE = (
     "nothing was stored. Set a flag there, and enqueue where the flag is checked"
 )
 
-AwaitedAnswer = tuple["asyncio.Future[Any]", Answer]
+AwaitedAnswer = tuple["asyncio.Future[Any]", RequestResult]
 
 
 class ThreadMessage(Enum):
@@ -112,7 +112,7 @@ class BatchThread:
             wakeup.wake()
         return result
 
-    def _inside(self, request: Blocked) -> Answer:
+    def _inside(self, request: Blocked) -> RequestResult:
         """Run a request of a signal handler or a finalizer, but never as part of the transaction it interrupted."""
         if self.db is not None and self.db.in_transaction:
             raise DriverUnavailable(INSIDE)
@@ -204,10 +204,10 @@ class BatchThread:
             self._look(looks, watcher)
         return not stop
 
-    def _answers(self, requests: Sequence[Request], deadline: float) -> Sequence[Answer]:
+    def _answers(self, requests: Sequence[Request], deadline: float) -> Sequence[RequestResult]:
         """The answers to a batch, in the thread that has its turn. No write is confirmed that other processes cannot
         see, but for those of blocking callers within a moment."""
-        answers: Sequence[Answer] = ()
+        answers: Sequence[RequestResult] = ()
         db, files = self.db, self._files
         if db is not None and files is not None:
             self._busy_handler.deadline = deadline
@@ -320,7 +320,7 @@ def _wake(*wakeups: Wakeup) -> None:
 
 
 def _post(replies: Iterable[AwaitedAnswer]) -> None:
-    """Answer futures, waking each event loop once."""
+    """RequestResult futures, waking each event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[AwaitedAnswer]] = {}
     for reply in replies:
         by_loop.setdefault(reply[0].get_loop(), []).append(reply)

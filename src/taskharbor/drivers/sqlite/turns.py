@@ -19,7 +19,7 @@ from contextlib import suppress
 from threading import get_ident
 from time import monotonic
 
-from taskharbor.drivers.sqlite.batch import Answer, Request
+from taskharbor.drivers.sqlite.batch import Request, RequestResult
 from taskharbor.errors import DriverUnavailable
 
 # While commits are this quick, the thread inside goes on with the line: waking another one would take longer.
@@ -30,14 +30,14 @@ NO_TURN = "other threads of this process used the file for too long: nothing was
 LOST = "the commit for several threads was interrupted; the operation may have taken effect"
 MAIN = threading.main_thread().ident
 
-RunBatch = Callable[[Sequence[Request], float], Sequence[Answer]]
+RunBatch = Callable[[Sequence[Request], float], Sequence[RequestResult]]
 
 
 class Blocked(Request, eq=False, kw_only=True, gc=False):
     """A request whose caller blocks until it has its answer, or `deadline` (monotonic) is over."""
 
     deadline: float
-    answer: Answer | None = None
+    answer: RequestResult | None = None
     in_line: bool = False
     woken: threading.Lock | None = None  # of a caller that waits in line: acquired by it, released to wake it
     left: bool = False
@@ -69,7 +69,7 @@ class Turns:
         """Whether this very thread is inside, so that its caller is a signal handler or a finalizer."""
         return self._inside == get_ident()
 
-    def take(self, request: Blocked) -> Answer:
+    def take(self, request: Blocked) -> RequestResult:
         """Run a request in this thread, which is not inside, or have the thread inside run it."""
         me = get_ident()
         try:
@@ -88,7 +88,7 @@ class Turns:
             raise DriverUnavailable(LOST)
         return request.answer
 
-    def serve(self, requests: Sequence[Request]) -> Sequence[Answer]:
+    def serve(self, requests: Sequence[Request]) -> Sequence[RequestResult]:
         """Run requests together with those in line, in a thread that signals do not interrupt."""
         with self.lock:
             try:
@@ -165,7 +165,7 @@ class Turns:
             request.wake()
 
 
-def _give(requests: Sequence[Blocked], answers: Sequence[Answer]) -> None:
+def _give(requests: Sequence[Blocked], answers: Sequence[RequestResult]) -> None:
     for request, answer in zip(requests, answers, strict=True):
         request.answer = answer
         request.wake()

@@ -69,7 +69,7 @@ ack = partial(_by_holder, Ack)
 put_back = partial(_by_holder, PutBack, run_at=T0)
 fail = partial(_by_holder, Fail, reason="max_attempts")
 cancel = partial(_by_holder, Cancel)
-Settling = Callable[..., Transition]
-SETTLES: dict[str, Settling] = {"ack": ack, "put_back": put_back, "fail": fail, "cancel": cancel}
+MakeTransition = Callable[..., Transition]
+SETTLES: dict[str, MakeTransition] = {"ack": ack, "put_back": put_back, "fail": fail, "cancel": cancel}
 AFTER = {"ack": State.DONE, "put_back": State.READY, "fail": State.DLQ, "cancel": State.CANCELLED}
 each_kind = pytest.mark.parametrize("kind", list(SETTLES))

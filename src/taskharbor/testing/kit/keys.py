@@ -6,7 +6,7 @@ import pytest
 
 from taskharbor.core.job import LAST_MOMENT
 from taskharbor.driver import Enqueued
-from taskharbor.testing.kit.jobs import SETTLES, Settling, ack, at, child, fail, group, job, put_back
+from taskharbor.testing.kit.jobs import SETTLES, MakeTransition, ack, at, child, fail, group, job, put_back
 from taskharbor.testing.kit.scene import Cases, Scene
 
 
@@ -82,7 +82,7 @@ class KeyCases(Cases):
         await s.add(job("a", idempotency_key="k", key_expires_at=at(60), run_at=run_at))
         if state in ("inflight", "lapsed", "put back", "replayed"):
             held = await s.claim("a", lease=10 if state == "lapsed" else 9999)
-            ends: dict[str, Settling] = {"put back": put_back, "replayed": fail}
+            ends: dict[str, MakeTransition] = {"put back": put_back, "replayed": fail}
             await s.end(*([ends[state](held)] if state in ends else []))
         s.tick(3600)
         if state == "replayed":

@@ -64,12 +64,12 @@ def in_words(answer: list[Any] | int | str) -> Any:
 
 
 # verb -> (the default answer, {state: (answer, state afterwards)}); states that are not listed do not change.
-Answers = dict[str, tuple[Any, str | None]]
-LAPSED: Answers = {"lapsed": ("LeaseExpired", None)}
-MISSING: Answers = {"missing": ("missing", None)}
-CLAIMED: Answers = dict.fromkeys(("ready", "lapsed"), ("claimed", "inflight"))
-REQUESTED: Answers = dict.fromkeys(HELD, ("requested", "inflight"))
-TABLE: dict[str, tuple[Any, Answers]] = {
+AnswersByState = dict[str, tuple[Any, str | None]]
+LAPSED: AnswersByState = {"lapsed": ("LeaseExpired", None)}
+MISSING: AnswersByState = {"missing": ("missing", None)}
+CLAIMED: AnswersByState = dict.fromkeys(("ready", "lapsed"), ("claimed", "inflight"))
+REQUESTED: AnswersByState = dict.fromkeys(HELD, ("requested", "inflight"))
+TABLE: dict[str, tuple[Any, AnswersByState]] = {
     "enqueue": ("JobExists", {"missing": ("stored", "ready")}),
     "reserve": ("none", CLAIMED),
     "reserve by id": ("none", CLAIMED),

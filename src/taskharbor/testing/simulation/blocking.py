@@ -20,7 +20,7 @@ from taskharbor.testing.faults import Wrapper
 from taskharbor.testing.loop import Deadlock
 
 T = TypeVar("T")
-Wait = Callable[[], Awaitable[Any]]
+StoreWait = Callable[[], Awaitable[Any]]
 RETURN_WITHIN = 60.0  # of real time: a store that is not simulated may be slow
 
 
@@ -42,7 +42,7 @@ class _CallThread(threading.Thread):
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__(name="taskharbor-simulated-call", daemon=True)
         self._function = function
-        self._events: SimpleQueue[Wait | CallResult] = SimpleQueue()
+        self._events: SimpleQueue[StoreWait | CallResult] = SimpleQueue()
         self._answers: SimpleQueue[CallResult] = SimpleQueue()
         self._cancelled: asyncio.CancelledError | None = None
         self.waits: asyncio.Task[Any] | None = None  # kept here: the loop has only a weak reference
@@ -56,7 +56,7 @@ class _CallThread(threading.Thread):
             ended = CallResult(error=error)
         self._events.put(ended)
 
-    def wait_for(self, wait: Wait) -> Any:
+    def wait_for(self, wait: StoreWait) -> Any:
         """Let the loop run until the wait is over."""
         if self._cancelled is not None:
             raise self._cancelled
@@ -65,7 +65,7 @@ class _CallThread(threading.Thread):
 
     # on the loop
 
-    def turn(self) -> Wait | CallResult:
+    def turn(self) -> StoreWait | CallResult:
         """Stand still until the thread waits or has ended."""
         try:
             return self._events.get(timeout=RETURN_WITHIN)
@@ -74,15 +74,15 @@ class _CallThread(threading.Thread):
                 f"a blocking call of a simulated process has not returned for {RETURN_WITHIN:g} s of real time"
             ) from None
 
-    async def attend(self, wait: Wait) -> Any:
+    async def attend(self, wait: StoreWait) -> Any:
         """Do what the thread waits for, again and again, until it ends."""
-        event: Wait | CallResult = wait
+        event: StoreWait | CallResult = wait
         while not isinstance(event, CallResult):
             self._answers.put(await self._answer(event))
             event = self.turn()
         return event.result()
 
-    async def _answer(self, wait: Wait) -> CallResult:
+    async def _answer(self, wait: StoreWait) -> CallResult:
         try:
             return CallResult(await wait())
         except asyncio.CancelledError as error:  # the simulation ends: further waits of the thread raise it too

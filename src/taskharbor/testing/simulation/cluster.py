@@ -11,11 +11,12 @@ from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 from taskharbor.client.client import closed_world
+from taskharbor.client.clock import Clock
 from taskharbor.driver import Driver, Inspect, capability
 from taskharbor.errors import DriverError
 from taskharbor.harbor import Harbor
 from taskharbor.supervisor.dead_leases import DeadLeases, DeadWorker
-from taskharbor.testing.clock import Clock, LoopClock, SkewedClock
+from taskharbor.testing.clock import LoopClock, SkewedClock
 from taskharbor.testing.history import Event, Noted
 from taskharbor.testing.recorder import Recorder, take_stock
 from taskharbor.testing.simulation.blocking import InTurns, InTurnsPortal

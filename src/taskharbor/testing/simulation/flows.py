@@ -18,9 +18,9 @@ from taskharbor.workflows.flow import OnFailure
 MUCH = 2**24
 POLICIES: tuple[OnFailure, ...] = ("hold", "cancel", "collect")
 TEMPERS = {"calm": 70, "slow": 12, "failing": 8, "hopeless": 7, "deadly": 3}
-Task = AsyncTask[[Any], int]
+NumberTask = AsyncTask[[Any], int]
 # The result of a flow if nothing fails: numbers, nested like the flow.
-Part = tuple[Flow[Any], Any]
+FlowPart = tuple[Flow[Any], Any]
 
 
 class WrongResult(AssertionError):
@@ -54,9 +54,9 @@ class RandomFlows:
         self._member, self._link = member, link
         self.starter = starter
 
-    def drawn(self) -> Part:
+    def drawn(self) -> FlowPart:
         """A flow of any shape."""
-        shapes: list[Callable[[], Part]] = [self._chain, self._chord, self._nested, self._stages, self._diamond]
+        shapes: list[Callable[[], FlowPart]] = [self._chain, self._chord, self._nested, self._stages, self._diamond]
         return self._rng.choices(shapes, [3, 4, 2, 2, 2])[0]()
 
     def check(self, came: Any, expected: Any) -> None:
@@ -66,50 +66,50 @@ class RandomFlows:
 
     # shapes
 
-    def _chain(self) -> Part:
+    def _chain(self) -> FlowPart:
         part = self._one()
         for _ in range(self._rng.randint(1, 3)):
             part = self._then(part)
         return part
 
-    def _chord(self) -> Part:
+    def _chord(self) -> FlowPart:
         flow, expected = self._side_by_side(self._rng.randint(2, 6))
         number = self._number()
         return chord(flow, self._taking(expected, number), on_failure=self._policy()), number
 
-    def _nested(self) -> Part:
+    def _nested(self) -> FlowPart:
         parts = [self._side_by_side(2), self._one(), self._then(self._side_by_side(2))]
         self._rng.shuffle(parts)
         return self._then(_grouped(parts))
 
-    def _stages(self) -> Part:
+    def _stages(self) -> FlowPart:
         """Two groups, the second of which waits for the first without taking its results: a join is put between."""
         (first, _), (second, expected) = self._side_by_side(2), self._side_by_side(2)
         return self._then((chain(first, second, on_failure=self._policy()), expected))
 
-    def _diamond(self) -> Part:
+    def _diamond(self) -> FlowPart:
         """Two arms that take the same result, and a last step that takes theirs and also waits for the first."""
         graph = Graph()
         begin, number = self._one()
         top = graph.add(begin)
         arms = [self._then((top, number)) for _ in range(2)]
-        parts: list[Part] = [(graph.add(flow), expected) for flow, expected in arms]
+        parts: list[FlowPart] = [(graph.add(flow), expected) for flow, expected in arms]
         flow, last = self._then(_grouped(parts))
         graph.add(flow, after=[top], on_failure=self._policy())
         return graph, [last]
 
-    def _one(self) -> Part:
+    def _one(self) -> FlowPart:
         number, queue = self._number(), self._rng.choice(["default", "default", "mail"])
         return self._member.using(queue=queue).step(number, self._temper()), number
 
-    def _side_by_side(self, count: int) -> Part:
+    def _side_by_side(self, count: int) -> FlowPart:
         return _grouped([self._one() for _ in range(count)])
 
-    def _then(self, before: Part) -> Part:
+    def _then(self, before: FlowPart) -> FlowPart:
         number = self._number()
         return chain(before[0], self._taking(before[1], number), on_failure=self._policy()), number
 
-    def _taking(self, expected: Any, number: int) -> Task:
+    def _taking(self, expected: Any, number: int) -> NumberTask:
         """A step that knows its expected argument."""
         headers = {"expected": msgspec.json.encode(expected).decode(), "number": str(number), "temper": self._temper()}
         return self._link.using(headers=headers)
@@ -144,7 +144,7 @@ class RandomFlows:
             self._cluster.errors.append(WrongResult(message))
 
 
-def _grouped(parts: list[Part]) -> Part:
+def _grouped(parts: list[FlowPart]) -> FlowPart:
     return group(flow for flow, _ in parts), [expected for _, expected in parts]
 
 

@@ -9,10 +9,10 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
+from taskharbor.client.clock import Clock
 from taskharbor.driver import Driver, at_once
 from taskharbor.errors import DriverClosed, DriverUnavailable
-from taskharbor.testing.clock import Clock
-from taskharbor.testing.faults import Call
+from taskharbor.testing.faults import VerbCall
 from taskharbor.testing.recorder import RECORDED
 from taskharbor.testing.simulation.blocking import InTurns, PassThrough
 from taskharbor.testing.simulation.faults import Faults
@@ -82,13 +82,13 @@ class Lines:
         self.faults = faults
         self.down = False
 
-    async def look(self, verb: str, call: Call) -> Any:
+    async def look(self, verb: str, call: VerbCall) -> Any:
         """A call that changes no job: it may be lost, but is never delayed, to keep runs short."""
         if self.rng.random() < self.faults.lost_requests:
             raise DriverUnavailable(f"{verb}: the request was lost")
         return await self.ask(verb, call)
 
-    async def ask(self, verb: str, call: Call) -> Any:
+    async def ask(self, verb: str, call: VerbCall) -> Any:
         """Call the store, unless it is down before or after."""
         self._check(verb)
         result = await call()
@@ -114,7 +114,7 @@ class _RoundTrip:
     It is a chain of callbacks, because a task for each request would cost a tenth of the whole simulation.
     """
 
-    def __init__(self, lines: Lines, network: Context, verb: str, call: Call) -> None:
+    def __init__(self, lines: Lines, network: Context, verb: str, call: VerbCall) -> None:
         self._lines = lines
         self._network = network
         self._verb = verb
@@ -167,7 +167,7 @@ class ClientWire(InTurns):
         self._lines = lines
         self._network = outside()
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         loop = asyncio.get_running_loop()
         if isinstance(loop, ProcessLoop) and loop.ending:
             raise DriverClosed("the simulation has ended")

@@ -17,7 +17,7 @@ from taskharbor.core.urls import with_options
 from taskharbor.driver import Driver, Erases, offered
 from taskharbor.drivers import from_url, parse
 from taskharbor.drivers.memory import MemoryDriver
-from taskharbor.testing.faults import Call
+from taskharbor.testing.faults import VerbCall
 from taskharbor.testing.simulation.blocking import PassThrough
 
 ANSWER_WITHIN = 60.0
@@ -33,11 +33,11 @@ class Elsewhere(PassThrough):
         super().__init__(inner)
         self._home = loop
 
-    async def _perform(self, verb: str, arguments: dict[str, Any], call: Call) -> Any:
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: VerbCall) -> Any:
         return asyncio.run_coroutine_threadsafe(_awaited(call), self._home).result(ANSWER_WITHIN)
 
 
-async def _awaited(call: Call) -> Any:
+async def _awaited(call: VerbCall) -> Any:
     return await call()
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from taskharbor.drivers.redis.calls import RedisCalls
 from taskharbor.drivers.redis.connection import Arg
 from taskharbor.drivers.redis.drafts import COMMIT, CONFLICT, RNG
+from taskharbor.drivers.redis.entries import Write
 from taskharbor.drivers.redis.keyspace import keys
 from taskharbor.drivers.redis.parts import PARTS, Head, Parts, compose, head_of
 from taskharbor.drivers.redis.reader import LOOK
@@ -22,7 +23,6 @@ KEYS_PAGE = 1000
 MOST_TRIES = 20
 MOST_EXAMPLES = 10
 Compare = tuple[str, str, str, bytes | None]  # command, key, member, value
-Write = tuple[Arg, ...]
 
 
 class Misfit(Struct):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from taskharbor.core.states import TERMINAL
-from taskharbor.drivers.redis.entries import entries
+from taskharbor.drivers.redis.entries import Write, entries
 from taskharbor.drivers.redis.parts import EPOCH, PARTS, ClaimPart, Head, pack
-from taskharbor.drivers.redis.repair.bites import AuditedJob, Bites, Misfit, Write, head_is
+from taskharbor.drivers.redis.repair.bites import AuditedJob, Bites, Misfit, head_is
 
 UNKNOWN_WORKER = "unknown"
 

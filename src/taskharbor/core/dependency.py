@@ -34,6 +34,11 @@ def effect(policy: str, parent: State) -> Effect:
     return Effect.SATISFY if policy == Policy.COLLECT else Effect.CANCEL
 
 
+def is_met(policy: str, parent: State | None) -> bool:
+    """Whether a new edge is satisfied at once. A parent that is stored in the same step (None) has not ended."""
+    return parent is not None and effect(policy, parent) is Effect.SATISFY
+
+
 class Parent(Struct, frozen=True, gc=False):
     """One dependency of a job: the parent's state and result. `size` is the size of the result."""
 

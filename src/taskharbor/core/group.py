@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -39,11 +39,25 @@ def refusal(jobs: Sequence[NewJob], is_taken: Callable[[NewJob], bool]) -> JobEx
     earlier = set[str]()
     for job in jobs:
         if is_taken(job):
-            return JobExists(f"job {job.id} exists")
+            return exists(job.id)
         if missing := [edge.parent for edge in job.depends_on if edge.parent not in earlier]:
             return UnknownDependency(f"job {job.id} depends on {missing[0]}, which is not before it in its group")
         earlier.add(job.id)
     return JobExists("a group names the same id twice") if len(earlier) < len(jobs) else None
+
+
+def exists(id: str) -> JobExists:
+    """The error for an id that is taken (R2)."""
+    return JobExists(f"job {id} exists")
+
+
+def fresh(jobs: Iterable[NewJob], is_known: Callable[[NewJob], bool]) -> list[NewJob]:
+    """The new jobs of an outcome that are stored: without those whose id or key is known, each id once (D9)."""
+    found: dict[str, NewJob] = {}
+    for job in jobs:
+        if not is_known(job):
+            found.setdefault(job.id, job)
+    return list(found.values())
 
 
 def is_closed(jobs: Sequence[NewJob]) -> bool:

@@ -6,7 +6,9 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from taskharbor.core.group import GroupResult
 from taskharbor.core.job import NewJob
+from taskharbor.errors import JobExists, UnknownDependency
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -30,3 +32,10 @@ class Swap(Struct, frozen=True, kw_only=True):
     seen: Schedule | None
     then: Schedule | None
     job: NewJob | None = None
+
+
+def swap_verdict(stored: GroupResult) -> bool | JobExists:
+    """The verdict of a swap, by how its job was stored: a taken id leaves the schedule alone, other refusals raise."""
+    if isinstance(stored, UnknownDependency):
+        raise stored
+    return stored if isinstance(stored, JobExists) else True

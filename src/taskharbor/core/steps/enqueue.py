@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskharbor.core import evolve
-from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.group import Enqueued, Group, GroupResult, refusal
+from taskharbor.core.dependency import is_met
+from taskharbor.core.group import Enqueued, Group, GroupResult, fresh, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import KeyRecord, digest, group_digest
 from taskharbor.core.steps.draft import Draft
@@ -43,11 +43,11 @@ def _is_taken(draft: Draft, job: NewJob, now: datetime) -> bool:
 
 def store_new(draft: Draft, jobs: Sequence[NewJob], now: datetime) -> None:
     """Store the new jobs of an outcome, except those whose id or key is known (D9)."""
-    fresh: dict[str, NewJob] = {}
-    for job in jobs:
-        if draft.job(job.id) is None and draft.living_key(job.idempotency_key, now) is None:
-            fresh.setdefault(job.id, job)
-    store(draft, list(fresh.values()), now)
+    store(draft, fresh(jobs, lambda job: _is_known(draft, job, now)), now)
+
+
+def _is_known(draft: Draft, job: NewJob, now: datetime) -> bool:
+    return draft.job(job.id) is not None or draft.living_key(job.idempotency_key, now) is not None
 
 
 def store(draft: Draft, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
@@ -73,5 +73,5 @@ def _edge(draft: Draft, job: NewJob, position: int, together: set[str]) -> Store
     """An edge of a new job. A parent stored in the same step has not ended."""
     asked = job.depends_on[position]
     parent = None if asked.parent in together else draft.job(asked.parent)
-    satisfied = parent is not None and effect(asked.policy, parent.state) is Effect.SATISFY
+    satisfied = is_met(asked.policy, None if parent is None else parent.state)
     return StoredEdge(job.id, position, asked.parent, asked.policy, satisfied)

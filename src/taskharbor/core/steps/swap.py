@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from taskharbor.core.group import Group
-from taskharbor.core.schedule import Swap
+from taskharbor.core.schedule import Swap, swap_verdict
 from taskharbor.core.steps.draft import Draft
 from taskharbor.core.steps.enqueue import enqueue
 from taskharbor.core.steps.needs import NamedSchedules, VerbStep
-from taskharbor.errors import JobExists, UnknownDependency
+from taskharbor.errors import JobExists
 
 
 def swap_schedules(draft: Draft, swaps: Sequence[Swap], now: datetime) -> VerbStep[list[bool | JobExists]]:
@@ -26,10 +26,8 @@ def _swap(draft: Draft, swap: Swap, now: datetime) -> VerbStep[bool | JobExists]
     if draft.schedules.known[swap.name] != swap.seen:
         return False
     if swap.job is not None:
-        stored = yield from enqueue(draft, Group(jobs=(swap.job,)), now)
-        if isinstance(stored, JobExists):
-            return stored
-        if isinstance(stored, UnknownDependency):
-            raise stored
+        verdict = swap_verdict((yield from enqueue(draft, Group(jobs=(swap.job,)), now)))
+        if verdict is not True:
+            return verdict
     draft.schedules.put(swap.name, swap.then)
     return True

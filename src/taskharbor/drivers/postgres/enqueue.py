@@ -14,8 +14,8 @@ from itertools import groupby
 
 import asyncpg
 
-from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
+from taskharbor.core.dependency import is_met
+from taskharbor.core.group import Enqueued, Group, GroupResult, exists, fresh, is_closed, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import group_digest
 from taskharbor.drivers.postgres.db import Db, OwnDb, value
@@ -23,7 +23,7 @@ from taskharbor.drivers.postgres.failure import CROSSED
 from taskharbor.drivers.postgres.psycopg_db import OwnPsycopgDb
 from taskharbor.drivers.postgres.rows import NEW_COLUMNS, RARE, new_row
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of
+from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of, known
 from taskharbor.errors import DriverError, JobExists, UnknownDependency
 
 COPY_FROM = 300
@@ -74,14 +74,14 @@ async def _one(db: Db, job: NewJob, now: datetime, channel: str | None) -> Group
     if row.count(None) < RARE:
         return (await _plain(db, {0: job}, now, channel))[0]
     new = await db.rows("enqueue_one", *row[:-RARE], now, channel)
-    return (Enqueued(job.id, True),) if new else JobExists(f"job {job.id} exists")
+    return (Enqueued(job.id, True),) if new else exists(job.id)
 
 
 async def _plain(db: Db, jobs: dict[int, NewJob], now: datetime, channel: str | None) -> dict[int, GroupResult]:
     results: dict[int, GroupResult] = {}
     stored = {row[0] for row in await db.rows("enqueue", *_columns(jobs.values()), now, channel)}
     for index, job in jobs.items():
-        results[index] = (Enqueued(job.id, True),) if job.id in stored else JobExists(f"job {job.id} exists")
+        results[index] = (Enqueued(job.id, True),) if job.id in stored else exists(job.id)
         stored.discard(job.id)  # the same id twice is stored once
     return results
 
@@ -126,14 +126,14 @@ async def _store_keyed(db: Db, jobs: Sequence[NewJob], now: datetime, channel: s
 
 async def _known(db: Db, jobs: dict[int, NewJob], now: datetime) -> dict[int, GroupResult]:
     """The owners of taken keys, or JobExists; a job whose key was freed meanwhile is left out, to be tried again."""
-    known = await living_keys(db, [job.idempotency_key or "" for job in jobs.values()], now)
+    owners = await living_keys(db, [job.idempotency_key or "" for job in jobs.values()], now)
     taken = {row[0] for row in await db.rows("states", [job.id for job in jobs.values()])}
     results: dict[int, GroupResult] = {}
     for index, job in jobs.items():
-        if (found := known.get(job.idempotency_key or "")) is not None:
-            results[index] = (Enqueued(found[0], False, found[1] == digest_of(job)),)
+        if (found := owners.get(job.idempotency_key or "")) is not None:
+            results[index] = (known(job, found),)
         elif job.id in taken:
-            results[index] = JobExists(f"job {job.id} exists")
+            results[index] = exists(job.id)
     return results
 
 
@@ -153,8 +153,8 @@ async def enqueue_group(db: Db, group: Group, now: datetime, *, looks: bool = Tr
 
     Without `looks`, an id that is taken raises an error of PostgreSQL, which ends the transaction.
     """
-    if group.key is not None and (known := await _take_group_key(db, group, now)) is not None:
-        return all_known(group.jobs, *known)
+    if group.key is not None and (found := await _take_group_key(db, group, now)) is not None:
+        return all_known(group.jobs, *found)
     if not looks and is_closed(group.jobs):
         if len({job.id for job in group.jobs}) < len(group.jobs):
             return await _refusal(db, group, now) or JobExists("a group names the same id twice")
@@ -169,8 +169,8 @@ async def _take_group_key(db: Db, group: Group, now: datetime) -> StoredKey | No
     key = group.key or ""
     values = [key], [group.workflow_id], [group_digest(group.jobs)], [group.key_expires_at]
     for _ in range(TRIES):
-        if (known := (await living_keys(db, [key], now)).get(key)) is not None:
-            return known
+        if (found := (await living_keys(db, [key], now)).get(key)) is not None:
+            return found
         if group.workflow_id is None or await _refusal(db, group, now) is not None:
             return None
         if await db.rows("key_take", *values, now):
@@ -180,57 +180,46 @@ async def _take_group_key(db: Db, group: Group, now: datetime) -> StoredKey | No
 
 async def _refusal(db: Db, group: Group, now: datetime) -> JobExists | UnknownDependency | None:
     taken = {row[0] for row in await db.rows("states", [job.id for job in group.jobs])}
-    known = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
-    return refusal(group.jobs, lambda job: job.id in taken and job.idempotency_key not in known)
+    owners = await living_keys(db, [job.idempotency_key for job in group.jobs if job.idempotency_key], now)
+    return refusal(group.jobs, lambda job: job.id in taken and job.idempotency_key not in owners)
 
 
 async def store(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[Enqueued, ...]:
     """Store jobs whose ids are free; one whose key is taken resolves to the owner of the key."""
     results: dict[str, Enqueued] = {}
     taken, owners = await _take_keys(db, jobs, now)
-    fresh: list[NewJob] = []
+    new: list[NewJob] = []
     for job in jobs:
         key = job.idempotency_key or ""
         if key not in owners or (key in taken and owners[key][0] == job.id):
-            fresh.append(job)
+            new.append(job)
             results[job.id] = Enqueued(job.id, True)
         else:
-            owner, content = owners[key]
-            results[job.id] = Enqueued(owner, False, content == digest_of(job))
-    if fresh:
-        await _insert(db, fresh, now, await _connect(db, fresh))
+            results[job.id] = known(job, owners[key])
+    if new:
+        await _insert(db, new, now, await _connect(db, new))
     return tuple(results[job.id] for job in jobs)
 
 
 async def add(db: Db, jobs: Sequence[NewJob], now: datetime) -> None:
     """Store jobs inside a transaction, without those whose key or id is taken (D9), even if it was just now."""
-    first: dict[str, NewJob] = {}
-    for job in jobs:
-        first.setdefault(job.id, job)
-    asked = list(first.values())
-    if all(job.idempotency_key is None and not job.depends_on for job in asked):
-        if asked:
+    if all(job.idempotency_key is None and not job.depends_on for job in jobs):
+        if asked := fresh(jobs, lambda _: False):  # the statement leaves known ids out
             await db.rows("enqueue", *_columns(asked), now, None)
         return
     for _ in range(TRIES):
         with suppress(asyncpg.UniqueViolationError):  # another process stored one of the ids just now
             async with db.transaction():
-                await store(db, await _fresh(db, asked, now), now)
+                await store(db, await _fresh(db, jobs, now), now)
                 return
     raise DriverError("ids are taken faster than they can be read")
 
 
 async def _fresh(db: Db, jobs: Sequence[NewJob], now: datetime) -> list[NewJob]:
-    """The jobs whose ids and keys are free; of several with one key, the first."""
+    """The jobs whose ids and keys are free."""
     taken = {row[0] for row in await db.rows("states", [job.id for job in jobs])}
-    known = set(await living_keys(db, [job.idempotency_key for job in jobs if job.idempotency_key], now))
-    fresh: list[NewJob] = []
-    for job in jobs:
-        if job.id not in taken and job.idempotency_key not in known:
-            fresh.append(job)
-            if job.idempotency_key is not None:
-                known.add(job.idempotency_key)
-    return fresh
+    owners = await living_keys(db, [job.idempotency_key for job in jobs if job.idempotency_key], now)
+    return fresh(jobs, lambda job: job.id in taken or job.idempotency_key in owners)
 
 
 async def _take_keys(db: Db, jobs: Sequence[NewJob], now: datetime) -> tuple[set[str], dict[str, StoredKey]]:
@@ -265,7 +254,7 @@ async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
     unmet: list[int] = []
     for job in jobs:
         own = [
-            (job.id, index, edge.parent, edge.policy, _is_met(edge.policy, states.get(edge.parent)))
+            (job.id, index, edge.parent, edge.policy, is_met(edge.policy, states.get(edge.parent)))
             for index, edge in enumerate(job.depends_on)
         ]
         unmet.append(sum(not edge[-1] for edge in own))
@@ -275,10 +264,6 @@ async def _connect(db: Db, jobs: Sequence[NewJob]) -> list[int]:
     elif edges:
         await db.rows("enqueue_edges", *map(list, zip(*edges, strict=True)))
     return unmet
-
-
-def _is_met(policy: str, state: object) -> bool:
-    return state is not None and effect(policy, STATES[str(state)]) is Effect.SATISFY
 
 
 async def _insert(db: Db, jobs: Sequence[NewJob], now: datetime, unmet: list[int]) -> None:

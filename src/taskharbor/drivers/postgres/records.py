@@ -9,12 +9,12 @@ import msgspec
 from msgspec.structs import astuple
 
 from taskharbor.core.job import NewJob
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.schedule import Schedule, swap_verdict
 from taskharbor.driver import Group, Swap, Tally, WorkerRecord
 from taskharbor.drivers.postgres.db import Db
 from taskharbor.drivers.postgres.enqueue import enqueue
 from taskharbor.drivers.shared.columns import struct_of
-from taskharbor.errors import JobExists, UnknownDependency
+from taskharbor.errors import JobExists
 
 _encode = msgspec.json.Encoder().encode
 _worker = msgspec.json.Decoder(WorkerRecord).decode
@@ -49,9 +49,7 @@ async def _enqueued(db: Db, job: NewJob | None, now: datetime) -> bool | JobExis
     if job is None:
         return True
     [stored] = await enqueue(db, [Group(jobs=(job,))], now, None)
-    if isinstance(stored, UnknownDependency):
-        raise stored
-    return stored if isinstance(stored, JobExists) else True
+    return swap_verdict(stored)
 
 
 async def _write(db: Db, changed: dict[str, Schedule | None]) -> None:

@@ -7,19 +7,17 @@ shown, cancelled and deleted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from msgspec.structs import replace
 
-from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.job import JobRecord
 from taskharbor.core.transition import Fail
 from taskharbor.drivers.redis import parts
 from taskharbor.drivers.redis.parts import Card, ClaimPart, Head, Parts, head_of, moment, pack
+from taskharbor.drivers.shared.damage import KEPT_FOR, UNREADABLE, cause_of
 
-REASON = "undecodable"
 TYPE = "(damaged)"
-KEPT_FOR = timedelta(days=30)
 UNDECODABLE = (TypeError, ValueError, OverflowError)  # TypeError: a card or a claim that is missing
 
 _READERS: dict[str, Callable[[bytes], object]] = {
@@ -43,7 +41,7 @@ def compose(id: str, stored: Parts, head: Head | None = None) -> JobRecord:
 
 def damaged_fail(job: JobRecord, stored: Parts, now: datetime) -> Fail:
     """The outcome of a claimed job that is damaged."""
-    message = f"the stored job is damaged: {', '.join(_damaged(stored))}"
+    message, cause = cause_of(job.type, ", ".join(_damaged(stored)))
     return Fail(
         id=job.id,
         token="" if job.lease is None else job.lease.token,
@@ -52,8 +50,8 @@ def damaged_fail(job: JobRecord, stored: Parts, now: datetime) -> Fail:
         crashes=job.crashes,
         last_error=message,
         failed_at=now,
-        reason=REASON,
-        fingerprint=fingerprint(job.type, REASON, message),
+        reason=UNREADABLE,
+        fingerprint=cause,
     )
 
 

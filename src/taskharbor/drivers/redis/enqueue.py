@@ -8,7 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from taskharbor.core.group import Group, GroupResult
+from taskharbor.core.group import Group, GroupResult, exists
 from taskharbor.core.steps import enqueue as steps
 from taskharbor.drivers.redis.calls import RedisCalls
 from taskharbor.drivers.redis.connection import Arg
@@ -16,7 +16,6 @@ from taskharbor.drivers.redis.drafts import run
 from taskharbor.drivers.redis.parts import NONE, micros, new_card
 from taskharbor.drivers.redis.scripts import load
 from taskharbor.drivers.shared.groups import all_created
-from taskharbor.errors import JobExists
 
 ENQUEUE = load("enqueue")
 
@@ -66,6 +65,6 @@ _in_line = attrgetter("queue", "priority", "run_at", "expires_at")
 def results(groups: Sequence[Group], reply: Sequence[Any]) -> list[GroupResult]:
     """The result for each group, from the reply of the script."""
     return [
-        all_created(group.jobs) if taken is None else JobExists(f"job {taken.decode()} exists")
+        all_created(group.jobs) if taken is None else exists(taken.decode())
         for group, taken in zip(groups, reply, strict=True)
     ]

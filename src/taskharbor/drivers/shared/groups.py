@@ -17,6 +17,11 @@ def digest_of(job: NewJob) -> bytes:
     return digest([(job.type, job.payload)])
 
 
+def known(job: NewJob, stored: StoredKey) -> Enqueued:
+    """Return the answer to a job whose key is taken."""
+    return Enqueued(stored[0], False, stored[1] == digest_of(job))
+
+
 def all_created(jobs: Sequence[NewJob]) -> tuple[Enqueued, ...]:
     """Return the answer to a group of which every job is new."""
     return tuple(Enqueued(job.id, True) for job in jobs)

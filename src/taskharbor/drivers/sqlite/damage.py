@@ -7,15 +7,14 @@ bytes and numbers, column by column; columns that can be read stay, the others a
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 from apsw import Connection
 
-from taskharbor.core.fingerprint import fingerprint
 from taskharbor.core.states import State
 from taskharbor.drivers.shared.columns import DECODERS, STATES
+from taskharbor.drivers.shared.damage import KEPT_FOR, UNREADABLE, cause_of
 from taskharbor.drivers.sqlite.dependants import apply_ends, dependants
 from taskharbor.drivers.sqlite.rows import FOR_EVER, MICROSECOND, SqliteRow, moment
 from taskharbor.drivers.sqlite.sql import load
@@ -23,8 +22,6 @@ from taskharbor.errors import IllegalMove, StoreCorrupt
 
 RAW, DEAD_LETTER = load("damage"), load("damage_dead_letter")
 
-REASON = "undecodable"
-KEPT_FOR = timedelta(days=30) // MICROSECOND
 # What fetching and decoding a row can raise: bytes that are not text are a ValueError.
 UNDECODABLE = (ValueError, OverflowError, KeyError, RecursionError, msgspec.MsgspecError, IllegalMove)
 
@@ -63,10 +60,10 @@ def dead_letter(db: Connection, seq: int, now: int, error: Exception) -> None:
     """Dead-letter a job that cannot be decoded, and affect its dependants as any failure does."""
     (row,) = db.execute(RAW, (seq, 1)).fetchall()
     wrong = _wrong(row)
-    message = f"the stored job is damaged: {_listed(wrong) or error}"
     mended = [_mended(name, stored, name in wrong, now) for name, stored in zip(_MENDED, row[1:], strict=False)]
-    cause = fingerprint(str(mended[1]), REASON, message)
-    db.execute(DEAD_LETTER, (seq, now, now + KEPT_FOR, message, REASON, cause, FOR_EVER, *mended))
+    message, cause = cause_of(str(mended[1]), _listed(wrong) or error)
+    until = now + KEPT_FOR // MICROSECOND
+    db.execute(DEAD_LETTER, (seq, now, until, message, UNREADABLE, cause, FOR_EVER, *mended))
     id = str(mended[0])
     apply_ends(db, [(id, State.DLQ)], dependants(db, [id]), now)
 

@@ -10,12 +10,12 @@ from datetime import datetime
 
 from apsw import SQLITE_CONSTRAINT_UNIQUE, Connection, ConstraintError
 
-from taskharbor.core.dependency import Effect, effect
-from taskharbor.core.group import Enqueued, Group, GroupResult, is_closed, refusal
+from taskharbor.core.dependency import is_met
+from taskharbor.core.group import Enqueued, Group, GroupResult, exists, is_closed, refusal
 from taskharbor.core.job import NewJob
 from taskharbor.core.keys import group_digest
 from taskharbor.drivers.shared.columns import STATES
-from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of
+from taskharbor.drivers.shared.groups import StoredKey, all_created, all_known, digest_of, known
 from taskharbor.drivers.sqlite.rows import SqliteRow, micros, micros_or_none, new_row
 from taskharbor.drivers.sqlite.sql import load
 from taskharbor.errors import JobExists, UnknownDependency
@@ -52,7 +52,7 @@ def enqueue_one(db: Connection, job: NewJob, now: int) -> list[GroupResult]:
     except ConstraintError as error:
         if getattr(error, "extendedresult", None) != SQLITE_CONSTRAINT_UNIQUE:  # the table refuses something else
             raise
-        return [JobExists(f"job {job.id} exists")]
+        return [exists(job.id)]
     return [(Enqueued(job.id, True),)]
 
 
@@ -61,8 +61,8 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
     if group.key is None and len(group.jobs) == 1 and not group.jobs[0].depends_on:
         (job,) = group.jobs
         return enqueue_one(db, job, now)[0] if job.idempotency_key is None else _enqueue_keyed(db, job, now)
-    if group.key is not None and (known := living_key(db, group.key, now)) is not None:
-        return all_known(group.jobs, *known)
+    if group.key is not None and (found := living_key(db, group.key, now)) is not None:
+        return all_known(group.jobs, *found)
     if is_closed(group.jobs):
         if not _insert(db, [new_row(job, now, len(job.depends_on)) for job in group.jobs]):
             return _refusal(db, group, now) or JobExists("a group names the same id twice")
@@ -80,12 +80,11 @@ def enqueue_group(db: Connection, group: Group, now: int) -> GroupResult:
 
 def _enqueue_keyed(db: Connection, job: NewJob, now: int) -> GroupResult:
     """Store a job by its key, with fewer statements than a group takes."""
-    key, content = job.idempotency_key, digest_of(job)
-    if (known := known_by_key(db, job, now)) is not None:
-        return (Enqueued(known[0], False, known[1] == content),)
+    if (found := known_by_key(db, job, now)) is not None:
+        return (known(job, found),)
     (result,) = enqueue_one(db, job, now)
     if isinstance(result, tuple):
-        db.execute(PUT_KEY, (key, job.id, content, micros_or_none(job.key_expires_at)))
+        db.execute(PUT_KEY, (job.idempotency_key, job.id, digest_of(job), micros_or_none(job.key_expires_at)))
     return result
 
 
@@ -115,7 +114,7 @@ def _insert(db: Connection, rows: list[SqliteRow]) -> bool:
 
 
 def _refusal(db: Connection, group: Group, now: int) -> JobExists | UnknownDependency | None:
-    return refusal(group.jobs, lambda job: exists(db, job.id) and known_by_key(db, job, now) is None)
+    return refusal(group.jobs, lambda job: is_stored(db, job.id) and known_by_key(db, job, now) is None)
 
 
 def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, ...]:
@@ -126,8 +125,8 @@ def store(db: Connection, jobs: Sequence[NewJob], now: int) -> tuple[Enqueued, .
     results: list[Enqueued] = []
     for job in jobs:
         key = job.idempotency_key
-        if key is not None and (known := taken.get(key) or living_key(db, key, now)) is not None:
-            results.append(Enqueued(known[0], False, known[1] == digest_of(job)))
+        if key is not None and (found := taken.get(key) or living_key(db, key, now)) is not None:
+            results.append(known(job, found))
             continue
         if key is not None:
             taken[key] = job.id, digest_of(job)
@@ -143,13 +142,13 @@ def _connect(db: Connection, job: NewJob, ids: set[str]) -> int:
     unmet = 0
     for position, edge in enumerate(job.depends_on):
         state = None if edge.parent in ids else db.execute(STATE, (edge.parent,)).get
-        met = state is not None and effect(edge.policy, STATES[state]) is Effect.SATISFY
+        met = is_met(edge.policy, None if state is None else STATES[state])
         db.execute(ADD_EDGE, (job.id, position, edge.parent, edge.policy, met))
         unmet += not met
     return unmet
 
 
-def exists(db: Connection, id: str) -> bool:
+def is_stored(db: Connection, id: str) -> bool:
     """Whether there is a job of this id."""
     return db.execute(STATE, (id,)).get is not None
 

@@ -8,13 +8,13 @@ from datetime import datetime
 import msgspec
 from apsw import Connection
 
-from taskharbor.core.schedule import Schedule
+from taskharbor.core.schedule import Schedule, swap_verdict
 from taskharbor.driver import Group, Swap, Tally, WorkerRecord
 from taskharbor.drivers.shared.columns import struct_of
 from taskharbor.drivers.sqlite.enqueue import enqueue_group
 from taskharbor.drivers.sqlite.rows import SqliteRow, micros, micros_or_none, moment, moment_or_none
 from taskharbor.drivers.sqlite.sql import load
-from taskharbor.errors import JobExists, UnknownDependency
+from taskharbor.errors import JobExists
 
 ALL, GET = load("schedules"), load("schedule_get")
 PUT, REMOVE = load("schedule_put"), load("schedule_remove")
@@ -46,11 +46,9 @@ def _swap(db: Connection, swap: Swap, now: datetime) -> bool | JobExists:
     if (None if found is None else _schedule(found)) != swap.seen:  # as a whole: no field can be forgotten
         return False
     if swap.job is not None:
-        stored = enqueue_group(db, Group(jobs=(swap.job,)), micros(now))
-        if isinstance(stored, JobExists):
-            return stored
-        if isinstance(stored, UnknownDependency):
-            raise stored
+        verdict = swap_verdict(enqueue_group(db, Group(jobs=(swap.job,)), micros(now)))
+        if verdict is not True:
+            return verdict
     if (then := swap.then) is None:
         db.execute(REMOVE, (swap.name,))
     else:

@@ -9,6 +9,7 @@ import msgspec
 from apsw import Connection, Cursor
 from msgspec.structs import astuple
 
+from taskharbor.core.group import fresh
 from taskharbor.core.job import NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import State
@@ -17,7 +18,7 @@ from taskharbor.core.transition import Ack, Cancel, Fail, PutBack, Transition
 from taskharbor.drivers.shared.columns import STATES, json_or_none, split_token
 from taskharbor.drivers.shared.outcomes import is_plain
 from taskharbor.drivers.sqlite.dependants import EndedJob, apply_ends, apply_successes, dependants, free_key
-from taskharbor.drivers.sqlite.enqueue import exists, known_by_key, store
+from taskharbor.drivers.sqlite.enqueue import is_stored, known_by_key, store
 from taskharbor.drivers.sqlite.inspection import get_one
 from taskharbor.drivers.sqlite.rows import FOR_EVER, SqliteRow, micros, micros_or_none, span
 from taskharbor.drivers.sqlite.sql import load
@@ -182,11 +183,7 @@ def _stopped_or_back(cursor: Cursor, id: str, statement: str, parameters: Sqlite
 
 def _add(db: Connection, jobs: Sequence[NewJob], now: int) -> None:
     """Enqueue with the settle; a job whose key or id is taken is skipped (D9)."""
-    fresh: dict[str, NewJob] = {}
-    for new in jobs:
-        if not exists(db, new.id) and known_by_key(db, new, now) is None:
-            fresh.setdefault(new.id, new)
-    store(db, list(fresh.values()), now)
+    store(db, fresh(jobs, lambda job: is_stored(db, job.id) or known_by_key(db, job, now) is not None), now)
 
 
 def _refused(db: Connection, to: Transition, now: datetime) -> Verdict:

@@ -331,6 +331,13 @@ class SettleCases(Cases):
         assert (await s.get("x")).payload == b"1"
         assert await s.order() == ["x", "y"]
 
+    async def test_D9_an_id_whose_first_job_was_skipped_is_stored_with_the_second(self, s: Scene) -> None:
+        """D9: the key of the first is known, so its id is still free."""
+        held = await s.held()
+        await s.add(job("old", idempotency_key="k"))
+        await s.end(ack(held, new_jobs=(job("x", payload=b"1", idempotency_key="k"), job("x", payload=b"2"))))
+        assert (await s.get("x")).payload == b"2"
+
     async def test_D9_new_jobs_may_depend_on_each_other(self, s: Scene) -> None:
         """D9, K1: a flow can be stored with an Ack."""
         await s.end(ack(await s.held(), new_jobs=(job("p"), child("c", "p"))))

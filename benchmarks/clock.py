@@ -11,7 +11,7 @@ LONGEST = 4.0  # seconds after which a drain is cut short, so that a slow host d
 
 
 def payload(number: int) -> bytes:
-    """What a job of one whole number looks like in the store."""
+    """The payload of a job of one whole number, as stored."""
     return b'{"v":1,"args":{"n":%d}}' % number
 
 

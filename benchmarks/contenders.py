@@ -37,7 +37,7 @@ class Contender:
         raise NotImplementedError
 
     def prepared(self, numbers: Sequence[float]) -> Any:
-        """What `enqueue_many` takes, made before the clock starts."""
+        """The steps for `enqueue_many`, made before the clock starts."""
         return numbers
 
     async def enqueue_many(self, prepared: Any) -> None:

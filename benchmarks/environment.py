@@ -1,4 +1,4 @@
-"""What the numbers were measured on. No names of hosts and no paths: results are public."""
+"""The machine and the software of a measurement. No names of hosts and no paths: results are public."""
 
 from __future__ import annotations
 

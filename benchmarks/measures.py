@@ -216,7 +216,7 @@ def _blocking() -> Iterator[Measure]:
 
 
 def _chords() -> Iterator[Measure]:
-    """What waiting for each other costs: a chord may take 1.5 times as long as its jobs would on their own."""
+    """The cost of waiting for each other: a chord may take 1.5 times as long as its jobs would on their own."""
     sides = {
         "ours": _side("TaskHarbor, a chord", "ours.chord", 2, engine="full", jobs=10_000),
         "plain": _side("TaskHarbor, plain jobs", "ours.plain", 2, engine="full", jobs=10_000),

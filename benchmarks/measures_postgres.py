@@ -1,4 +1,4 @@
-"""What is measured on PostgreSQL, with the floors of the project."""
+"""The measures on PostgreSQL, with the floors of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on Redis, with the floors of the project."""
+"""The measures on Redis, with the floors of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measure is: sides that take turns, and the floors that ours must reach."""
+"""A measure: sides that take turns, and the floors that ours must reach."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def cpu_ticks() -> tuple[int, int, int]:
 
 
 class Shares:
-    """Which share of the CPUs was stolen and which was busy since this was made."""
+    """The shares of the CPUs that were stolen and busy since this was made."""
 
     def __init__(self) -> None:
         self._begin = cpu_ticks()

@@ -1,4 +1,4 @@
-"""What takes two processes: latency, idle CPU, and the memory of a worker. Linux only: it reads /proc."""
+"""Measures that take two processes: latency, idle CPU, and the memory of a worker. Linux only: it reads /proc."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def pause() -> float:
 
 
 def taken(process: subprocess.Popen[str], jobs: int) -> Sample:
-    """What the worker has printed, p50 and p99 in milliseconds."""
+    """The p50 and p99 that the worker has printed, in milliseconds."""
     assert process.stdout is not None
     taken = [float(process.stdout.readline()) * 1000 for _ in range(jobs)]
     return {"p50": middle(taken), "p99": middle(taken, 0.99), "worst": max(taken), "jobs": jobs}

@@ -1,4 +1,4 @@
-"""What takes two processes on PostgreSQL: latency of the others, the server's CPU, and a worker's connections."""
+"""Measures that take two processes on PostgreSQL: latency of others, the server's CPU, a worker's connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes two processes on Redis: latency of the others, the server's CPU; and the server's memory for each job."""
+"""Measures that take two processes on Redis: latency of others, the server's CPU, its memory for each job."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _idle(pid: int, url: str, seconds: float) -> Sample:
 
 
 def memory(folder: Path, engine: str, jobs: int) -> Sample:
-    """What the server's memory grows by."""
+    """The growth of the server's memory."""
 
     async def main() -> Sample:
         port = Port(url_of(engine, folder))

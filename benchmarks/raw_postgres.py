@@ -227,7 +227,7 @@ def decay(url: str, jobs: int, span: int, snapshot: bool) -> Sample:
 
 
 async def sender(url: str) -> Any:
-    """What inserts a job that says when it was sent."""
+    """The function that inserts a job that says when it was sent."""
     raw = await Raw.open(url)
     return lambda sent: raw.insert(new_id(), now(), b"%f" % sent)
 

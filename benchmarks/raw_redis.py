@@ -177,7 +177,7 @@ def drain(url: str, jobs: int, batch: int = BATCH, kept: bool = False) -> Sample
 
 
 def memory(url: str, jobs: int) -> Sample:
-    """What the server's memory grows by for each job that waits."""
+    """The growth of the server's memory for each job that waits."""
 
     async def main() -> None:
         async with Raw.open(url) as raw:

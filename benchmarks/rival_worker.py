@@ -21,7 +21,7 @@ LITEQUEUE_POLL = 0.001
 
 
 def sender(name: str, folder: Path, synchronous: str) -> Callable[[float], object]:
-    """What enqueues a job that says when it was sent."""
+    """The function that enqueues a job that says when it was sent."""
     if name == "huey":
         task: Callable[[float], object] = rivals.Huey(folder, synchronous == "full", arrived).task
         return task

@@ -67,7 +67,7 @@ def enqueue_bulk(url: str, rival: str, jobs: int, times: int = 3) -> Sample:
 
 
 def memory(url: str, rival: str, jobs: int) -> Sample:
-    """What the server's memory grows by for each job that waits."""
+    """The growth of the server's memory for each job that waits."""
     before = used(url)
     enqueue_bulk(url, rival, jobs, 1)
     return {"bytes": (used(url) - before) / jobs, "jobs": jobs}

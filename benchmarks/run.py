@@ -28,7 +28,7 @@ class SideFailed(Exception):
 
 
 class Server(Protocol):
-    """What keeps jobs for the sides of an engine."""
+    """The server that keeps jobs for the sides of an engine."""
 
     def keep(self, name: str) -> str:
         """The URL of a new database to be copied later."""

@@ -41,7 +41,7 @@ def work(rounds: int) -> int:
 
 @harbor.task(process=True)
 def noop(n: int) -> None:
-    """Nothing."""
+    """No-op."""
 
 
 @harbor.task(process=True)

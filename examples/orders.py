@@ -30,7 +30,7 @@ async def pick(order: dict[str, int | str]) -> dict[str, int | str]:
 
 @harbor.task
 async def invoice(order: dict[str, int | str], *, currency: str) -> str:
-    """What the customer gets."""
+    """Return the text for the customer."""
     return f"{order['pieces']} x {order['item']}: {int(order['cents']) / 100:.2f} {currency}"
 
 

@@ -100,7 +100,7 @@ def spelled(value: Any) -> str:
 
 
 def exported(module: ModuleType) -> list[str]:
-    """What a module exports: `__all__`, or the classes that it defines."""
+    """The exports of a module: `__all__`, or the classes that it defines."""
     listed: list[str] | None = getattr(module, "__all__", None)
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     return listed or [name for name in own if isinstance(getattr(module, name), type)]

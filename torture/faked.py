@@ -1,4 +1,4 @@
-"""What workers with a faked clock import: the same application, with a sleep that works under libfaketime.
+"""The application of workers with a faked clock: the usual one, with a sleep that works under libfaketime.
 
 libfaketime 0.9.10 breaks `clock_nanosleep` when it leaves the monotonic clock alone: every `time.sleep` is an OSError.
 """

@@ -1,4 +1,4 @@
-"""What the runs share: saying how it goes, saying what is missing, and a folder that is kept if something was found."""
+"""Shared by the runs: progress, reports of what is missing, and a folder that is kept if something was found."""
 
 from __future__ import annotations
 

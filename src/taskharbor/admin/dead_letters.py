@@ -68,7 +68,7 @@ class DeadLetters(AdminPart):
         return job
 
     async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:
-        """Matching dead jobs by what they died of (Q1), the most frequent first; `group:<fingerprint>` names one."""
+        """Matching dead jobs by cause (Q1), the most frequent first; `group:<fingerprint>` names one."""
         where = await self._dead(words)
         async with self._client.store() as driver:
             groups = await capability(driver, Inspect).dead_groups(where, self._now(), limit)

@@ -13,7 +13,7 @@ from taskharbor.core.job import NewJob
 
 
 class KeyRecord(Struct, frozen=True):
-    """A key and the id of the job or workflow that has it; `expires_at=None` means as long as that is kept.
+    """A key and the id of the job or workflow that has it; with `expires_at=None` it is kept as long as that one.
 
     It stays in force until it expires, and at least until its owner has ended (I2), which the store knows.
     """

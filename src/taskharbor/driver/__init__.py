@@ -6,13 +6,13 @@ atomic step per group, report or transition: it happens whole or not at all, and
 called from several threads and event loops at once.
 
     verbs         Driver         what every worker needs: enqueue, reserve, extend_lease, settle, close
-    reading       Inspect        records, keys, lists and counts: clients, admin, TaskManager
+    reading       Inspect        records, keys, lists and counts: clients, workers, admin, TaskManager, supervisor
     managing      Manage         cancel, dead_letter, delete, replay, reschedule, pause: clients, admin, TaskManager
-    upkeep        Maintain       sweep and prune: every worker
+    upkeep        Maintain       sweep and prune: every worker, TaskManager
     workflows     WorkflowStore  results of parents, workflows: workers, clients, admin
     schedules     Schedules      recurring tasks: the scheduler of every worker, admin
-    registry      Registry, Counters   workers and totals: every worker, admin
-    engine        WaitForWork, ServerClock, Erases   hints, the engine's clock, namespaces to remove: sessions, workers
+    registry      Registry, Counters   workers and totals: every worker, clients, admin, supervisor
+    engine        WaitForWork, ServerClock, Erases   hints, the engine's clock, namespaces to remove: workers, clients
     durability    Durability, Repairs   what the engine may lose, and indexes that damage separated: `health --deep`
     blocking      EnqueueBlocking   enqueue on the caller's thread: the blocking face of clients
     transactions  Within         joining and lending transactions: `tx=`, `current().transaction()`

@@ -43,7 +43,9 @@ class ServerClock(Protocol):
 class Erases(Protocol):
     """Engines on which a driver can remove a namespace with all that is in it.
 
-    Called by `taskharbor bench` and by simulations, for a namespace of their own. Without it neither is possible there.
+    Called by `taskharbor bench` and by simulations on Redis, for a namespace of their own. They remove a file of SQLite
+    and a schema of PostgreSQL without it. On a driver of another package, `bench` does not run, and simulations erase
+    nothing.
     """
 
     async def erase(self) -> None:

@@ -13,8 +13,8 @@ from taskharbor.core.evolve import Cancellation, DeadLetter, DeadLettering, Dele
 class Manage(Protocol):
     """Cancels, dead-letters, deletes, replays and moves jobs, and pauses queues.
 
-    Called by `job.cancel()`, by `harbor.admin` and the command line, and by the TaskManager. Cancel, dead_letter
-    and replay are one atomic step for all the jobs given, the others one for each: callers give bites.
+    Called by `job.cancel()`, by `harbor.admin` and the command line, and by the TaskManager. Cancel, dead_letter and
+    replay are one atomic step for all the jobs given, the others one for each: callers give a few hundred at a time.
     """
 
     async def cancel(self, ids: Sequence[str], now: datetime, keep_until: datetime) -> list[Cancellation]:

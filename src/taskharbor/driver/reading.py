@@ -53,9 +53,9 @@ class DeadGroup(Struct, frozen=True, kw_only=True):
 class Inspect(Protocol):
     """Reads jobs.
 
-    Called by clients for states and results, by `harbor.admin` and the command line for lists, by the TaskManager, and
-    by a worker that has to know what is stored after an unclear answer. Without it a worker still runs jobs, but no
-    result, state or list can be read.
+    Called by clients for states and results, by `harbor.admin` and the command line for lists, by the TaskManager, by a
+    worker that has to know what is stored after an unclear answer, by its scheduler for last runs, and by a supervisor
+    for the jobs of a worker that died. Without it a worker still runs jobs, but no result, state or list can be read.
     """
 
     async def get(self, ids: Sequence[str]) -> list[JobRecord | None]:

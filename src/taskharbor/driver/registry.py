@@ -34,7 +34,8 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 class Registry(Protocol):
     """The workers that are alive. For people only: ownership is by token, never by worker.
 
-    Called by workers every ten seconds and by `harbor.admin.workers`, `stats` and `health`.
+    Called by workers every ten seconds, by `harbor.admin` for `workers`, `stats`, `health` and `why`, by clients that
+    wait for a result in vain, and by a supervisor, which removes a worker that died.
     """
 
     async def beat(self, worker: WorkerRecord) -> None:

@@ -10,8 +10,9 @@ from typing import Protocol, runtime_checkable
 class Maintain(Protocol):
     """Ends what has expired and forgets what was kept long enough.
 
-    Called by every worker: `sweep` each second, `prune` every ten. Without it nothing is lost, but expired jobs stay in
-    line unrun and finished records are kept for ever.
+    Called by every worker: `sweep` each second, `prune` every ten; and by the TaskManager, which sweeps a task that an
+    operator has stopped. Without it nothing is lost, but expired jobs stay in line unrun and finished records are kept
+    for ever.
     """
 
     async def sweep(self, now: datetime, keep_until: datetime, limit: int) -> int:

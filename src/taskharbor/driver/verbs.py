@@ -20,8 +20,8 @@ from taskharbor.errors import LeaseError
 class Driver(Protocol):
     """A store. `ephemeral` ones forget everything when the process ends; `max_payload` is the engine's own limit.
 
-    Clients call `enqueue`; workers and the TaskManager call `reserve`, `extend_lease` and `settle`; the harbor calls
-    `close`.
+    Clients call `enqueue`; workers and the TaskManager call `reserve`, `extend_lease` and `settle`; a supervisor calls
+    `settle` for a worker that died; the harbor calls `close`.
     """
 
     name: str

@@ -39,7 +39,7 @@ class KvDriver(MemoryDriver):
             wakeup.wake()
 
     def _count(self, settled: Sequence[Transition], now: datetime) -> None:
-        """Nothing: the step has counted them."""
+        """No-op: the step has counted them."""
 
     async def tallies(self, since: datetime) -> list[Tally]:
         with self._step() as store:

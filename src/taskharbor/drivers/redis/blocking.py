@@ -1,4 +1,4 @@
-"""Scripts on the thread of the caller, on connections that threads take in turn (ADR 23).
+"""Scripts on the thread of the caller, on connections that threads take in turn (decision 23).
 
 A connection on which anything unexpected happened, Ctrl-C included, is closed.
 """

@@ -134,7 +134,7 @@ def _audited(id: str, values: Sequence[bytes | None]) -> AuditedJob:
         if job.parts["card"] is None:
             job.wrong = "has no card"
         elif job.head.state == "inflight" and job.parts["claim"] is None:
-            job.wrong = "is claimed, but not by whom"
+            job.wrong = "is claimed, and its claim is missing"
         else:
             job.record = compose(id, Parts(**job.parts), job.head)  # type: ignore[arg-type]
     except (ValueError, KeyError) as error:

@@ -61,7 +61,7 @@ def _record(job: AuditedJob) -> Misfit | None:
         if record.state in TERMINAL and record.keep_until is None:  # it runs again
             wrong, writes = "has ended, and its outcome is not stored", [_head(job.id, head, state="ready")]
         elif record.workflow_id is not None and not head.cold:
-            wrong, writes = "has a workflow, and is not marked so", [marked(job.id, head)]
+            wrong, writes = "belongs to a workflow, and is not marked so", [marked(job.id, head)]
         else:
             return None
     elif job.parts["card"] is None:

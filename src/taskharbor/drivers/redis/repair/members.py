@@ -13,7 +13,7 @@ NUMBER = 16  # digits before the id of a job in line
 
 
 async def check(bites: Bites) -> None:
-    """Entries too many."""
+    """Remove entries of jobs that do not belong there."""
     for key in INDEXES:
         await _index(bites, key)
     async for key in bites.keys(LINE, "flow:", "flowborn:", "flowends:"):
@@ -32,7 +32,8 @@ async def _index(bites: Bites, key: str) -> None:
         for member, id in zip(members, ids, strict=True):
             job = jobs.get(id)
             if not _belongs(key, member, job):
-                found.append(Misfit(f"{key} has job {id} too many", [head_is(job, id)], [("ZREM", key, member)]))
+                what = f"{key} has job {id}, which does not belong there"
+                found.append(Misfit(what, [head_is(job, id)], [("ZREM", key, member)]))
         return found
 
     async for members in bites.pages("ZSCAN", key, 2):

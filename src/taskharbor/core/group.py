@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from taskharbor.core.job import NewJob
-from taskharbor.errors import JobExists, UnknownDependency
+from taskharbor.errors import HarborError, JobExists, UnknownDependency
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Enqueued(Struct, frozen=True, gc=False):
     same_payload: bool = True
 
 
-GroupResult = tuple[Enqueued, ...] | JobExists | UnknownDependency
+GroupResult = tuple[Enqueued, ...] | HarborError
 
 
 def refusal(jobs: Sequence[NewJob], is_taken: Callable[[NewJob], bool]) -> JobExists | UnknownDependency | None:

@@ -16,6 +16,8 @@ from taskharbor.core.lease import Report
 from taskharbor.core.tally import minute_of
 from taskharbor.core.transition import Ack, Increment
 from taskharbor.drivers import from_url
+from taskharbor.drivers.redis import enqueue
+from taskharbor.errors import DriverUnavailable, StoreCorrupt
 from taskharbor.testing.kit.jobs import T0, ack, at, child, group, job
 
 from . import indexes
@@ -115,6 +117,58 @@ def test_text_that_cannot_be_stored_is_not_taken_for_the_host(url: str) -> None:
         driver: Any = await from_url(url)
         with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
             await driver.find_key("\ud800", T0)
+        await driver.close()
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_an_error_of_one_group_is_not_that_of_the_others(
+    valkey: ValkeyServer, name: str, url: str, blocking: bool
+) -> None:
+    """D1: strangers share a call. An exception would say that nothing was stored, and they would enqueue again."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+
+        async def enqueued(*groups: Group) -> list[Any]:
+            if blocking:
+                return list(driver.enqueue_blocking(groups, T0, 9))
+            return list(await driver.enqueue(groups, T0))
+
+        await enqueued(group(job("owner", idempotency_key="k")))
+        head = valkey.command("HGET", f"{{{name}}}:job", "owner")
+        valkey.command("HSET", f"{{{name}}}:job", "owner", "no head")
+        keyed = group(job("keyed", idempotency_key="k"))
+        with pytest.raises(StoreCorrupt):
+            await enqueued(keyed)
+        ((before,), error, (after,)) = await enqueued(group(job("a")), keyed, group(job("b")))
+        assert (before.created, type(error), after.created) == (True, StoreCorrupt, True)
+        valkey.command("HSET", f"{{{name}}}:job", "owner", head)
+        await driver.close()
+
+    asyncio.run(act())
+
+
+def test_a_server_that_is_away_in_the_middle_of_a_call(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D1, X2: what was stored before is answered, and the others are not tried."""
+    asked: list[Group] = []
+
+    async def away(calls: object, step: object, wanted: Group, now: datetime) -> object:
+        asked.append(wanted)
+        raise DriverUnavailable("away")
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        monkeypatch.setattr(enqueue, "run", away)
+        keyed = group(job("b", idempotency_key="k"))
+        (stored, *errors) = await driver.enqueue([group(job("a")), keyed, group(job("c")), keyed], T0)
+        assert (stored[0].created, [type(error) for error in errors]) == (True, [DriverUnavailable] * 3)
+        assert len({id(error) for error in errors}) == 3  # each is raised by another caller
+        assert asked == [keyed]
+        with pytest.raises(DriverUnavailable):
+            await driver.enqueue([keyed, group(job("c"))], T0)
+        assert await driver.get(["c"]) == [None]
         await driver.close()
 
     asyncio.run(act())

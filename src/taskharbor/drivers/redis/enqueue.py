@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
@@ -16,20 +16,41 @@ from taskharbor.drivers.redis.drafts import run
 from taskharbor.drivers.redis.parts import NONE, micros, new_card
 from taskharbor.drivers.redis.scripts import load
 from taskharbor.drivers.shared.groups import all_created
+from taskharbor.errors import DriverUnavailable, HarborError
 
 ENQUEUE = load("enqueue")
 
 
 async def enqueue(calls: RedisCalls, groups: Sequence[Group], now: datetime) -> list[GroupResult]:
-    """Store groups, in their order, which is that of the line."""
+    """Store groups, in their order, which is that of the line.
+
+    They are several calls to the server: an error of a later one is that of its groups, as a value, because an
+    exception would say that nothing was stored.
+    """
     answers: list[GroupResult] = []
-    for plain, some in groupby(groups, is_plain):
-        if plain:
-            together = list(some)
-            answers += results(together, await calls.run(ENQUEUE, *arguments(together, now)))
-        else:
-            answers += [await run(calls, steps.enqueue, group, now) for group in some]
+    for together in _calls(groups):
+        try:
+            answers += await _store(calls, together, now)
+        except HarborError as error:
+            if not answers:
+                raise
+            if isinstance(error, DriverUnavailable):  # without a try, and a wait, for each of the others
+                return answers + [DriverUnavailable(*error.args) for _ in groups[len(answers) :]]
+            answers += [error] * len(together)
     return answers
+
+
+def _calls(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """The groups of each call: plain ones share it."""
+    for plain, some in groupby(groups, is_plain):
+        together = list(some)
+        yield from [together] if plain else ([group] for group in together)
+
+
+async def _store(calls: RedisCalls, together: Sequence[Group], now: datetime) -> list[GroupResult]:
+    if is_plain(together[0]):
+        return results(together, await calls.run(ENQUEUE, *arguments(together, now)))
+    return [await run(calls, steps.enqueue, group, now) for group in together]
 
 
 def is_plain(group: Group) -> bool:

@@ -531,6 +531,12 @@ def lua_commit_writes_half(text: str) -> str:
     return instead(text, "while at <= #ARGV do", "local half = #ARGV / 2\nwhile at <= half do")
 
 
+@mutant((drafts, "COMMIT"), by="test_N1_an_expired_job_ends_cancelled")
+def lua_commit_keeps_ranks_of_empty_lines(text: str) -> str:
+    """The name of a queue whose last job in line was cancelled stays for ever."""
+    return instead(text, "redis.call('EXISTS', key) == 0", "false")
+
+
 @mutant((reader, "LOOK"), by="test_K1_a_chain_runs_one_after_the_other")
 def lua_look_sees_no_dependants(text: str) -> str:
     """The end of a parent releases no dependant."""

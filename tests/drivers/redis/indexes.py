@@ -9,9 +9,6 @@ from servers.valkey import ValkeyServer
 from taskharbor.drivers.redis.entries import entries, numbers
 from taskharbor.drivers.redis.parts import PARTS, Parts, compose, head_of
 
-# Names that stay until a reserve finds their line empty.
-LAZY = "ranks:"
-
 
 def check(server: ValkeyServer, namespace: str) -> None:
     """Fail if an index lacks an entry or has one too many."""
@@ -23,7 +20,7 @@ def check(server: ValkeyServer, namespace: str) -> None:
         head = head_of(head_text)
         record = compose(id, Parts(*(stored[part].get(id) for part in PARTS)), head)  # type: ignore[arg-type]
         found = entries(record, head.seq, head.lined)
-        wanted |= {place: float(score) for place, score in found.items() if not place[0].startswith(LAZY)}
+        wanted |= {place: float(score) for place, score in found.items()}
         totals.update(numbers(record))
     assert {id for part in PARTS for id in stored[part]} <= stored["job"].keys(), "parts without a job"
     assert _members(server, namespace, prefix) == wanted
@@ -35,7 +32,7 @@ def _members(server: ValkeyServer, namespace: str, prefix: str) -> dict[tuple[st
     found: dict[tuple[str, str], float] = {}
     for key in server.keys(namespace):
         name = key.decode().removeprefix(prefix)
-        if name.startswith(LAZY) or name == "minutes" or server.command("TYPE", key) not in (b"zset", "zset"):
+        if name == "minutes" or server.command("TYPE", key) not in (b"zset", "zset"):
             continue
         flat = server.command("ZRANGE", key, 0, -1, "WITHSCORES")
         found |= {(name, flat[n].decode()): float(flat[n + 1]) for n in range(0, len(flat), 2)}

@@ -205,9 +205,23 @@ def test_a_queue_that_is_over_leaves_nothing(valkey: ValkeyServer, url: str, nam
             assert await driver.settle([ack(one, keep_until=T0) for one in held], T0) == ["ok", "ok"]
             assert await driver.cancel(["c"], T0, T0) == ["cancelled"]
             assert await driver.prune(T0, 9) == 3
-            assert await driver.reserve([f"b{number}"], T0, timedelta(seconds=9), 9, "w") == []
         await driver.close()
 
     asyncio.run(act())
     left = {key.decode().partition(":")[2] for key in valkey.keys(name)}
     assert left == {"taskharbor", "seq"}
+
+
+def test_a_lapsed_job_that_is_renewed_leaves_no_name_of_its_line(url: str) -> None:
+    """D6: by a clock that has gone back; the fixture compares all indexes."""
+
+    async def act() -> None:
+        driver: Any = await from_url(url)
+        await driver.enqueue([group(job("a"))], T0)
+        (held,) = await driver.reserve(["q"], T0, LEASE, 1, "w")
+        assert await driver.reserve(["elsewhere"], at(5), LEASE, 1, "w") == []
+        report = Report(id="a", token=token_of(held))
+        assert (await driver.extend_lease([report], at(4), LEASE))[0].expires_at == at(9)
+        await driver.close()
+
+    asyncio.run(act())

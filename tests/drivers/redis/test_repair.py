@@ -120,6 +120,7 @@ DAMAGE: dict[str, Callable[[Damaged], object]] = {
     "a line has a job too many": add("line:0:default", "0000000000000099nobody"),
     "a line has an ended job": lambda store: store.do("ZADD", "line:0:mail", 1, f"{1:016d}{store.ids('dead')[0]}"),
     "a line of a queue that never was": add("line:3:nowhere", "0000000000000099nobody"),
+    "a priority without a line": add("ranks:nowhere", "1"),
     "leases has a job too many": add("leases"),
     "a lapsed one too many": add("lined"),
     "the list has a job too many": add("all"),

@@ -99,6 +99,7 @@ def test_an_entry_without_a_job_stops_no_other(valkey: ValkeyServer, name: str, 
         assert claimed == ["a", "b", "c"]
         valkey.command("HDEL", f"{prefix}job", "ghost")
         valkey.command("ZREM", f"{prefix}line:0:b", f"{0:016}ghost")
+        valkey.command("ZREM", f"{prefix}ranks:b", "0")
         await driver.close()
 
     asyncio.run(act())

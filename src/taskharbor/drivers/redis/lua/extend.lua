@@ -14,6 +14,7 @@ for place = 3, #ARGV, 5 do
         if tonumber(h[LEASE]) < tonumber(ARGV[2]) then h[LEASE] = ARGV[2] end
         if h[LINED] == '1' then -- lapsed by a clock that has gone back since
             redis.call('ZREM', line(h), member(h, id))
+            if redis.call('EXISTS', line(h)) == 0 then redis.call('ZREM', P .. 'ranks:' .. h[QUEUE], h[PRIORITY]) end
             redis.call('ZREM', P .. 'lined', id)
             h[LINED] = 0
         end

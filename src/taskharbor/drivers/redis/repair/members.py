@@ -8,7 +8,7 @@ from taskharbor.drivers.redis.entries import FLOW_COUNTS, entries
 from taskharbor.drivers.redis.repair.bites import AuditedJob, Bites, Misfit, head_is
 
 INDEXES = ("all", "leases", "lined", "expiring", "stopping", "ended", "dead")
-LINE = "line:"
+LINE, RANKS = "line:", "ranks:"
 NUMBER = 16  # digits before the id of a job in line
 
 
@@ -18,6 +18,8 @@ async def check(bites: Bites) -> None:
         await _index(bites, key)
     async for key in bites.keys(LINE, "flow:", "flowborn:", "flowends:"):
         await _index(bites, key)
+    async for key in bites.keys(RANKS):
+        await _ranks(bites, key.removeprefix(RANKS))
     async for names in bites.pages("ZSCAN", "flows", 2):
         await bites.mend([name.decode() for name in names], lambda found: _flows(bites, found))
     async for key in bites.keys("tally:"):
@@ -47,6 +49,27 @@ def _belongs(key: str, member: str, job: AuditedJob | None) -> bool:
     if job.record is None or job.head is None:
         return True
     return (key, member) in entries(job.record, job.head.seq, job.head.lined)
+
+
+async def _ranks(bites: Bites, queue: str) -> None:
+    """Priorities of a queue that have no line."""
+
+    async def find(priorities: Sequence[str]) -> list[Misfit]:
+        places = [(f"{RANKS}{queue}", f"{LINE}{priority}:{queue}", priority) for priority in priorities]
+        scores = await bites.read([("ZSCORE", ranks, priority) for ranks, _, priority in places])
+        sizes = await bites.read([("ZCARD", line) for _, line, _ in places])
+        return [
+            Misfit(
+                f"{ranks} has priority {priority}, which has no line",
+                [("ZSCORE", ranks, priority, score), ("ZCARD", line, "", b"0")],
+                [("ZREM", ranks, priority)],
+            )
+            for (ranks, line, priority), score, size in zip(places, scores, sizes, strict=True)
+            if score is not None and not size
+        ]
+
+    async for priorities in bites.pages("ZSCAN", f"{RANKS}{queue}", 2):
+        await bites.mend([priority.decode() for priority in priorities], find)
 
 
 async def _flows(bites: Bites, names: Sequence[str]) -> list[Misfit]:

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are an hour off, on an engine that has a clock of its own (L8, X4)."""
+"""Hosts whose clocks are an hour off, on engines that have a clock of their own (L8, X4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskharbor.testing.history import Called
 from .crew import Crew, off_by, until
 from .storm import Job
 
-pytestmark = pytest.mark.parametrize("engine", ["postgres"])
+pytestmark = pytest.mark.parametrize("engine", ["postgres", "redis"])
 
 HOUR = 3600.0
 LEASE = 3.0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor import Harbor, Job, Retry, Snooze, Unrecoverable, chain
 from taskharbor.driver import Registry, Report, WorkerRecord, capability
 from taskharbor.errors import LeaseError
@@ -21,12 +22,15 @@ HOUR = timedelta(hours=1)
 CODES: dict[str, Callable[[Yard], Coroutine[Any, Any, str]]] = {}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store on each engine."""
     known = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
     if known is not None:
         return known
+    if request.param == "redis":
+        valkey: ValkeyServer = request.getfixturevalue("valkey")
+        return valkey.url(namespace=valkey.new_namespace())
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.url(server.new_database(), migrate="true")
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import _NamedTextIOWrapper
 
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor import Harbor
 from taskharbor.core.schedule import Schedule
 from taskharbor.driver import Schedules, Swap, WorkerRecord, capability
@@ -65,11 +66,14 @@ def definition_of(seen: Schedule | None) -> bytes:
     return seen.definition
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, desk: Desk) -> str:
     """An empty store."""
     if request.param == "sqlite":
         return desk.url
+    if request.param == "redis":
+        valkey: ValkeyServer = request.getfixturevalue("valkey")
+        return valkey.url(namespace=valkey.new_namespace())
     server: PostgresServer = request.getfixturevalue("postgres")
     address = server.url(server.new_database())
     desk.good("migrate", address)

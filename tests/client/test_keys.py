@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor import Graph, Harbor, Retry, Run, Unrecoverable, current
 from taskharbor.core.job import JobRecord
 from taskharbor.driver import Maintain, capability
@@ -234,7 +235,7 @@ def test_another_payload_under_the_same_key_is_flagged(counter: Scene) -> None:
     play(scene())
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres", "redis"])
 def test_another_graph_under_the_same_key_is_flagged(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -243,6 +244,9 @@ def test_another_graph_under_the_same_key_is_flagged(
     if engine == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.url(server.new_database(), migrate="true")
+    if engine == "redis":
+        valkey: ValkeyServer = request.getfixturevalue("valkey")
+        url = valkey.url(namespace=valkey.new_namespace())
 
     async def scene() -> None:
         world = Counter(url)

@@ -55,6 +55,7 @@ class Bites:
         self.dry = dry
         self.misfits = 0
         self.examples: list[str] = []
+        self.incomplete: set[str] = set()  # indexes that lacked an entry
 
     async def read(self, commands: Iterable[Sequence[Arg]]) -> list[Any]:
         """The replies to commands, at one moment."""

@@ -50,6 +50,7 @@ async def _misfits(bites: Bites, jobs: dict[str, AuditedJob]) -> list[Misfit]:
         if score is None or float(score) != float(right):
             what = f"{key} lacks job {id}" if score is None else f"{key} has job {id} in a wrong place"
             found.append(Misfit(what, [head_is(jobs[id], id)], [("ZADD", key, right, member)]))
+            bites.incomplete.add(key)
     return found
 
 

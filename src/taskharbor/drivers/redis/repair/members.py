@@ -65,7 +65,7 @@ async def _ranks(bites: Bites, queue: str) -> None:
                 [("ZREM", ranks, priority)],
             )
             for (ranks, line, priority), score, size in zip(places, scores, sizes, strict=True)
-            if score is not None and not size
+            if score is not None and not size and line not in bites.incomplete
         ]
 
     async for priorities in bites.pages("ZSCAN", f"{RANKS}{queue}", 2):

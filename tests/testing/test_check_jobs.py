@@ -73,6 +73,13 @@ def test_a_job_of_a_refused_call_or_group_comes_from_nowhere() -> None:
     assert "job c" in found.violations[0].message
 
 
+def test_a_group_whose_outcome_is_unknown_may_be_stored_or_not() -> None:
+    for stored in ([], [last("c", "ready", 0)]):
+        tale = Tale()
+        tale.call("enqueue", [job("a"), job("b", 1), job("c", 1)], Made("a", True), Word("DriverUnavailable"))
+        assert check(tale.final(last("a", "ready", 0), *stored), drained=False).fine
+
+
 def test_a_job_cannot_be_handed_out_before_anybody_asked_for_it() -> None:
     tale = Tale()
     tale.claim()

@@ -151,7 +151,7 @@ class Called(Struct, frozen=True, gc=False, tag="called", tag_field="event"):
 
 class Returned(Struct, frozen=True, gc=False, tag="returned", tag_field="event"):
     """The call of this number has returned, with an answer for each item; an enqueue: for each job, group by group
-    (a refused group has one)."""
+    (a refused group has one, and one that may be stored: the name of the error)."""
 
     who: str
     number: int

@@ -7,11 +7,13 @@ from itertools import groupby
 from typing import TypeVar, cast
 
 from taskharbor.testing import history
-from taskharbor.testing.check.operations import BrokenHistory, Operations, SeenCall
+from taskharbor.testing.check.operations import NEVER, BrokenHistory, Operations, SeenCall
 from taskharbor.testing.check.steps import ByHand, Claiming, Creation, Extending, JobStory, LeaseSpan, Settling, Ticking
 from taskharbor.testing.check.stories import Prunes, Stories
 
 Item = TypeVar("Item")
+# Errors of a group that may be stored all the same.
+UNKNOWN = {"DriverUnavailable", "DriverClosed"}
 
 
 def stories_of(operations: Operations) -> Stories:
@@ -57,12 +59,12 @@ class _Filing:
             mates = tuple(group) if len(group) > 1 else ()
             made = None if answers is None else _made(op, answers, len(group))
             for place, job in enumerate(group):
-                if answers is None:
-                    self._create(Creation(op, op.start, op.end, False, job, mates=mates))
-                elif made is not None:
+                if made is None:
+                    self._create(Creation(op, op.start, NEVER, False, job, mates=mates))
+                elif made:
                     each = made[place]
                     self._create(Creation(op, op.start, op.end, each.created, job, each.id, each.created, mates))
-            if made is not None and made[0].created and (key := group[0].flow_key) is not None:
+            if made and made[0].created and (key := group[0].flow_key) is not None:
                 stored = Creation(op, op.start, op.end, True, group[0], made[0].id, True, tuple(group))
                 self._stories.by_flow_key.setdefault(key, []).append(stored)
 
@@ -142,11 +144,11 @@ def _groups(op: SeenCall) -> list[list[history.JobEntry]]:
 
 
 def _made(op: SeenCall, answers: Iterator[history.Answer], count: int) -> list[history.Made] | None:
-    """The answers for one group, or None if it was refused."""
+    """The answers for one group: none if it was refused, None if it may be stored."""
     made: list[history.Made] = []
     for answer in answers:
         if not isinstance(answer, history.Made):
-            return None
+            return None if isinstance(answer, history.Word) and answer.word in UNKNOWN else []
         made.append(answer)
         if len(made) == count:
             return made

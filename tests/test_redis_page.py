@@ -30,7 +30,8 @@ def test_the_page_on_redis_runs_on_a_real_server(tmp_path: Path, new_valkey: New
 def test_its_commands_are_understood_and_its_user_may_do_everything(new_valkey: NewValkey) -> None:
     """The user of the page enqueues, works and waits; its commands answer as they do to an operator."""
     valkey = new_valkey()
-    lines = [line for block in blocks("redis", "console") for line in block.splitlines() if line.startswith(CLI)]
+    joined = [block.replace("\\\n", "") for block in blocks("redis", "console")]
+    lines = [line for block in joined for line in block.splitlines() if line.startswith(CLI)]
     user, cluster, head, *others = (shlex.split(line.removeprefix(CLI), comments=True) for line in lines)
     assert user[:2] == ["ACL", "SETUSER"]
     valkey.command(*user)

@@ -74,7 +74,7 @@ def test_a_job_of_a_refused_call_or_group_comes_from_nowhere() -> None:
 
 
 def test_a_group_whose_outcome_is_unknown_may_be_stored_or_not() -> None:
-    for stored in ([], [last("c", "ready", 0)]):
+    for stored in ([], [last("b", "ready", 0), last("c", "ready", 0)]):
         tale = Tale()
         tale.call("enqueue", [job("a"), job("b", 1), job("c", 1)], Made("a", True), Word("DriverUnavailable"))
         assert check(tale.final(last("a", "ready", 0), *stored), drained=False).fine

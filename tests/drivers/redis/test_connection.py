@@ -23,8 +23,9 @@ from servers.valkey import ValkeyServer
 from taskharbor.drivers import parse
 from taskharbor.drivers.redis import blocking, wire
 from taskharbor.drivers.redis.connection import PER_LOOP, Server
-from taskharbor.drivers.redis.failure import Refused
+from taskharbor.drivers.redis.failure import Refused, ReplyError, failure
 from taskharbor.drivers.redis.scripts import script
+from taskharbor.drivers.redis.url import address
 from taskharbor.errors import ConfigError, DriverClosed, DriverError, DriverUnavailable
 
 from .talk import ECHO, bulk, echoes, opened, pretender
@@ -602,6 +603,13 @@ def test_a_replica_is_left_for_the_primary(new_valkey: NewValkey) -> None:
             assert not before & {line.split()[0] for line in clients(valkey)}
 
     asyncio.run(main())
+
+
+def test_a_call_with_too_many_words_names_the_fix() -> None:
+    """X5: Redis 6.2 takes a million."""
+    reply = ReplyError("ERR Protocol error: invalid multibulk length")
+    with pytest.raises(DriverError, match="enqueue fewer at once"):
+        raise failure(reply, address(*parse("redis://h/0")))
 
 
 def test_a_cluster_that_is_down_says_so(new_valkey: NewValkey) -> None:

@@ -17,7 +17,7 @@ DATABASE = ("DB index is out of range", "invalid DB index", "SELECT is not allow
 BUSY = {
     "LOADING": "it is loading its data: wait",
     "MASTERDOWN": "it is a replica without its primary: wait for the failover",
-    "CLUSTERDOWN": "its cluster is down: look at CLUSTER INFO there",
+    "CLUSTERDOWN": "its cluster is down, or no node has the slot: look at CLUSTER INFO there",
     "TRYAGAIN": "its cluster is moving the slot: wait",
     "ASK": "its cluster is moving the slot: wait",
     "BUSY": "a script of another program blocks it: wait, or SCRIPT KILL there",
@@ -29,7 +29,8 @@ BUSY = {
     "max number of clients": "it has too many clients: raise maxclients there",
 }
 
-OTHERS = ("WRONGTYPE", "MOVED", "CROSSSLOT", "DENIED")
+TOO_LONG = "Protocol error"
+OTHERS = ("WRONGTYPE", "MOVED", "CROSSSLOT", "DENIED", TOO_LONG)
 # Redis 6 puts words before the error of a command in a script, Redis 7 behind it.
 WORD = re.compile(
     r"(?:ERR )?(?:Error running script.*?@user_script: ?\d+: )?-?"
@@ -113,5 +114,9 @@ def _answered(message: str, address: Address) -> HarborError:
     if word == "DENIED":
         return ConfigError(
             f"{where} takes clients of its own machine only: give it a password, and the URL too ({message})"
+        )
+    if word == TOO_LONG:
+        return Refused(
+            where, f"more than it takes in one call, so nothing was stored: enqueue fewer at once ({message})"
         )
     return Refused(where, message)

@@ -198,7 +198,7 @@ def checked_size(raw: bytes, limit: int, what: str) -> bytes:
     if len(raw) > limit:
         raise PayloadTooLarge(
             f"{what} take {len(raw):,} bytes, the limit is {limit:,}: "
-            "store the data elsewhere and pass a reference to it, or raise Harbor(payload_limit=…)"
+            "store the data elsewhere and pass a reference, or raise Harbor(payload_limit=…) if the store takes more"
         )
     return raw
 

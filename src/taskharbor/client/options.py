@@ -8,7 +8,7 @@ To add one:
   `declaration.py`, and `Definition` with its `OF_JOBS` in `core/recurrence.py`;
 - with a default of the harbor: `Harbor` itself, `Settings` in `settings.py`, `_SETTINGS` here;
 - of the task alone, as `retry`: `TASK_ONLY`, `Harbor.task` with its overload, `Harbor.recurring`, `Manner` in
-  `decorators.py` and what it passes to `Registered`; not stored.
+  `decorators.py` and what it passes to `Registered` in `registered_task.py`; not stored.
 An option of tasks also needs a value in `tests/client/test_options.py`, which fails if one of its places in Python was
 forgotten. The kit fails if a column was. Then generate docs/reference.md again.
 """

@@ -2,6 +2,11 @@
 
 A case is an `async def test_…(self, s: Scene)`. `Cases` turns it into an ordinary test that opens the driver of the
 `harness` fixture, runs the case on an event loop of its own and closes what was opened: no plugin is needed.
+
+To add a case, write it in the `Cases` class of its subject: every driver that binds the class runs it. Its name is
+`test_<clause>_…`, and its docstring begins with the same clause of docs/contract.md. Then run `python
+scripts/contract.py`. A new class goes into the bases of `EphemeralKit` in `__init__.py`, or of `DriverKit` if it needs
+several processes.
 """
 
 from __future__ import annotations

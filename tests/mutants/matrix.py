@@ -61,9 +61,9 @@ def catchers(mutant: Mutant) -> list[str]:
     """The catchers that may notice a mutant of this kind."""
     if mutant.kind == "process":
         return sorted(REAL)
-    cases = [] if mutant.kind in ("worker", "manager") else list(CASES)
-    has_scenes = mutant.kind in ("worker", "manager", "core", "step")
-    return cases + [scene for scene in SCENES if has_scenes and scene not in REAL]
+    cases = list(CASES) if mutant.kind in ("driver", "sqlite", "core", "step") else []
+    scenes = [scene for scene in SCENES if scene not in REAL] if mutant.kind not in ("driver", "sqlite") else []
+    return cases + [scene for scene in mutant.caught_by if scene in SCENES and scene not in scenes] + scenes
 
 
 def tried(name: str, seeds: int, folder: Path) -> Tried:

@@ -9,6 +9,7 @@ import pytest
 
 from .catching import MUTANTS, check_healthy, complaint_about
 from .kit import CASES
+from .matrix import catchers
 from .mutant import Mutant
 from .scenes import SCENES
 from .simulating import BOUND, FOUND, broken, look_for
@@ -59,6 +60,11 @@ def test_the_simulation_finds_it(name: str, record_property: Callable[[str, obje
     assert find is not None, f"{BOUND} seeds do not show {name}"
     assert broken(find.seed) == (), "the healthy product fails here too"
     record_property("mutant", (mutant.kind, mutant.name, (str(find),)))
+
+
+def test_the_matrix_shows_every_mutant_to_the_tests_that_it_names() -> None:
+    """`python -m mutants` would report the others as not caught."""
+    assert {mutant.name for mutant in MUTANTS if not {*mutant.caught_by} <= {*catchers(mutant)}} == set()
 
 
 def test_there_are_enough_of_every_kind() -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import astuple
 
-from taskharbor.core.job import LAST_MOMENT
+from taskharbor.core.job import LAST_MOMENT, NewJob
 from taskharbor.core.lease import Verdict, settle_verdict
 from taskharbor.core.states import CANCELLED, DLQ, DONE, State
 from taskharbor.core.tally import TotalKey, key_of, minute_of, tallies
@@ -166,12 +166,19 @@ async def _carry_on(
     db: Db, written: Sequence[Transition], states: dict[str, State], now: datetime, stir: Callable[[], object]
 ) -> bool:
     """Store the new jobs of written outcomes and apply the ends to dependants; return whether there are any."""
-    await add(db, [job for to in written for job in to.new_jobs], now)
+    for jobs in _new_jobs(written):
+        await add(db, jobs, now)
     edges = await dependants(db, [id for id, state in states.items() if state is not State.READY])
     released = await apply_ends(db, {to.id: states[to.id] for to in written}, edges, now)
     if released or any(to.new_jobs or (isinstance(to, PutBack) and to.run_at <= now) for to in written):
         stir()
     return bool(edges)
+
+
+def _new_jobs(written: Sequence[Transition]) -> list[Sequence[NewJob]]:
+    """The new jobs of all outcomes together, or of each alone if an id appears twice: the first may be skipped (D9)."""
+    together = [job for to in written for job in to.new_jobs]
+    return [together] if len({job.id for job in together}) == len(together) else [to.new_jobs for to in written]
 
 
 async def _put_back(db: Db, given: Sequence[TokenRow], now: datetime) -> dict[str, State]:

@@ -338,6 +338,13 @@ class SettleCases(Cases):
         await s.end(ack(held, new_jobs=(job("x", payload=b"1", idempotency_key="k"), job("x", payload=b"2"))))
         assert (await s.get("x")).payload == b"2"
 
+    async def test_D9_an_outcome_keeps_its_job_whose_id_another_one_gave_up(self, s: Scene) -> None:
+        """D9: the key of the first `x` is taken by the job before it, in the same outcome."""
+        first, second = await s.held("a"), await s.held("b")
+        keyed = [job(id, payload=b"1", idempotency_key="k") for id in ("w", "x")]
+        await s.end(ack(first, new_jobs=tuple(keyed)), ack(second, new_jobs=(job("x", payload=b"2"),)))
+        assert (await s.get("x")).payload == b"2"
+
     async def test_D9_new_jobs_may_depend_on_each_other(self, s: Scene) -> None:
         """D9, K1: a flow can be stored with an Ack."""
         await s.end(ack(await s.held(), new_jobs=(job("p"), child("c", "p"))))

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 from random import Random
 from typing import Any
 
@@ -19,6 +19,7 @@ from taskharbor import Harbor, Retry, Snooze, Unrecoverable, current
 from taskharbor.core.shown import overrun_since
 from taskharbor.driver import WorkerRecord
 from taskharbor.drivers.memory import MemoryDriver
+from taskharbor.testing import Wrapper
 from taskharbor.worker.queue_weights import QueueWeights
 from world import World, time, until, virtual
 
@@ -163,6 +164,64 @@ def test_an_overrun_that_blocks_the_loop_is_reported() -> None:
         seen = reported.wait(30)
         release.set()
     assert seen
+
+
+class NeverReported(Wrapper):
+    """A store that does not answer the report of a worker with an overrun, and confirms claims late."""
+
+    late = 0.0
+
+    async def _perform(self, verb: str, arguments: dict[str, Any], call: Callable[[], Any]) -> Any:
+        if verb == "beat" and arguments["worker"].overruns:
+            await asyncio.Event().wait()
+        result = await call()
+        if verb == "reserve" and result:
+            await asyncio.sleep(self.late)
+        return result
+
+
+@pytest.mark.parametrize("lease", [0.1, 0.3, 0.5, 1.0, 2.0, 30.0])
+@virtual
+async def test_a_report_without_an_answer_costs_no_lease(lease: float, caplog: pytest.LogCaptureFixture) -> None:
+    """F5, L2: the report of an overrun gives way to the next renewal."""
+    world = World(NeverReported)
+
+    @world.harbor.task(timeout=5)
+    async def stubborn() -> None:
+        await ignore(20)
+
+    await stubborn.aenqueue()
+    async with world.worker(lease=lease):
+        await asyncio.sleep(19)
+        renewals = [call["now"] for call in world.log.calls("extend_lease")]
+    assert max(later - earlier for earlier, later in pairwise(renewals)) <= timedelta(seconds=lease / 3 + 0.01)
+    assert "lease.lost" not in [getattr(it, "event", "") for it in caplog.records]
+
+
+@virtual
+async def test_a_report_gives_way_to_a_lease_with_little_time_left() -> None:
+    """F5, L2: its lease has 0.2 s left when it arrives, and is renewed at once."""
+    world = World(NeverReported, store_timeout=100)
+    versions: list[int] = []
+
+    @world.harbor.task(timeout=31)
+    async def stubborn() -> None:
+        await ignore(60)
+
+    @world.harbor.task
+    async def hurried() -> None:
+        versions.append(current().lease_version)
+        await asyncio.sleep(5)
+
+    await stubborn.aenqueue()
+    async with world.worker(lease=30):
+        await asyncio.sleep(1.75)
+        world.store.late = 29.8
+        job = await hurried.aenqueue()
+        await until(lambda: bool(versions), 0.01, 40)
+        world.store.late = 0.0
+        await job.aresult()
+    assert versions == [1]
 
 
 @virtual

@@ -110,11 +110,13 @@ class Keeper:
                 self._notice(loop.time())  # leases may be so short that no look fits between two renewals
             else:
                 await self._look(loop, renew_at)
-            if self._overran:
+            if self._overran and not self._hurried:
                 self._overran = False
                 with suppress(Exception):  # the worker reports itself again within ten seconds
-                    async with asyncio.timeout(min(TICK, self._left(loop))):
+                    async with asyncio.timeout(min(TICK, self._left(loop), renew_at - loop.time())) as patience:
+                        self._patience, self._is_look = patience, True
                         await self._report()
+                self._patience = None
 
     async def _pause(self, loop: asyncio.AbstractEventLoop, renew_at: float) -> bool:
         """Wait for the next renewal, or the next look at the runs if there are any. Return whether it was woken up."""

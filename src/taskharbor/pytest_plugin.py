@@ -27,10 +27,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test with the marker has the fixture, also if it does not ask for it: it must not reach the real store."""
+    """A test with the marker has the fixture before all others, also if it does not ask for it.
+
+    Neither the test nor its other fixtures must reach the real store.
+    """
     names = getattr(item, "fixturenames", None)  # other plugins have tests without fixtures
-    if names is not None and "taskharbor" not in names and item.get_closest_marker("taskharbor") is not None:
-        names.insert(0, "taskharbor")
+    if names is not None and item.get_closest_marker("taskharbor") is not None:
+        others = [name for name in names if name != "taskharbor"]
+        vars(item)["fixturenames"] = ["taskharbor", *others]  # a parametrized test has one list for all its cases
 
 
 @pytest.fixture

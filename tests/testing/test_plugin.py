@@ -183,6 +183,43 @@ def test_the_marker_alone_keeps_the_test_from_the_real_store(suite: pytest.Pytes
     )
 
 
+def test_the_marker_is_for_the_cases_that_have_it(suite: pytest.Pytester) -> None:
+    """P: the cases of a parametrized test share one list of fixtures."""
+    passed(
+        suite,
+        """
+        import pytest
+
+
+        @pytest.mark.parametrize("marked", [pytest.param(True, marks=pytest.mark.taskharbor), False])
+        def test_it(marked, request):
+            assert ("taskharbor" in request.node.funcargs) is marked
+        """,
+        2,
+    )
+
+
+def test_fixtures_of_a_test_that_takes_the_fixture_have_its_store_too(suite: pytest.Pytester) -> None:
+    """P: also those that come by themselves, which pytest would make before it."""
+    passed(
+        suite,
+        """
+        import pytest
+        from app import work
+
+
+        @pytest.fixture(autouse=True)
+        def job():
+            return work.enqueue(1)
+
+
+        @pytest.mark.taskharbor
+        def test_it(taskharbor, job):
+            assert [found.id for found in taskharbor.enqueued(work)] == [job.id]
+        """,
+    )
+
+
 def test_an_unknown_option_of_the_marker_is_refused(suite: pytest.Pytester) -> None:
     """X5: the test would run on another store than the one it names."""
     suite.makepyfile(

@@ -130,6 +130,32 @@ async def test_a_slow_answer_is_asked_for_again() -> None:
 
 
 @virtual
+async def test_a_question_without_an_answer_does_not_keep_others_from_asking() -> None:
+    """L8: such as one that a fork cut off, or whose loop a handler blocks; the others ask a minute later."""
+
+    class Silent(WithClock):
+        async def server_now(self) -> datetime:
+            if self.asked == 2:
+                self.asked += 1
+                await asyncio.Event().wait()
+            return await super().server_now()
+
+    engine_clock = SkewedClock(LoopClock(), 5)
+    harbor = Harbor(driver=Silent(MemoryDriver(), engine_clock), store_timeout=1000)
+    await harbor.job("x").acancel()
+    engine_clock.offset = timedelta(seconds=-500)
+    await asyncio.sleep(61)
+    silent = asyncio.ensure_future(harbor.job("x").acancel())
+    await asyncio.sleep(1)
+    assert not silent.done()
+    await harbor.job("x").acancel()  # by the time of before
+    await asyncio.sleep(60)
+    await harbor.job("x").acancel()
+    assert abs(harbor.admin.now() - engine_clock()) < timedelta(seconds=0.001)
+    silent.cancel()
+
+
+@virtual
 async def test_the_quicker_of_two_answers_counts() -> None:
     """L8: the first may have had to connect, so half of its trip says little about when it was given."""
 

@@ -42,9 +42,9 @@ class EngineClock:
         self._asking = False
 
     def stale(self) -> bool:
-        """Whether it is time to ask again, and no call does so yet."""
+        """Whether it is time to ask again. A call that asks already may never end, as on a loop that is blocked."""
         last = self._last
-        return last is None or (last.age() > REMEASURE_AFTER and not self._asking)
+        return last is None or last.age() > REMEASURE_AFTER * (1 + self._asking)
 
     async def measure(self) -> None:
         """Ask the engine; its answer counts as given in the middle of the round trip."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -231,6 +232,28 @@ def test_health_says_which_due_jobs_no_worker_may_take(desk: Desk) -> None:
     assert line == expected
     assert note.startswith("queue mail is paused, with 2 due jobs, the oldest ")
     assert note.endswith(": `taskharbor queues resume mail`\n")
+
+
+def test_commands_for_a_queue_can_be_pasted_whatever_its_name_is(desk: Desk) -> None:
+    """C: a name may have spaces, and what a shell would run."""
+    name = "mail of $(shop)"
+    url = ("--url", desk.url)
+    id = desk.enqueue("shop.explode", "text=x", "--queue", name, "--max-attempts", "1")
+    now = datetime.now(UTC)
+    asyncio.run(
+        beat(desk, WorkerRecord(id="a", host="a", pid=1, queues=("q",), slots=1, busy=0, started_at=now, seen_at=now))
+    )
+    start = f"worker MODULE:HARBOR -Q '{name}'"
+    assert start in desk.run("health", *url).output
+    assert start in desk.run("jobs", "show", id, *url).output
+    desk.good("queues", "pause", name, *url)
+    resume = f"taskharbor queues resume '{name}'"
+    assert f"`{resume}`" in desk.good("health", *url)
+    assert resume in desk.run("jobs", "show", id, *url).output
+    desk.good("jobs", "cancel", id, "--yes", *url)
+    assert f"`{resume}`" in desk.run("jobs", "replay", id, "--yes", *url).stderr
+    desk.good(*shlex.split(resume)[1:], *url)
+    assert "paused" not in desk.run("jobs", "show", id, *url).output
 
 
 def test_health_answers_in_json_whatever_is_wrong(desk: Desk) -> None:

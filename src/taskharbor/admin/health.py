@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ def _problem(
     queue, jobs = counts.queue, count(counts.due, "due job")
     if (missing := absence(workers, queue, now, "it")) is not None:
         code, text = missing
-        return Problem(code, f"queue {queue} has {jobs}, but {text}: run `{START} -Q {queue}`")
+        return Problem(code, f"queue {queue} has {jobs}, but {text}: run `{START} -Q {quote(queue)}`")
     listeners = listening(workers, queue, now)
     if all(queue in worker.stuck for worker in listeners):
         stuck = ", ".join(worker.id for worker in listeners)

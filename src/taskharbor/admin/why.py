@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 
 from msgspec import Struct
 
@@ -90,7 +91,7 @@ def _in_line(facts: Facts) -> Why:
     """Why a due job is not running."""
     job = facts.job
     if facts.paused:
-        return Why("paused", f"queue {job.queue} is paused", f"taskharbor queues resume {job.queue}")
+        return Why("paused", f"queue {job.queue} is paused", f"taskharbor queues resume {quote(job.queue)}")
     if job.expires_at is not None and job.expires_at <= facts.now:
         return Why("expired", f"it expired {ago(job.expires_at, facts.now)}: a worker's upkeep ends it")
     if job.queue == TASKS:
@@ -115,7 +116,7 @@ def _in_line(facts: Facts) -> Why:
 
 def _start(queue: str | None) -> str:
     """The command that starts a worker: on all queues if there is no other worker, else on this one."""
-    return f"taskharbor worker MODULE:HARBOR{'' if queue is None else f' -Q {queue}'}"
+    return f"taskharbor worker MODULE:HARBOR{'' if queue is None else f' -Q {quote(queue)}'}"
 
 
 def _scheduled(facts: Facts) -> Why:

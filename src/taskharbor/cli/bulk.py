@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from shlex import quote
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -150,7 +151,7 @@ def _say_paused(ids: Sequence[str]) -> None:
         queues = {job.queue for job in _first(ids)}
         for found in ask(lambda admin: admin.queues.alist()) if queues else ():
             if found.paused and found.queue in queues:
-                resume = f"taskharbor queues resume {found.queue}"
+                resume = f"taskharbor queues resume {quote(found.queue)}"
                 click.echo(f"Queue {found.queue} is paused: its jobs wait for `{resume}`.", err=True)
 
 

@@ -6,6 +6,7 @@ import sys
 from asyncio import gather
 from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 from typing import NoReturn
 
 import click
@@ -111,7 +112,7 @@ def _show(queues: Sequence[QueueCounts], workers: Sequence[WorkerRecord], found:
     for counts in queues:
         if counts.paused and counts.due:
             jobs = f"{count(counts.due, 'due job')}, the oldest {output.since(counts.oldest_due, now)}"
-            resume = f"`taskharbor queues resume {counts.queue}`"
+            resume = f"`taskharbor queues resume {quote(counts.queue)}`"
             output.say(f"queue {counts.queue} is paused, with {jobs}: {resume}", "yellow", wrap=True)
 
 

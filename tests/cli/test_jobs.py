@@ -228,6 +228,14 @@ def test_what_a_job_says_cannot_steer_the_terminal(desk: Desk) -> None:
         assert "\\x1b[31mred" in text
 
 
+def test_a_complaint_cannot_steer_the_terminal_either(desk: Desk) -> None:
+    """X5: such as one that names an id from elsewhere."""
+    desk.enqueue("shop.welcome", "user_id=1")
+    told = desk.bad(1, "jobs", "show", "\x1b[31mred", "--url", desk.url)
+    assert "there is no job \\x1b[31mred" in told
+    assert "\x1b" not in told
+
+
 def test_jobs_are_cancelled_by_id(busy: Desk) -> None:
     """C, T3: what waits is; one that has ended or is not there makes it an error, without stopping it."""
     result = busy.run("jobs", "cancel", "ready", "done", "nobody", "later", "--url", busy.url)

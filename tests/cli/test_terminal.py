@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -257,6 +258,14 @@ def test_no_command_is_broken_by_the_edge_of_the_terminal(desk: Desk) -> None:
     desk.good("queues", "pause", "mail-for-the-customers-of-the-shop", "--url", desk.url)
     note = unpainted(in_terminal(desk.folder, 80, "health", "--url", desk.url)[1])
     assert "`taskharbor queues resume mail-for-the-customers-of-the-shop`" in note
+
+
+def test_the_name_of_a_fact_is_dim_and_its_value_is_not(desk: Desk) -> None:
+    """C: on the first line of the value as on the others."""
+    id = desk.enqueue("shop.welcome", "user_id=1")
+    page = in_terminal(desk.folder, 80, "jobs", "show", id, "--url", desk.url)[1]
+    assert re.search(r"\x1b\[2mqueue +\x1b\[0m[a-z]", page)
+    assert re.search(r"\x1b\[2mstate +\x1b\[0m\x1b\[34mready", page)
 
 
 def shown_help(desk: Desk) -> str:

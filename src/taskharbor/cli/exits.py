@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from taskharbor.cli.output import safe
 from taskharbor.cli.words import as_word
 from taskharbor.cli.wrapping import wrapped
 from taskharbor.core.urls import without_passwords
@@ -26,7 +27,7 @@ def exit_code(error: HarborError) -> int:
 
 def complain(message: str) -> None:
     """Print one line to stderr, with passwords redacted, wrapped at words in a terminal, but not within a command."""
-    line = f"taskharbor: {without_passwords(' '.join(message.split()))}"
+    line = safe(f"taskharbor: {without_passwords(' '.join(message.split()))}")
     if sys.stderr.isatty():
         line = wrapped(line, get_terminal_size().columns)
     click.echo(line, err=True)

@@ -134,7 +134,7 @@ def facts(pairs: Iterable[tuple[str | Cell, str | Cell | None]]) -> None:
     from rich.text import Text
 
     for name, value in known:
-        title = Text(f"{name.text.ljust(width)}  ", name.style)
+        title = Text().append(f"{name.text.ljust(width)}  ", name.style)  # its style must not reach the value
         for line in _lines(screen, value, max(1, screen.width - width - 2)):
             screen.print(title + line, soft_wrap=True)
             title = Text(" " * (width + 2))

@@ -254,3 +254,11 @@ async def test_a_job_that_kills_its_workers_waits_for_an_empty_one() -> None:
     )
     await asyncio.sleep(400)
     assert why(Facts(job=record, now=world.clock(), workers=[listener])).code == "expired"
+
+
+@virtual
+async def test_a_command_to_paste_quotes_an_id() -> None:
+    """C: ids of the application may have any characters; the shell must not take them apart."""
+    world = Place()
+    job = await world.work.using(id="my job; ls", delay=100_000).aenqueue()
+    assert (await world.why(job)).fix == "taskharbor jobs run-now 'my job; ls'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from shlex import quote
 
 from taskharbor.client.client import Client
 from taskharbor.client.portal import Portal
@@ -45,7 +46,7 @@ class AdminPart:
         if (job := await self._client.record(id)) is not None:
             return self._client.seen(job)
         if await self._client.workflow(id) is not None:
-            raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {id}`")
+            raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {quote(id)}`")
         place = self._client.session.shown_url
         where = "" if place is None else f" in {place}"
         raise JobNotFound(

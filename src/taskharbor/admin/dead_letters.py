@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 from types import EllipsisType
 from typing import Any
 
@@ -64,7 +65,9 @@ class DeadLetters(AdminPart):
         """One dead job with its reason and its failures, or `JobNotFound`."""
         job = await self._get(id)
         if job.state is not DLQ:
-            raise JobNotFound(f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {id}`")
+            raise JobNotFound(
+                f"job {id} is {shown(job, self._now())}, not dead: see `taskharbor jobs show {quote(id)}`"
+            )
         return job
 
     async def agroups(self, words: Words = "", *, limit: int = LIMIT) -> list[DeadGroup]:

@@ -124,7 +124,7 @@ def _scheduled(facts: Facts) -> Why:
     then = ago(job.due_at, now) + (f", if queue {job.queue} is resumed by then" if facts.paused else "")
     if (unknown := unknown_task(job)) is not None:
         return _unknown(f"{unknown}; the next try is {then}")
-    sooner = None if job.queue == TASKS else f"taskharbor jobs run-now {job.id}"
+    sooner = None if job.queue == TASKS else f"taskharbor jobs run-now {quote(job.id)}"
     if (failed := retrying(job, then)) is not None:
         return Why("retry", failed, sooner)
     fix = sooner if job.due_at - now >= FAR else None
@@ -151,11 +151,9 @@ def _waiting(facts: Facts) -> Why:
         error = f" ({first.error})" if first.error else ""
         more = f", and {len(stuck) - 1:,} more like it" if len(stuck) > 1 else ""
         dead = "dead" if first.state is State.DLQ else "cancelled"
-        return Why(
-            "held",
-            f"it waits for {of}, and {first.id} is {dead}{error}{more}",
-            f"taskharbor workflows replay {facts.job.workflow_id or ''}".rstrip(),
-        )
+        workflow = facts.job.workflow_id
+        replay = f"jobs replay {quote(first.id)}" if workflow is None else f"workflows replay {quote(workflow)}"
+        return Why("held", f"it waits for {of}, and {first.id} is {dead}{error}{more}", f"taskharbor {replay}")
     named = ", ".join(f"{parent.id} ({_plain(parent.state)})" for parent in unmet[:NAMED])
     return Why("waiting", f"it waits for {of}: {named}{' …' if len(unmet) > NAMED else ''}")
 
@@ -167,7 +165,7 @@ def _plain(state: State) -> str:
 def _dead(facts: Facts) -> Why:
     job = facts.job
     when = "" if job.completed_at is None else f" {ago(job.completed_at, facts.now)}"
-    fix = None if job.queue == TASKS else f"taskharbor jobs replay {job.id}"
+    fix = None if job.queue == TASKS else f"taskharbor jobs replay {quote(job.id)}"
     if (reason := by_hand(job)) is not None:
         last = f"; its last error was {job.last_error}" if job.last_error else ""
         return Why("dead", f"dead-lettered by hand{when}: {reason}{last}", fix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
+from shlex import quote
 from typing import Any
 
 import click
@@ -93,7 +94,7 @@ def show_workflow(id: str, limit: int, as_json: bool, wide: bool) -> None:
         [
             ("workflow", Cell(workflow.id, "bold")),
             ("state", _state(workflow)),
-            ("to do", f"taskharbor workflows replay {workflow.id}" if workflow.state == "held" else None),
+            ("to do", f"taskharbor workflows replay {quote(workflow.id)}" if workflow.state == "held" else None),
             ("jobs", f"{workflow.jobs:,}: {_counts(workflow)}"),
             ("created", output.exact(workflow.created_at, here().now())),
         ]

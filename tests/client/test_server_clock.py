@@ -61,7 +61,7 @@ async def test_every_now_is_the_engines(skew: timedelta, monkeypatch: pytest.Mon
     job = await work.using(delay=60).aenqueue()
     due = time() + 60
     async with harbor.worker(["default"], threads=False):
-        assert due - 1e-6 <= await job.aresult() <= due + 1  # the clock may be asked first
+        assert due - 1e-6 <= await job.aresult() <= due + 0.5  # the clock may be asked first
     for call in log.calls():
         if "now" in call:
             assert abs(call["now"] - true()) < timedelta(seconds=70)

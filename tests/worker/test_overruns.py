@@ -88,11 +88,8 @@ async def test_a_handler_that_blocked_for_less_than_its_timeout_succeeds() -> No
     assert await job.aresult() == "in time"
 
 
-@pytest.mark.parametrize("lease", [0.3, 1.0, 5.0])
-@virtual
-async def test_an_overrun_is_logged_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
-    """F5: also where every look of the keeper is a renewal."""
-    world = World()
+async def overrun_for_14_seconds(world: World, lease: float) -> None:
+    """Run a job that goes on after its timeout, and stop the worker before it ends."""
 
     @world.harbor.task(timeout=5)
     async def stubborn() -> None:
@@ -101,6 +98,13 @@ async def test_an_overrun_is_logged_under_short_leases_too(lease: float, caplog:
     await stubborn.aenqueue()
     async with world.worker(lease=lease):
         await asyncio.sleep(19)
+
+
+@pytest.mark.parametrize("lease", [0.3, 1.0, 5.0])
+@virtual
+async def test_an_overrun_is_logged_under_short_leases_too(lease: float, caplog: pytest.LogCaptureFixture) -> None:
+    """F5: also where every look of the keeper is a renewal."""
+    await overrun_for_14_seconds(World(), lease)
     assert [getattr(it, "event", "") for it in caplog.records].count("job.overrun") == 1
 
 
@@ -185,15 +189,8 @@ class NeverReported(Wrapper):
 async def test_a_report_without_an_answer_costs_no_lease(lease: float, caplog: pytest.LogCaptureFixture) -> None:
     """F5, L2: the report of an overrun gives way to the next renewal."""
     world = World(NeverReported)
-
-    @world.harbor.task(timeout=5)
-    async def stubborn() -> None:
-        await ignore(20)
-
-    await stubborn.aenqueue()
-    async with world.worker(lease=lease):
-        await asyncio.sleep(19)
-        renewals = [call["now"] for call in world.log.calls("extend_lease")]
+    await overrun_for_14_seconds(world, lease)
+    renewals = [call["now"] for call in world.log.calls("extend_lease")]
     assert max(later - earlier for earlier, later in pairwise(renewals)) <= timedelta(seconds=lease / 3 + 0.01)
     assert "lease.lost" not in [getattr(it, "event", "") for it in caplog.records]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from shlex import quote
 
-from taskharbor.client.client import Client
+from taskharbor.client.client import MISSING, Client
 from taskharbor.client.portal import Portal
 from taskharbor.core.evolve import Replay
 from taskharbor.core.filter import Filter, parse
@@ -49,9 +49,7 @@ class AdminPart:
             raise JobNotFound(f"{id} is a workflow, not a job: see `taskharbor workflows show {quote(id)}`")
         place = self._client.session.shown_url
         where = "" if place is None else f" in {place}"
-        raise JobNotFound(
-            f"there is no job {id}{where}: the id is wrong, its retention has run out, or its tx= has not committed"
-        )
+        raise JobNotFound(f"there is no job {id}{where}: {MISSING}")
 
     async def _delete(self, ids: Sequence[str]) -> list[Deletion]:
         async with self._client.store() as driver:

@@ -52,6 +52,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 LONGEST_WAIT = 5.0
 WARN_AFTER, WARN_EVERY = 3.0, 60.0
+MISSING = "the id is wrong, its retention has run out, or its tx= has not committed"
 BREATH = 0.0005
 PAGE = 1000
 

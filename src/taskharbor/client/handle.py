@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from msgspec import Struct
 
-from taskharbor.client.client import Client
+from taskharbor.client.client import MISSING, Client
 from taskharbor.client.options import Duration, wait_limit
 from taskharbor.client.other_names import JOB_NAMES, hinting
 from taskharbor.client.portal import Portal, blocking
@@ -99,9 +99,7 @@ class Collected(Job[R], frozen=True, eq=False, gc=False):
 
 
 def _gone(id: str) -> JobNotFound:
-    return JobNotFound(
-        f"there is no job {id}: the id is wrong, its retention has run out, or its tx= has not committed"
-    )
+    return JobNotFound(f"there is no job {id}: {MISSING}")
 
 
 def _is_workflow(id: str) -> JobNotFound:

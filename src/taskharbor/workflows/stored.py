@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskharbor.client.client import Client
+from taskharbor.client.client import MISSING, Client
 from taskharbor.core.filter import Filter
 from taskharbor.core.job import JobRecord
 from taskharbor.core.states import Shown, State
@@ -24,9 +24,7 @@ async def counts_of(client: Client, id: str) -> WorkflowCounts:
         raise JobNotFound(
             f"{id} is a job, not a workflow: take it by harbor.job({id!r}), or give the flow a key that no job has"
         )
-    raise JobNotFound(
-        f"there is no workflow {id}: the id is wrong, its retention has run out, or its tx= has not committed"
-    )
+    raise JobNotFound(f"there is no workflow {id}: {MISSING}")
 
 
 async def standing_of(client: Client, found: WorkflowCounts) -> Standing:

@@ -20,6 +20,28 @@ from msgspec import NODEFAULT, Struct
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
+NEEDS = [
+    "Need",
+    "VerbStep",
+    "Look",
+    "Keys",
+    "Owned",
+    "KeptUntil",
+    "Members",
+    "Payloads",
+    "NamedSchedules",
+    "StoredEdge",
+]
+STEPS = {
+    "enqueue": ["enqueue"],
+    "forget": ["delete", "free_workflow_key", "prune"],
+    "lease": ["claim", "extend", "is_claimable", "is_unwanted"],
+    "replay": ["replay"],
+    "reschedule": ["reschedule"],
+    "settle": ["settle"],
+    "stop": ["cancel", "dead_letter", "sweep"],
+    "swap": ["swap_schedules"],
+}
 # Sections: a title, the module to import from, and its names (all that it exports if none are listed).
 SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Applications", "taskharbor", []),
@@ -39,16 +61,42 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
     ("Options of flows: `flow.using(…)`", "taskharbor.workflows.plan", ["FlowOptions"]),
     ("Options of recurring tasks", "taskharbor.client.declaration", ["RecurringOptions"]),
     ("Driver authors: the seam", "taskharbor.driver", []),
+    ("Driver authors: jobs", "taskharbor.core.job", ["Dependency", "NewJob"]),
+    ("Driver authors: outcomes", "taskharbor.core.transition", ["Transition", "Ack", "Cancel", "Fail", "PutBack"]),
+    ("Driver authors: states", "taskharbor.core.states", ["TERMINAL", "Shown", "State"]),
+    ("Driver authors: states as shown", "taskharbor.core.shown", ["due_since", "shown"]),
+    ("Driver authors: filters", "taskharbor.core.filter", ["Filter"]),
+    ("Driver authors: keys", "taskharbor.core.keys", ["KeyRecord"]),
+    ("Driver authors: order", "taskharbor.core.line", ["effective_due", "shares"]),
+    ("Driver authors: queues", "taskharbor.core.reserved", ["in_line", "is_news"]),
+    ("Driver authors: leases", "taskharbor.core.lease", ["check_duration", "refusal", "settle_verdict"]),
+    ("Driver authors: totals", "taskharbor.core.tally", ["added", "tallies"]),
+    ("Driver authors: the draft of a step", "taskharbor.core.steps.draft", ["Draft"]),
+    ("Driver authors: the needs of steps", "taskharbor.core.steps.needs", NEEDS),
+    *((f"Steps: `{name}`", f"taskharbor.core.steps.{name}", steps) for name, steps in STEPS.items()),
     ("Opening stores", "taskharbor.drivers", ["from_url"]),
     ("Tests", "taskharbor.testing", []),
     ("Histories", "taskharbor.testing.recorder", ["Recorder", "take_stock"]),
     ("Judging histories", "taskharbor.testing.check", []),
-    ("The conformance kit", "taskharbor.testing.kit", ["DriverKit"]),
+    ("The conformance kit", "taskharbor.testing.kit", []),
     ("The simulation", "taskharbor.testing.simulation", []),
 ]
 # The modules to import from; what else is listed comes from their objects.
 IMPORTED = {
     "taskharbor",
+    "taskharbor.core.filter",
+    "taskharbor.core.job",
+    "taskharbor.core.keys",
+    "taskharbor.core.lease",
+    "taskharbor.core.line",
+    "taskharbor.core.reserved",
+    "taskharbor.core.shown",
+    "taskharbor.core.states",
+    "taskharbor.core.steps.draft",
+    "taskharbor.core.steps.needs",
+    "taskharbor.core.tally",
+    "taskharbor.core.transition",
+    *(f"taskharbor.core.steps.{name}" for name in STEPS),
     "taskharbor.driver",
     "taskharbor.drivers",
     "taskharbor.errors",
@@ -141,7 +189,7 @@ def members(kind: type, *, made: bool) -> Iterator[str]:
 # What other modules of the package use.
 HIDDEN = {"beginnings", "client", "edited", "following", "gives", "joining", "lay", "outcome", "portal"}
 HIDDEN |= {"registered", "returns"}
-WHOLE = {"DriverKit"}  # its members are test cases
+WHOLE = {"BlockingKit", "DriverKit", "EphemeralKit", "OwnTransactionKit", "WithinKit"}  # their members are test cases
 GIVEN = {"Run"}  # got from others, never made by hand
 
 

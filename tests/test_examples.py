@@ -76,6 +76,12 @@ def test_a_report_for_every_night(tmp_path: Path) -> None:
         assert looked == "the poller has looked again"
 
 
+def test_a_driver_in_one_file_keeps_its_jobs(tmp_path: Path) -> None:
+    """G2, D14: a worker runs a job on it, and another handle on the store finds the job."""
+    for _ in range(2):
+        assert run("toy_driver.py", tmp_path) == "the result is 42\nthe log says done\n"
+
+
 def test_effects_happen_once(tmp_path: Path, postgres: PostgresServer) -> None:
     """D9, D13, G3: what a dead run wrote is gone, what a job's end was committed with is there once; every time."""
     database = postgres.new_database()

@@ -15,7 +15,7 @@ from typing import Any
 
 from taskharbor.core.filter import Filter
 from taskharbor.drivers import from_url
-from taskharbor.testing.kit.jobs import ALL, ack, at, child, group, job, put_back
+from taskharbor.testing.kit.jobs import ALL, ack, at, child, fail, group, job, put_back
 from taskharbor.testing.kit.scene import Cases, Harness, Scene
 from taskharbor.testing.process import EPOCH, KEEP
 
@@ -178,6 +178,31 @@ class ThreadCases(Cases):
         for each in got:
             assert [id for id, _ in each] == sorted((id for id, _ in each), key=["old", new].index)
         assert got[5][-1][0] == new
+
+    def test_I2_a_replay_against_enqueues_of_its_key_leaves_one_owner(self, harness: Harness) -> None:
+        """I2, Q2: past the ttl a dead job that runs again keeps its key, or a new job has it, from 8 threads.
+
+        The replay writes the job and only reads the key; an enqueue reads the job and writes the key.
+        """
+        keys = [f"k{n}" for n in range(40)]
+
+        async def die(s: Scene) -> None:
+            for key in keys:
+                await s.end(fail(await s.held(key, idempotency_key=key, key_expires_at=at(1))))
+
+        async def play(s: Scene, number: int) -> list[bool]:
+            s.tick(5)
+            took: list[bool] = []
+            for key in keys:
+                if number == 0:
+                    took.append(await s.replay(key) == "replayed")
+                else:
+                    [answer] = await s.add(job(f"{number}-{key}", idempotency_key=key, key_expires_at=at(4)))
+                    took.append(answer.created)
+            return took
+
+        got = together(harness, play, before=die)
+        assert [sum(each) for each in zip(*got, strict=True)] == [1] * len(keys)
 
     def test_K2_threads_release_a_child_exactly_once(self, harness: Harness) -> None:
         """K2: 160 parents acked and retried from 8 threads, then one claim of the finalizer."""

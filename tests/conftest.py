@@ -9,10 +9,31 @@ from pathlib import Path
 import pytest
 
 from mutants.table import pytest_terminal_summary
-from servers.fixtures import new_postgres, new_valkey, postgres, postgres16, run_folder, valkey
+from servers.fixtures import (
+    nats,
+    nats_cluster,
+    new_nats,
+    new_postgres,
+    new_valkey,
+    postgres,
+    postgres16,
+    run_folder,
+    valkey,
+)
 from time_report import FLAG, TimeReport
 
-__all__ = ["new_postgres", "new_valkey", "postgres", "postgres16", "pytest_terminal_summary", "run_folder", "valkey"]
+__all__ = [
+    "nats",
+    "nats_cluster",
+    "new_nats",
+    "new_postgres",
+    "new_valkey",
+    "postgres",
+    "postgres16",
+    "pytest_terminal_summary",
+    "run_folder",
+    "valkey",
+]
 
 TESTS = Path(__file__).parent
 # Within a rank the order stays as it was, so that fixtures of modules are made once.

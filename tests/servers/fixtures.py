@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pytest
 
+from .nats import NatsCluster, NatsServer
 from .postgres import PostgresServer
 from .valkey import ValkeyServer
 
@@ -25,6 +26,20 @@ class NewValkey(Protocol):
     """Starts a server that belongs to one test."""
 
     def __call__(self, *, durable: bool = False, settings: Mapping[str, str] | None = None) -> ValkeyServer: ...
+
+
+class NewNats(Protocol):
+    """Starts a server that belongs to one test."""
+
+    def __call__(
+        self,
+        *,
+        durable: bool = False,
+        config: str = "",
+        jetstream: bool = True,
+        max_payload: int | None = None,
+        login: str = "",
+    ) -> NatsServer: ...
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +95,38 @@ def new_valkey() -> Generator[NewValkey]:
             return stack.enter_context(ValkeyServer(durable=durable, settings=settings))
 
         yield new
+
+
+@pytest.fixture(scope="session")
+def nats(run_folder: Path) -> Generator[NatsServer]:
+    """NATS 2.15, shared: take a `new_namespace`, and leave the server as it is."""
+    server = NatsServer.of_the_run(run_folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def new_nats() -> Generator[NewNats]:
+    """Servers to stop, kill and restart at will."""
+    with ExitStack() as stack:
+
+        def new(
+            *,
+            durable: bool = False,
+            config: str = "",
+            jetstream: bool = True,
+            max_payload: int | None = None,
+            login: str = "",
+        ) -> NatsServer:
+            return stack.enter_context(
+                NatsServer(durable=durable, config=config, jetstream=jetstream, max_payload=max_payload, login=login)
+            )
+
+        yield new
+
+
+@pytest.fixture
+def nats_cluster() -> Generator[NatsCluster]:
+    """Three nodes for one test; they take some seconds to make."""
+    with NatsCluster() as cluster:
+        yield cluster

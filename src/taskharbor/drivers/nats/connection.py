@@ -1,0 +1,246 @@
+"""The server: one connection for each event loop, and requests to JetStream.
+
+A connection that was lost is made again by the next caller, to any node of the cluster. A forked child refuses, and
+never touches the connections, which belong to the parent (P1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import random
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+from urllib.parse import SplitResult
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from taskharbor.driver import StoreSetting
+from taskharbor.driver.forking import after_fork
+from taskharbor.drivers.nats import login, streams
+from taskharbor.drivers.nats.failure import answered, away, failure
+from taskharbor.drivers.nats.url import Address, Host, address, named, parsed
+from taskharbor.drivers.nats.wire import ANSWER_WITHIN, CLOSE_WITHIN, Message, Wire, status
+from taskharbor.errors import ConfigError, DriverClosed, DriverForked
+
+__all__ = ["Message", "Server", "Wire"]
+
+API = "$JS.API."
+PAUSE = 0.1  # after an attempt that failed, before the next one, plus as much at random
+MOST_LEARNED = 100
+
+
+class LoopWire:
+    """The connection of one loop, made when it is needed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._login = login.login(address)
+        self._hosts: list[Host] = random.sample(address.hosts, len(address.hosts))
+        self._wires: set[Wire] = set()
+        self._current: Wire | None = None
+        self._attempt: asyncio.Task[Wire] | None = None
+        self._failed = False
+
+    def open(self) -> Wire | None:
+        """The connection, if there is one for new requests."""
+        wire = self._current
+        return None if wire is None or wire.leaving or wire.closed.done() else wire
+
+    async def connected(self) -> Wire:
+        """A new connection; callers that come meanwhile share the attempt."""
+        if self._attempt is None:
+            self._attempt = asyncio.create_task(self._connect())
+            self._attempt.add_done_callback(self._attempted)
+        attempt = self._attempt
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            here = asyncio.current_task()
+            if attempt.cancelled() and here is not None and not here.cancelling():
+                raise ConnectionAbortedError("the driver was closed") from None
+            raise
+
+    def _attempted(self, attempt: asyncio.Task[Wire]) -> None:
+        self._attempt = None
+        if not attempt.cancelled():
+            attempt.exception()  # callers may have left
+
+    async def _connect(self) -> Wire:
+        """Try the hosts, the one that was tried longest ago first."""
+        if self._failed:
+            await asyncio.sleep(PAUSE * (1 + random.random()))
+        error: Exception = ConnectionError("there is no host")
+        self._failed = True
+        for _ in range(len(self._hosts)):
+            host = self._hosts.pop(0)
+            self._hosts.append(host)
+            try:
+                wire = await Wire.connect(
+                    *host, where=f"NATS at {named(host)}", login=self._login, tls=self._address.tls
+                )
+            except OSError as found:  # a certificate that is refused is an OSError, too
+                if not isinstance(failure(found, ""), ConfigError):
+                    error = found
+                    continue
+                raise
+            self._failed = False
+            self._adopt(wire)
+            return wire
+        raise error
+
+    def _adopt(self, wire: Wire) -> None:
+        self._current = wire
+        self._wires.add(wire)
+        wire.closed.add_done_callback(lambda _: self._wires.discard(wire))
+        wire.moved = lambda: self._learn(wire)
+        self._learn(wire)
+
+    def _learn(self, wire: Wire) -> None:
+        """Other nodes of the cluster, as the server names them."""
+        for text in wire.info.get("connect_urls") or ():
+            with suppress(ConfigError):
+                host = parsed(text)
+                if host not in self._hosts and len(self._hosts) < MOST_LEARNED:
+                    self._hosts.insert(0, host)
+
+    def clear(self) -> list[Wire]:
+        """Close all."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+        wires = list(self._wires)
+        for wire in wires:
+            wire.abort()
+        return wires
+
+
+class Server:
+    """A NATS server or cluster, open. Its methods may be called from any number of loops."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.where = address.where
+        self.prefix = address.prefix
+        self.jobs = f"{address.prefix}-JOBS"
+        self.line = f"{address.prefix}-LINE"
+        self.replicas = 1
+        self.max_payload = 0
+        self.closed = False
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._wires: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWire] = WeakKeyDictionary()
+        self._tenants: dict[int, AsyncGenerator[None]] = {}
+        after_fork(self, Server.abandon)
+
+    @classmethod
+    async def open(cls, url: SplitResult, options: dict[str, str]) -> Server:
+        """Connect, check the server, and make the streams that are missing. Takes its options out of the dict."""
+        server = cls(address(url, options))
+        try:
+            wire = await server.wire()
+            server.max_payload = wire.max_payload
+            server.replicas = await streams.prepare(server.api, wire.info, server.address)
+        except BaseException:
+            await server.close()
+            raise
+        return server
+
+    def check(self) -> None:
+        """Raise unless the server can be used."""
+        if self.closed:
+            raise DriverClosed("this nats driver was closed")
+        if self._pid != os.getpid():
+            raise DriverForked(
+                "this nats driver was opened before the process was forked: use the harbor only after the fork, or "
+                "call harbor.close() before it"
+            )
+
+    async def wire(self) -> Wire:
+        """The connection of the running loop, made again if it was lost."""
+        self.check()
+        links = self._wires.get(asyncio.get_running_loop()) or await self._new_wires()
+        if (wire := links.open()) is not None:
+            return wire
+        try:
+            return await links.connected()
+        except Exception as error:
+            self.check()  # closed meanwhile
+            if (ours := failure(error, self.where)) is not error:
+                raise ours from error
+            raise
+
+    async def api(self, subject: str, body: object | None = None, timeout: float = ANSWER_WITHIN) -> dict[str, Any]:
+        """The answer of JetStream to a request; `ApiError` if it is one."""
+        wire = await self.wire()
+        data = b"" if body is None else msgspec.json.encode(body)
+        try:
+            async with asyncio.timeout(timeout):
+                message = await wire.request(API + subject, data)
+        except TimeoutError:
+            raise away(TimeoutError(f"no answer within {timeout:g} s"), self.where, asked=True) from None
+        if status(message.headers) or not message.body:
+            raise answered(self.where, {"code": status(message.headers), "description": "no node answers for it"})
+        found: dict[str, Any] = msgspec.json.decode(message.body)
+        if (error := found.get("error")) is not None:
+            raise answered(self.where, error)
+        return found
+
+    async def now(self) -> datetime:
+        """The clock of the leader of the stream LINE at some time between request and reply (L8)."""
+        found = await self.api(f"STREAM.INFO.{self.line}")
+        return msgspec.convert(found["ts"], datetime)
+
+    async def durability(self) -> list[StoreSetting]:
+        """The settings that decide what may be lost, as they are now."""
+        wire = await self.wire()
+        return await streams.durability(self.api, wire.info, self.address)
+
+    async def close(self) -> None:
+        """Close all connections, including those of other loops."""
+        self.closed = True
+        if self._pid != os.getpid():
+            return
+        here = asyncio.get_running_loop()
+        with self._lock:
+            found = list(self._wires.items())
+        for loop, wires in found:
+            if loop is not here and not loop.is_closed():
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(wires.clear)
+        if closing := [wire.closed for loop, wires in found if loop is here for wire in wires.clear()]:
+            await asyncio.wait(closing, timeout=CLOSE_WITHIN)
+        if (tenant := self._tenants.get(id(here))) is not None:
+            await tenant.aclose()
+
+    async def _new_wires(self) -> LoopWire:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            wires = self._wires.get(loop)
+            if wires is not None:
+                return wires
+            wires = self._wires[loop] = LoopWire(self.address)
+        tenant = self._tenants[id(loop)] = self._tenancy(loop, wires)
+        await anext(tenant)
+        return wires
+
+    async def _tenancy(self, loop: asyncio.AbstractEventLoop, wires: LoopWire) -> AsyncGenerator[None]:
+        """Ends when its loop shuts down its generators: the last moment at which connections can be closed there."""
+        try:
+            yield
+        finally:
+            closing = [wire.closed for wire in wires.clear()]
+            self._tenants.pop(id(loop), None)
+            with self._lock:
+                self._wires.pop(loop, None)  # it refers to its loop, which no weak reference would ever let go
+            if closing:
+                await asyncio.wait(closing, timeout=CLOSE_WITHIN)
+
+    def abandon(self) -> None:
+        """In a forked child: leak what was inherited. Even its garbage collection would take sockets out of the
+        parent's event loops."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object([list(self._wires.items()), self._tenants]))

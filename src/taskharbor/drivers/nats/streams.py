@@ -1,0 +1,197 @@
+"""The two streams of a namespace: made when they are missing, and checked; the server, too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from taskharbor.driver import StoreSetting
+from taskharbor.drivers.nats.failure import ApiError, Unready
+from taskharbor.drivers.nats.url import Address
+from taskharbor.errors import ConfigError, DriverUnavailable, UnsafeStore
+
+logger = logging.getLogger("taskharbor.nats")
+Api = Callable[..., Awaitable[dict[str, Any]]]
+
+OLDEST = (2, 15)
+API_LEVEL = 2
+JOBS = "jkeoxdr"  # the second tokens of the subjects of JOBS
+LINE = "l"
+WITHIN = 10.0
+PAUSE = 0.2
+UNKNOWN, TAKEN, OVERLAP = 10059, 10058, 10065
+NOT_ENABLED = (10039, 10076)
+# What a stream has to be. Others may be set by hand: limits of size, placement, compression.
+SETTINGS: dict[str, Any] = {
+    "retention": "limits",
+    "max_age": 0,
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "allow_direct": True,
+    "allow_atomic": True,
+    "allow_msg_ttl": True,
+}
+# What it must not be; servers leave these out of their answers if they are not set.
+UNSET: dict[str, Any] = {
+    "discard_new_per_subject": False,
+    "allow_rollup_hdrs": False,
+    "allow_msg_counter": False,
+    "allow_msg_schedules": False,
+    "deny_delete": False,
+    "deny_purge": False,
+    "sealed": False,
+    "no_ack": False,
+    "mirror": None,
+    "sources": None,
+    "subject_transform": None,
+    "mirror_direct": False,
+    "persist_mode": None,
+    "subject_delete_marker_ttl": 0,
+    "consumer_limits": None,
+}
+NO_JETSTREAM = "JetStream is not enabled{}: start the server with -js, or with jetstream {{}} in its configuration"
+SYNCED = (
+    "no client can read sync_interval: unless it is always on every node, a power cut of all nodes loses what was "
+    "acknowledged in the last two minutes or more; look for sync_interval: always in the configuration of each node"
+)
+IN_MEMORY = "a restart of the server loses all jobs: make the streams with storage=file"
+
+
+async def prepare(api: Api, info: dict[str, Any], address: Address) -> int:
+    """Make the streams that are missing, and raise unless server and streams suit; the number of replicas."""
+    await _check_server(api, info, address)
+    replicas = 1
+    for name, wanted in configurations(address).items():
+        found = await _ensure(api, name, wanted, address)
+        _compare(name, wanted, found["config"], address)
+        replicas = int(found["config"]["num_replicas"])
+    return replicas
+
+
+def configurations(address: Address) -> dict[str, dict[str, Any]]:
+    """The streams by name, as they are made."""
+    return {
+        f"{address.prefix}-{name}": {
+            "name": f"{address.prefix}-{name}",
+            "description": "TaskHarbor",
+            "subjects": [f"{address.prefix}.{kind}.>" for kind in kinds],
+            "storage": address.storage or "file",
+            "num_replicas": address.replicas or 1,
+            **SETTINGS,
+        }
+        for name, kinds in (("JOBS", JOBS), ("LINE", LINE))
+    }
+
+
+async def durability(api: Api, info: dict[str, Any], address: Address) -> list[StoreSetting]:
+    """The settings that decide what may be lost, each with what is lost and the fix."""
+    account = await api("INFO")
+    settings = [
+        StoreSetting("version", str(info.get("version"))),
+        StoreSetting("api level", str(account.get("api", {}).get("level", 0))),
+    ]
+    storages = set[str]()
+    for name in configurations(address):
+        found = await api(f"STREAM.INFO.{name}")
+        storages.add(found["config"]["storage"])
+        settings.append(_replicated(name, found))
+    memory = "memory" in storages
+    settings.append(StoreSetting("storage", "memory" if memory else "file", *(("error", IN_MEMORY) if memory else ())))
+    settings.append(StoreSetting("sync_interval", None, "warning", SYNCED))
+    return settings
+
+
+def _replicated(name: str, found: dict[str, Any]) -> StoreSetting:
+    """How many copies there are, and which of them lag."""
+    count, cluster = int(found["config"]["num_replicas"]), found.get("cluster") or {}
+    others = cluster.get("replicas") or ()
+    behind = sorted(str(peer.get("name")) for peer in others if peer.get("offline") or not peer.get("current"))
+    label = f"replicas of {name}"
+    if behind:
+        return StoreSetting(
+            label, f"{count}, {len(behind)} behind", "warning", f"not up to date: {', '.join(behind)}; look at these"
+        )
+    return StoreSetting(label, str(count))
+
+
+async def _check_server(api: Api, info: dict[str, Any], address: Address) -> None:
+    where, text = address.where, str(info.get("version", ""))
+    version = tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
+    if version < OLDEST:
+        raise _too_old(where, f"version {text or 'unknown'}")
+    if not info.get("jetstream"):
+        raise ConfigError(f"{where}: {NO_JETSTREAM.format('')}")
+    try:
+        account = await _patiently(api, "INFO")
+    except ApiError as error:
+        if error.err_code in NOT_ENABLED or isinstance(error, Unready):
+            raise ConfigError(f"{where}: {NO_JETSTREAM.format(' for this account')} ({error.description})") from error
+        raise
+    level = int(account.get("api", {}).get("level", 0))
+    if level < API_LEVEL:
+        raise _too_old(where, f"JetStream API level {level}")
+
+
+def _too_old(where: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"{where} has {what}: TaskHarbor needs NATS 2.15 or newer on all nodes, because older ones can store half of "
+        "an atomic batch"
+    )
+
+
+async def _patiently(api: Api, subject: str, body: object | None = None) -> dict[str, Any]:
+    """Ask again while a cluster elects a leader."""
+    until = asyncio.get_running_loop().time() + WITHIN
+    while True:
+        try:
+            return await api(subject, body)
+        except Unready as error:
+            if asyncio.get_running_loop().time() > until or (error.code == 503 and not error.err_code):
+                raise
+            await asyncio.sleep(PAUSE)
+
+
+async def _ensure(api: Api, name: str, wanted: dict[str, Any], address: Address) -> dict[str, Any]:
+    for attempt in (1, 2, 3):
+        try:
+            return await _patiently(api, f"STREAM.INFO.{name}")
+        except ApiError as error:
+            if error.err_code != UNKNOWN:
+                raise
+        try:
+            return await _patiently(api, f"STREAM.CREATE.{name}", wanted)
+        except ApiError as error:
+            if error.err_code != TAKEN or attempt == 3:  # another process was faster: see what it made
+                raise _not_made(name, error, address) from error
+    raise AssertionError("unreachable")
+
+
+def _not_made(name: str, error: ApiError, address: Address) -> Exception:
+    where = address.where
+    if isinstance(error, DriverUnavailable):
+        return error
+    if error.err_code == OVERLAP:
+        return ConfigError(
+            f"{where}: another program has a stream with subjects that begin with {address.prefix}: add "
+            f"namespace=NAME to the URL ({error.description})"
+        )
+    return ConfigError(f"{where}: the stream {name} cannot be made: {error.description} ({error.err_code})")
+
+
+def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: Address) -> None:
+    where = address.where
+    ours = {**UNSET, **SETTINGS, "subjects": wanted["subjects"], "storage": wanted["storage"]}
+    if address.replicas is not None:
+        ours["num_replicas"] = address.replicas
+    wrong = {
+        field: (found.get(field), value)
+        for field, value in ours.items()
+        if (found.get(field) or None) != (value or None)
+    }
+    if not wrong:
+        return
+    differences = ", ".join(f"{field} {was} instead of {value}" for field, (was, value) in wrong.items())
+    kind = UnsafeStore if "subjects" not in wrong else ConfigError
+    raise kind(f"{where}: the stream {name} has {differences}: change it, or add namespace=NAME to the URL")

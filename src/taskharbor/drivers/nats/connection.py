@@ -26,11 +26,13 @@ from taskharbor.drivers.nats import login, streams
 from taskharbor.drivers.nats.failure import answered, away, failure
 from taskharbor.drivers.nats.url import Address, Host, address, named, parsed
 from taskharbor.drivers.nats.wire import ANSWER_WITHIN, CLOSE_WITHIN, Message, Wire, status
-from taskharbor.errors import ConfigError, DriverClosed, DriverForked
+from taskharbor.errors import ConfigError, DriverClosed, DriverForked, DriverUnavailable
 
 __all__ = ["Message", "Server", "Wire"]
 
 API = "$JS.API."
+CONNECT_WITHIN = 4.0
+CONNECT_ALL_WITHIN = 10.0
 PAUSE = 0.1  # after an attempt that failed, before the next one, plus as much at random
 MOST_LEARNED = 100
 
@@ -48,16 +50,17 @@ class LoopWire:
         self._failed = False
 
     def open(self) -> Wire | None:
-        """The connection, if there is one for new requests."""
+        """The connection, if there is one. If another would be better, it is made meanwhile."""
         wire = self._current
-        return None if wire is None or wire.leaving or wire.closed.done() else wire
+        if wire is None or wire.closed.done():
+            return None
+        if (wire.leaving or (wire.suspect and len(self._hosts) > 1)) and self._attempt is None:
+            self._start()
+        return wire
 
     async def connected(self) -> Wire:
         """A new connection; callers that come meanwhile share the attempt."""
-        if self._attempt is None:
-            self._attempt = asyncio.create_task(self._connect())
-            self._attempt.add_done_callback(self._attempted)
-        attempt = self._attempt
+        attempt = self._attempt or self._start()
         try:
             return await asyncio.shield(attempt)
         except asyncio.CancelledError:
@@ -65,6 +68,11 @@ class LoopWire:
             if attempt.cancelled() and here is not None and not here.cancelling():
                 raise ConnectionAbortedError("the driver was closed") from None
             raise
+
+    def _start(self) -> asyncio.Task[Wire]:
+        attempt = self._attempt = asyncio.create_task(self._connect())
+        attempt.add_done_callback(self._attempted)
+        return attempt
 
     def _attempted(self, attempt: asyncio.Task[Wire]) -> None:
         self._attempt = None
@@ -75,26 +83,37 @@ class LoopWire:
         """Try the hosts, the one that was tried longest ago first."""
         if self._failed:
             await asyncio.sleep(PAUSE * (1 + random.random()))
-        error: Exception = ConnectionError("there is no host")
+        error: Exception = TimeoutError("no answer in time")
         self._failed = True
+        until = asyncio.get_running_loop().time() + CONNECT_ALL_WITHIN
         for _ in range(len(self._hosts)):
+            if asyncio.get_running_loop().time() > until:
+                break
             host = self._hosts.pop(0)
             self._hosts.append(host)
             try:
-                wire = await Wire.connect(
-                    *host, where=f"NATS at {named(host)}", login=self._login, tls=self._address.tls
-                )
-            except OSError as found:  # a certificate that is refused is an OSError, too
-                if not isinstance(failure(found, ""), ConfigError):
-                    error = found
-                    continue
-                raise
-            self._failed = False
-            self._adopt(wire)
-            return wire
+                wire = await self._reach(host)
+            except OSError as found:
+                if isinstance(failure(found, self._address.where), ConfigError):
+                    raise  # a certificate that was refused
+                error = found
+            except DriverUnavailable as found:
+                error = found
+            else:
+                self._failed = False
+                self._adopt(wire)
+                return wire
         raise error
 
+    async def _reach(self, host: Host) -> Wire:
+        within = CONNECT_WITHIN if len(self._hosts) == 1 else CONNECT_WITHIN / 2
+        address = self._address
+        where = f"NATS at {named(host)}"
+        return await Wire.connect(*host, where=where, login=self._login, tls=address.tls, within=within)
+
     def _adopt(self, wire: Wire) -> None:
+        if self._current is not None:
+            self._current.retire()
         self._current = wire
         self._wires.add(wire)
         wire.closed.add_done_callback(lambda _: self._wires.discard(wire))
@@ -107,7 +126,7 @@ class LoopWire:
             with suppress(ConfigError):
                 host = parsed(text)
                 if host not in self._hosts and len(self._hosts) < MOST_LEARNED:
-                    self._hosts.insert(0, host)
+                    self._hosts.append(host)
 
     def clear(self) -> list[Wire]:
         """Close all."""

@@ -51,6 +51,7 @@ UNSET: dict[str, Any] = {
     "subject_delete_marker_ttl": 0,
     "consumer_limits": None,
 }
+DELETING = {"retention", "max_age", "max_msgs_per_subject", "discard", "storage"}  # jobs, if they are wrong
 NO_JETSTREAM = "JetStream is not enabled{}: start the server with -js, or with jetstream {{}} in its configuration"
 SYNCED = (
     "no client can read sync_interval: unless it is always on every node, a power cut of all nodes loses what was "
@@ -60,14 +61,24 @@ IN_MEMORY = "a restart of the server loses all jobs: make the streams with stora
 
 
 async def prepare(api: Api, info: dict[str, Any], address: Address) -> int:
-    """Make the streams that are missing, and raise unless server and streams suit; the number of replicas."""
-    await _check_server(api, info, address)
-    replicas = 1
+    """Make the streams that are missing, and raise unless server and streams suit; the number of replicas.
+
+    Warns, once per process, of what may be lost.
+    """
+    account = await _check_server(api, info, address)
+    streams: dict[str, dict[str, Any]] = {}
     for name, wanted in configurations(address).items():
-        found = await _ensure(api, name, wanted, address)
-        _compare(name, wanted, found["config"], address)
-        replicas = int(found["config"]["num_replicas"])
-    return replicas
+        streams[name] = await _ensure(api, name, wanted, address)
+        _compare(name, wanted, streams[name]["config"], address)
+    for setting in _settings(info, account, streams):
+        if setting.level != "fine" and (key := (address.where, setting.name)) not in _warned:
+            _warned.add(key)
+            value = setting.value or "unknown"
+            logger.warning(
+                "store.durability: %s: %s %s: %s (see docs/nats.md)",
+                address.where, setting.name, value, setting.message,
+            )  # fmt: skip
+    return min(int(found["config"]["num_replicas"]) for found in streams.values())
 
 
 def configurations(address: Address) -> dict[str, dict[str, Any]]:
@@ -86,37 +97,45 @@ def configurations(address: Address) -> dict[str, dict[str, Any]]:
 
 
 async def durability(api: Api, info: dict[str, Any], address: Address) -> list[StoreSetting]:
-    """The settings that decide what may be lost, each with what is lost and the fix."""
+    """The settings that decide what may be lost, as they are now."""
     account = await api("INFO")
-    settings = [
+    return _settings(info, account, {name: await api(f"STREAM.INFO.{name}") for name in configurations(address)})
+
+
+def _settings(info: dict[str, Any], account: dict[str, Any], streams: dict[str, dict[str, Any]]) -> list[StoreSetting]:
+    """The settings, each with what is lost and the fix."""
+    in_memory = any(found["config"]["storage"] == "memory" for found in streams.values())
+    return [
         StoreSetting("version", str(info.get("version"))),
-        StoreSetting("api level", str(account.get("api", {}).get("level", 0))),
+        StoreSetting("api level", str(_level(account))),
+        *(_replicated(name, found) for name, found in streams.items()),
+        StoreSetting("storage", "memory", "error", IN_MEMORY) if in_memory else StoreSetting("storage", "file"),
+        StoreSetting("sync_interval", None, "warning", SYNCED),
     ]
-    storages = set[str]()
-    for name in configurations(address):
-        found = await api(f"STREAM.INFO.{name}")
-        storages.add(found["config"]["storage"])
-        settings.append(_replicated(name, found))
-    memory = "memory" in storages
-    settings.append(StoreSetting("storage", "memory" if memory else "file", *(("error", IN_MEMORY) if memory else ())))
-    settings.append(StoreSetting("sync_interval", None, "warning", SYNCED))
-    return settings
 
 
 def _replicated(name: str, found: dict[str, Any]) -> StoreSetting:
-    """How many copies there are, and which of them lag."""
-    count, cluster = int(found["config"]["num_replicas"]), found.get("cluster") or {}
-    others = cluster.get("replicas") or ()
+    """How many copies of a stream there are, and which of them lag."""
+    count = found["config"]["num_replicas"]
+    cluster: dict[str, Any] = found.get("cluster") or {}
+    others: list[dict[str, Any]] = cluster.get("replicas") or []
     behind = sorted(str(peer.get("name")) for peer in others if peer.get("offline") or not peer.get("current"))
-    label = f"replicas of {name}"
-    if behind:
-        return StoreSetting(
-            label, f"{count}, {len(behind)} behind", "warning", f"not up to date: {', '.join(behind)}; look at these"
-        )
-    return StoreSetting(label, str(count))
+    if not behind:
+        return StoreSetting(f"replicas of {name}", str(count))
+    return StoreSetting(
+        f"replicas of {name}",
+        f"{count}, {len(behind)} of them behind",
+        "warning",
+        f"until these have caught up, the loss of another node may stop all work: look at {', '.join(behind)}",
+    )
 
 
-async def _check_server(api: Api, info: dict[str, Any], address: Address) -> None:
+def _level(account: dict[str, Any]) -> int:
+    return int(account.get("api", {}).get("level", 0))
+
+
+async def _check_server(api: Api, info: dict[str, Any], address: Address) -> dict[str, Any]:
+    """Raise unless the server suits; its answer about the account."""
     where, text = address.where, str(info.get("version", ""))
     version = tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
     if version < OLDEST:
@@ -129,9 +148,9 @@ async def _check_server(api: Api, info: dict[str, Any], address: Address) -> Non
         if error.err_code in NOT_ENABLED or isinstance(error, Unready):
             raise ConfigError(f"{where}: {NO_JETSTREAM.format(' for this account')} ({error.description})") from error
         raise
-    level = int(account.get("api", {}).get("level", 0))
-    if level < API_LEVEL:
+    if (level := _level(account)) < API_LEVEL:
         raise _too_old(where, f"JetStream API level {level}")
+    return account
 
 
 def _too_old(where: str, what: str) -> ConfigError:
@@ -193,5 +212,11 @@ def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: 
     if not wrong:
         return
     differences = ", ".join(f"{field} {was} instead of {value}" for field, (was, value) in wrong.items())
-    kind = UnsafeStore if "subjects" not in wrong else ConfigError
-    raise kind(f"{where}: the stream {name} has {differences}: change it, or add namespace=NAME to the URL")
+    kind = UnsafeStore if wrong.keys() & DELETING else ConfigError
+    raise kind(
+        f"{where}: the stream {name} has {differences}: change it with `nats stream edit {name}`, or add "
+        "namespace=NAME to the URL"
+    )
+
+
+_warned: set[tuple[str, str]] = set()

@@ -20,7 +20,6 @@ from taskharbor.drivers.nats.failure import TooLarge, away, forbidden_subject, r
 from taskharbor.errors import ConfigError
 from taskharbor.version import __version__
 
-CONNECT_WITHIN = 4.0
 ANSWER_WITHIN = 10.0
 CLOSE_WITHIN = 1.0
 LOOK_EVERY = 2.5
@@ -44,7 +43,7 @@ class Message(NamedTuple):
 
 # The future, the replies so far if there are several, and the subject of the request if it is known.
 Waiting: TypeAlias = tuple["asyncio.Future[Any]", "list[Message] | None", str]
-_new_message = tuple.__new__
+_new_message: Callable[[type[Message], tuple[bytes, bytes, bytes, bytes]], Message] = cast(Any, tuple).__new__
 
 
 def publication(subject: str, reply: bytes, body: bytes, headers: bytes = b"") -> bytes:
@@ -87,6 +86,7 @@ class Wire(asyncio.Protocol):
         self.info: dict[str, Any] = {}
         self.max_payload = DEFAULT_MAX_PAYLOAD
         self.leaving = False  # the server shuts down and wants its clients elsewhere
+        self.suspect = False  # a request was not answered: the server may have lost the rest of its cluster
         self.closed: asyncio.Future[None] = loop.create_future()
         self.moved: Callable[[], object] | None = None  # called when the server sends other INFO
         self._loop = loop
@@ -107,25 +107,31 @@ class Wire(asyncio.Protocol):
         self._marks: deque[int] = deque(maxlen=round(ANSWER_WITHIN / LOOK_EVERY))
         self._heard = True
         self._pinged = False
+        self._retired = False
         self._ended_by: Exception | None = None
         self._upgrade: asyncio.Task[None] | None = None
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, where: str, login: Login, tls: ssl.SSLContext | None = None
+        cls,
+        host: str,
+        port: int,
+        *,
+        where: str,
+        login: Login,
+        tls: ssl.SSLContext | None = None,
+        within: float,
     ) -> Wire:
         """Connect, log in and subscribe to the inbox. Raises `OSError`, `ReplyError` and others as they come."""
         wire = cls(where, login, tls, host)
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):
+            async with asyncio.timeout(within):
                 await wire._loop.create_connection(lambda: wire, host, port)
                 await wire._ready
         except BaseException:
             wire.abort()
             raise
         return wire
-
-    # --- requests
 
     def request(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[Message]:
         """Send a request. A reply `503`, no responders, is a message like others."""
@@ -166,7 +172,11 @@ class Wire(asyncio.Protocol):
         if len(subject) * 4 > LONGEST_LINE and len(subject.encode()) > LONGEST_LINE - len(self._inbox) - 60:
             raise TooLarge(f"the subject {subject[:80]}… is longer than the server takes: use shorter names")
 
-    # --- subscriptions
+    def retire(self) -> None:
+        """Close it when nothing is under way and nothing subscribed any more."""
+        self._retired = True
+        if not self._waiting and not self._callbacks:
+            self.abort()
 
     def inbox(self) -> str:
         """A subject that nothing else uses, to subscribe to."""
@@ -187,8 +197,6 @@ class Wire(asyncio.Protocol):
         if self._callbacks.pop(sid, None) is not None:
             self.write(b"UNSUB %b\r\n" % sid)
 
-    # --- the end
-
     def abort(self) -> None:
         """Close it now; what is under way fails."""
         if self._transport is not None:
@@ -204,8 +212,6 @@ class Wire(asyncio.Protocol):
                 async with asyncio.timeout(CLOSE_WITHIN):
                     await asyncio.shield(self.closed)
         self.abort()
-
-    # --- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -272,13 +278,11 @@ class Wire(asyncio.Protocol):
                 self._call(callback, message)
         return pos
 
-    # --- inside
-
     def _enlist(self, entry: Waiting) -> bytes:
         self._number += 1
         token = b"%d" % self._number
         if self._transport is None or self._transport.is_closing():
-            entry[0].set_exception(self._gone(asked=False))
+            self._fail(entry, self._gone(asked=False))
         else:
             self._waiting[token] = entry
             if self._timer is None:
@@ -389,7 +393,7 @@ class Wire(asyncio.Protocol):
         self._ended_by = self._ended_by or reason
         if not self._ready.done():
             self._ready.set_exception(self._ended_by)
-            self._ready.exception()  # whoever connects may have left
+            self._ready.exception()  # the caller may have left
         waiting, self._waiting = self._waiting, {}
         for entry in waiting.values():
             self._fail(entry, self._gone(asked=True))
@@ -397,6 +401,7 @@ class Wire(asyncio.Protocol):
     def _fail(self, entry: Waiting, error: Exception) -> None:
         if not entry[0].done():
             entry[0].set_exception(error)
+            entry[0].exception()  # asked for: of several requests, a caller may wait for the first only
 
     def _gone(self, *, asked: bool) -> Exception:
         """The error for a request on a connection that has ended: one for each, because they collect tracebacks."""
@@ -413,6 +418,8 @@ class Wire(asyncio.Protocol):
     def _look(self) -> None:
         self._timer = None
         if self.closed.done() or not (self._waiting or self._callbacks):
+            if self._retired:
+                self.abort()
             return
         if self._heard:
             self._pinged = False
@@ -437,4 +444,4 @@ class Wire(asyncio.Protocol):
                 del self._waiting[token]
                 error = TimeoutError(f"no answer within {ANSWER_WITHIN:g} s")
                 self._fail(entry, away(error, self.where, asked=True))
-                self.leaving = True  # another node may be in touch with the rest of its cluster
+                self.suspect = True

@@ -123,11 +123,16 @@ class NatsServer:
         self.launch()
         self.wait_for_answer()
 
+    @property
+    def running(self) -> bool:
+        """Whether its process is there, frozen or not."""
+        return self.guarded.ask("wait", seconds=0) is None
+
     def launch(self) -> None:
         """Start it without waiting."""
         self.prepare()
         self._refuse_if_shared()
-        if self.guarded.ask("wait", seconds=0) is None:
+        if self.running:
             raise RuntimeError("this server runs already")
         file = self.folder / "nats.conf"
         file.write_text(self._configuration(), encoding="utf-8")
@@ -150,7 +155,7 @@ class NatsServer:
                 line.settimeout(ANSWER_WITHIN)
                 if line.recv(5):
                     return
-            if self.guarded.ask("wait", seconds=0) is not None:
+            if not self.running:
                 raise RuntimeError(f"NATS ended while starting:\n{self._tail()}")
             if time.monotonic() > give_up:
                 raise TimeoutError(f"NATS did not answer in {PATIENCE:g} s:\n{self._tail()}")
@@ -291,9 +296,12 @@ class NatsCluster:
 
     def leader_of(self, stream: str) -> NatsServer:
         """The node that leads a stream, when there is one."""
-        name = self._until(lambda: self.api(f"STREAM.INFO.{stream}")["cluster"].get("leader"))
-        (node,) = (node for node in self.nodes if node.name == name)
-        return node
+        found: NatsServer = self._until(lambda: self._up(self.api(f"STREAM.INFO.{stream}")["cluster"].get("leader")))
+        return found
+
+    def _up(self, name: str | None) -> NatsServer | None:
+        """The node of this name, unless it is down: for a moment others still think that it leads."""
+        return next((node for node in self.nodes if node.name == name and node.running), None)
 
     def _until(self, probe: Any) -> Any:
         give_up = time.monotonic() + PATIENCE

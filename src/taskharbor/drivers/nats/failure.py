@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 
 from taskharbor.drivers.shared import tls
@@ -24,6 +25,7 @@ class ApiError(DriverError):
         self.code, self.err_code, self.description = code, err_code, description
 
 
+ESCAPED = re.compile(r'\\(["\\])')
 PERMISSIONS = "Permissions Violation for "
 LOGIN = ("authorization", "authentication", "account authentication", "user authentication", "no auth", "revoked")
 FULL = ("maximum ",)
@@ -47,7 +49,7 @@ def forbidden_subject(text: str) -> str | None:
     """The subject that a refusal names; None if the refusal is about something else, and ends the connection."""
     if not text.startswith(PERMISSIONS):
         return None
-    return text.partition('"')[2].rpartition('"')[0]
+    return ESCAPED.sub(r"\1", text.partition('"')[2].rpartition('"')[0])
 
 
 def failure(error: BaseException, where: str, *, asked: bool = False) -> BaseException:

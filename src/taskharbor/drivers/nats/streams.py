@@ -23,6 +23,14 @@ WITHIN = 10.0
 PAUSE = 0.2
 UNKNOWN, TAKEN, OVERLAP = 10059, 10058, 10065
 NOT_ENABLED = (10039, 10076)
+FIXES = {
+    10005: "a cluster needs as many nodes with JetStream as replicas= in the URL says",
+    10023: "raise the limits of JetStream there, or make room",
+    10027: "raise max_streams of the account there",
+    10028: "raise the limits of the account there",
+    10047: "raise max_file of JetStream there, or make room",
+    10074: "write replicas=1 in the URL, or name a cluster",
+}
 # What a stream has to be. Others may be set by hand: limits of size, placement, compression.
 SETTINGS: dict[str, Any] = {
     "retention": "limits",
@@ -140,13 +148,13 @@ async def _check_server(api: Api, info: dict[str, Any], address: Address) -> dic
     version = tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
     if version < OLDEST:
         raise _too_old(where, f"version {text or 'unknown'}")
-    if not info.get("jetstream"):
-        raise ConfigError(f"{where}: {NO_JETSTREAM.format('')}")
     try:
         account = await _patiently(api, "INFO")
     except ApiError as error:
-        if error.err_code in NOT_ENABLED or isinstance(error, Unready):
+        if error.err_code in NOT_ENABLED:
             raise ConfigError(f"{where}: {NO_JETSTREAM.format(' for this account')} ({error.description})") from error
+        if isinstance(error, Unready) and not info.get("jetstream"):
+            raise ConfigError(f"{where}: {NO_JETSTREAM.format('')}") from error
         raise
     if (level := _level(account)) < API_LEVEL:
         raise _too_old(where, f"JetStream API level {level}")
@@ -196,7 +204,8 @@ def _not_made(name: str, error: ApiError, address: Address) -> Exception:
             f"{where}: another program has a stream with subjects that begin with {address.prefix}: add "
             f"namespace=NAME to the URL ({error.description})"
         )
-    return ConfigError(f"{where}: the stream {name} cannot be made: {error.description} ({error.err_code})")
+    fix = FIXES.get(error.err_code, "look at the limits of the account")
+    return ConfigError(f"{where}: the stream {name} cannot be made: {error.description} ({error.err_code}): {fix}")
 
 
 def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: Address) -> None:

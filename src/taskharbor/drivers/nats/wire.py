@@ -377,8 +377,9 @@ class Wire(asyncio.Protocol):
         if subject is None or not self._ready.done():
             self._broken(error)
             return
-        named = [token for token, entry in self._waiting.items() if entry[2] == subject]
-        for token in named or [token for token, entry in self._waiting.items() if not entry[2]]:
+        named = next((token for token, entry in self._waiting.items() if entry[2] == subject), None)
+        # Each message is refused by itself, so the oldest request is meant.
+        for token in [named] if named else [token for token, entry in self._waiting.items() if not entry[2]]:
             self._fail(self._waiting.pop(token), refusal(text, self.where))
 
     def _broken(self, error: Exception) -> None:

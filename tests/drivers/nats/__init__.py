@@ -1,0 +1,1 @@
+"""The driver for NATS JetStream."""

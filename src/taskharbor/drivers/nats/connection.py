@@ -52,7 +52,7 @@ class LoopWire:
     def open(self) -> Wire | None:
         """The connection, if there is one. If another would be better, it is made meanwhile."""
         wire = self._current
-        if wire is None or wire.closed.done():
+        if wire is None or not wire.is_open:
             return None
         if (wire.leaving or (wire.suspect and len(self._hosts) > 1)) and self._attempt is None:
             self._start()
@@ -100,10 +100,20 @@ class LoopWire:
             except DriverUnavailable as found:
                 error = found
             else:
+                if self._same(wire):
+                    wire.abort()
+                    continue
                 self._failed = False
                 self._adopt(wire)
                 return wire
+        if self._current is not None:
+            self._current.suspect = False  # there is no better one
         raise error
+
+    def _same(self, wire: Wire) -> bool:
+        """Whether the connection that is to be replaced goes to the same server."""
+        current = self._current
+        return current is not None and current.is_open and current.info.get("server_id") == wire.info.get("server_id")
 
     async def _reach(self, host: Host) -> Wire:
         within = CONNECT_WITHIN if len(self._hosts) == 1 else CONNECT_WITHIN / 2

@@ -113,10 +113,11 @@ async def durability(api: Api, info: dict[str, Any], address: Address) -> list[S
 def _settings(info: dict[str, Any], account: dict[str, Any], streams: dict[str, dict[str, Any]]) -> list[StoreSetting]:
     """The settings, each with what is lost and the fix."""
     in_memory = any(found["config"]["storage"] == "memory" for found in streams.values())
+    checked = {name: found for name, found in streams.items() if not found.get("did_create")}  # they lag at first
     return [
         StoreSetting("version", str(info.get("version"))),
         StoreSetting("api level", str(_level(account))),
-        *(_replicated(name, found) for name, found in streams.items()),
+        *(_replicated(name, found) for name, found in checked.items()),
         StoreSetting("storage", "memory", "error", IN_MEMORY) if in_memory else StoreSetting("storage", "file"),
         StoreSetting("sync_interval", None, "warning", SYNCED),
     ]

@@ -133,6 +133,11 @@ class Wire(asyncio.Protocol):
             raise
         return wire
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def request(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[Message]:
         """Send a request. A reply `503`, no responders, is a message like others."""
         self.check_size(subject, len(body) + len(headers))
@@ -281,7 +286,7 @@ class Wire(asyncio.Protocol):
     def _enlist(self, entry: Waiting) -> bytes:
         self._number += 1
         token = b"%d" % self._number
-        if self._transport is None or self._transport.is_closing():
+        if not self.is_open:
             self._fail(entry, self._gone(asked=False))
         else:
             self._waiting[token] = entry

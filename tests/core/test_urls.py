@@ -24,6 +24,11 @@ from taskharbor.core.urls import redacted, with_options, without_passwords
         ("postgresql://me:pw", "postgresql://me:***"),
         ("postgresql://me:pw/db", "postgresql://me:***/db"),
         ("postgresql://me:5pw?x=1", "postgresql://me:***?x=1"),
+        ("nats://token@host:4222,b/?namespace=x", "nats://***@host:4222,b/?namespace=x"),
+        ("tls://token@host", "tls://***@host"),
+        ("nats://me:pw@a:1,b:2", "nats://me:***@a:1,b:2"),
+        ("nats://me:pw,b:2", "nats://me:***"),
+        ("nats://me:5,b:2pw/x", "nats://me:***/x"),
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
@@ -38,6 +43,8 @@ def test_a_password_is_never_shown(url: str, shown: str) -> None:
         "sqlite:////var/lib/me@home/jobs.db",
         "sqlite:///C:/jobs.db",
         "postgresql://host:5432/db",
+        "nats://a:1,b:2,[::1]:3,c/?namespace=x",
+        "tls://a,b:2",
         "postgresql://host:5432",
         "postgresql://[::1]:5432/db",
         "postgresql:///db?host=/run/postgresql&port=5433",

@@ -6,6 +6,10 @@ import re
 from urllib.parse import parse_qsl, quote, urlencode
 
 _SECRET = re.compile(r"(?i)((?:pass\w*|pwd|secret|token)=)[^&]*")
+TOKENS = ("nats", "tls")  # where a login without a password is a token, and there may be several hosts
+_HOSTS = re.compile(
+    r"(nats|tls)://(?:(?:[\w.-]*|\[[\da-fA-F:]+\])(?::\d+)?,)+(?:[\w.-]*|\[[\da-fA-F:]+\])(?::\d+)?(?:[/?#]|$)"
+)
 _NO_PORT = re.compile(r"(://[^/?#:@\[\]]*:)(?!\d*(?:[/?#]|$))[^/?#]*")  # credentials without an @host
 _URL = re.compile(r"[\w+.-]+://\S+")
 
@@ -15,9 +19,11 @@ def redacted(url: str) -> str:
     url = _SECRET.sub(r"\1***", url)
     before, at, after = url.rpartition("@")
     if not at:
-        return _NO_PORT.sub(r"\1***", url)
+        return url if _HOSTS.match(url) else _NO_PORT.sub(r"\1***", url)
     scheme, found, login = before.partition("://") if "://" in before else ("", "", before)
     user, colon, _ = login.partition(":")
+    if not colon and scheme in TOKENS:
+        user = "***"
     return f"{scheme}{found}{user}{':***' if colon else ''}@{after}"
 
 

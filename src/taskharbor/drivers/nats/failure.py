@@ -39,7 +39,9 @@ def refusal(text: str, where: str) -> HarborError:
             f"{where}: the user in the URL lacks a permission: allow it in the configuration of the server ({text})"
         )
     if low.startswith(LOGIN):
-        return ReplyError(f"{where} refuses the login: check user, password, token or creds= in the URL ({text})")
+        return ReplyError(
+            f"{where} refuses the login: check user, password, token, creds= or nkey= in the URL ({text})"
+        )
     if low.startswith(FULL):
         return DriverUnavailable(f"{where} has reached a limit: raise it there ({text})")
     return DriverUnavailable(f"{where} has closed the connection; the operation may still take effect ({text})")

@@ -35,6 +35,7 @@ FIXES = {
 SETTINGS: dict[str, Any] = {
     "retention": "limits",
     "max_age": 0,
+    "max_msg_size": -1,
     "max_msgs_per_subject": 1,
     "discard": "new",
     "allow_direct": True,
@@ -154,7 +155,7 @@ async def _check_server(api: Api, info: dict[str, Any], address: Address) -> dic
     except ApiError as error:
         if error.err_code in NOT_ENABLED:
             raise ConfigError(f"{where}: {NO_JETSTREAM.format(' for this account')} ({error.description})") from error
-        if isinstance(error, Unready) and not info.get("jetstream"):
+        if isinstance(error, Unready) and not error.err_code and not info.get("jetstream"):
             raise ConfigError(f"{where}: {NO_JETSTREAM.format('')}") from error
         raise
     if (level := _level(account)) < API_LEVEL:
@@ -215,7 +216,7 @@ def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: 
     if address.replicas is not None:
         ours["num_replicas"] = address.replicas
     wrong = {
-        field: (found.get(field), value)
+        field: (_shown(found.get(field), value), _shown(value, value))
         for field, value in ours.items()
         if (found.get(field) or None) != (value or None)
     }
@@ -227,6 +228,11 @@ def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: 
         f"{where}: the stream {name} has {differences}: change it with `nats stream edit {name}`, or add "
         "namespace=NAME to the URL"
     )
+
+
+def _shown(value: object, wanted: object) -> object:
+    """Servers leave out what is not set."""
+    return bool(value) if isinstance(wanted, bool) else value or (0 if wanted == 0 else "none")
 
 
 _warned: set[tuple[str, str]] = set()

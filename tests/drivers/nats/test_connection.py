@@ -64,8 +64,8 @@ async def works_again(server: Server) -> None:
     """X2: after at most a few attempts."""
     while True:
         with suppress(DriverUnavailable):
-            assert await server.api("INFO")
-            assert await server.now()
+            await server.api("INFO")
+            await server.now()
             return
 
 
@@ -149,7 +149,7 @@ def test_a_caller_that_leaves_takes_no_other_with_it(nats: NatsServer, name: str
             first, second = (asyncio.ensure_future(server.wire()) for _ in range(2))
             await asyncio.sleep(0)
             first.cancel()
-            assert await second
+            assert (await second).is_open
             assert first.cancelled()
 
     run(main)
@@ -214,6 +214,19 @@ def test_a_host_that_is_down_is_passed_over(nats: NatsServer, name: str, monkeyp
     run(main)
 
 
+def test_another_program_on_the_port_is_told_apart() -> None:
+    """X5."""
+
+    async def main() -> None:
+        for greeting in (b"HTTP/1.1 400 Bad Request\r\n", b"+OK 5 ready\r\nINFO x\r\n"):
+            async with pretender(greeting) as port:
+                with pytest.raises(ConfigError, match="does not answer as NATS does: check host and port"):
+                    async with opened(f"nats://127.0.0.1:{port}"):
+                        pass
+
+    run(main)
+
+
 def test_all_hosts_are_named_if_none_answers() -> None:
     """X5."""
     one, two = free_port(), free_port()
@@ -253,17 +266,44 @@ def test_a_node_that_does_not_answer_requests_is_left(
     run(main)
 
 
-def test_hosts_that_a_server_names_are_learned(nats: NatsServer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_a_server_names_are_learned(nats: NatsServer) -> None:
+    """And forgotten, when it names others."""
+
     async def main() -> None:
         greeting = said(connect_urls=[f"127.0.0.1:{nats.port}", "nonsense:x"])
         server: Server
         async with pretender(greeting) as port:
-            server = Server(address(*parse(f"nats://127.0.0.1:{port}/?namespace={name}")))
+            server = Server(address(*parse(f"nats://127.0.0.1:{port}")))
             (await server.wire()).abort()
         await works_again_by_wire(server)
+        assert server._wires[asyncio.get_running_loop()]._hosts == [("127.0.0.1", port)]
         await server.close()
 
     run(main)
+
+
+def test_hosts_that_a_server_names_show_the_certificate_of_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers name addresses, and certificates names."""
+    asked: list[tuple[str, str | None]] = []
+
+    async def connect(host: str, port: int, *, tls_name: str | None, **_: Any) -> wire.Wire:
+        asked.append((host, tls_name))
+        found = wire.Wire("", lambda _: {}, None, "")
+        found.info = {"connect_urls": ["10.0.0.1:4222", "[::1]:4222", "other:4222"]}
+        return found
+
+    monkeypatch.setattr(wire.Wire, "connect", connect)
+
+    async def main() -> None:
+        server = Server(address(*parse("nats://nats.example")))
+        for _ in range(4):
+            await server.wire()
+        await server.close()
+
+    run(main)
+    named = {"10.0.0.1": "nats.example", "::1": "nats.example", "other": "other", "nats.example": "nats.example"}
+    assert dict(asked[:2]) == {"nats.example": "nats.example", "10.0.0.1": "nats.example"}
+    assert all(named[host] == name or name == "other" for host, name in asked)
 
 
 async def works_again_by_wire(server: Server) -> None:

@@ -277,9 +277,8 @@ def test_durability_is_said(nats: NatsServer, name: str, caplog: pytest.LogCaptu
     streams._warned.clear()
 
     async def main() -> None:
-        for _ in range(2):
-            async with opened(nats.url(namespace=name)) as server:
-                found = {setting.name: setting for setting in await server.durability()}
+        async with opened(nats.url(namespace=name)), opened(nats.url(namespace=name)) as server:
+            found = {setting.name: setting for setting in await server.durability()}
         assert {field: (setting.value, setting.level) for field, setting in found.items()} == {
             "version": (found["version"].value, "fine"),
             "api level": (found["api level"].value, "fine"),
@@ -288,7 +287,7 @@ def test_durability_is_said(nats: NatsServer, name: str, caplog: pytest.LogCaptu
             "storage": ("file", "fine"),
             "sync_interval": (None, "warning"),
         }
-        assert found["version"].value.startswith("2.")
+        assert str(found["version"].value).startswith("2.")
         assert "power cut" in found["sync_interval"].message
         assert "sync_interval: always" in found["sync_interval"].message
 

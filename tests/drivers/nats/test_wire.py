@@ -95,12 +95,22 @@ def test_headers_go_and_come(nats: NatsServer) -> None:
                     assert (message.subject, message.reply, message.body) == (subject.encode(), reply, b"body\r\n")
                     assert message.headers == (b"NATS/1.0\r\n" + headers + b"\r\n" if headers else b"")
                     assert status(message.headers) == 0
-            assert header(message.headers, b"Nats-B") == b"two"
-            assert header(message.headers, b"A") == b"1"
-            assert header(message.headers, b"B") is None
-            assert header(b"", b"A") is None
 
     run(main)
+
+
+def test_headers_are_read() -> None:
+    headers = b"NATS/1.0\r\nA: 1\r\nNats-B:  two \r\n\r\n"
+    assert header(headers, b"Nats-B") == b"two"
+    assert header(headers, b"A") == b"1"
+    assert header(headers, b"B") is None
+    assert header(b"", b"A") is None
+    assert [status(found) for found in (headers, b"", b"NATS/1.0 404 No\r\n\r\n", b"NATS/1.0 x\r\n\r\n")] == [
+        0,
+        0,
+        404,
+        0,
+    ]
 
 
 def test_a_request_that_nobody_answers_is_answered_503(nats: NatsServer) -> None:

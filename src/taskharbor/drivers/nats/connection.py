@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import SplitResult
 from weakref import WeakKeyDictionary
@@ -26,7 +27,7 @@ from taskharbor.drivers.nats import login, streams
 from taskharbor.drivers.nats.failure import answered, away, failure
 from taskharbor.drivers.nats.url import Address, Host, address, named, parsed
 from taskharbor.drivers.nats.wire import ANSWER_WITHIN, CLOSE_WITHIN, Message, Wire, status
-from taskharbor.errors import ConfigError, DriverClosed, DriverForked, DriverUnavailable
+from taskharbor.errors import ConfigError, DriverClosed, DriverForked, HarborError
 
 __all__ = ["Message", "Server", "Wire"]
 
@@ -34,7 +35,6 @@ API = "$JS.API."
 CONNECT_WITHIN = 4.0
 CONNECT_ALL_WITHIN = 10.0
 PAUSE = 0.1  # after an attempt that failed, before the next one, plus as much at random
-MOST_LEARNED = 100
 
 
 class LoopWire:
@@ -48,6 +48,7 @@ class LoopWire:
         self._current: Wire | None = None
         self._attempt: asyncio.Task[Wire] | None = None
         self._failed = False
+        self._name = address.hosts[0][0]  # of the certificate that the last server has shown
 
     def open(self) -> Wire | None:
         """The connection, if there is one. If another would be better, it is made meanwhile."""
@@ -93,11 +94,10 @@ class LoopWire:
             self._hosts.append(host)
             try:
                 wire = await self._reach(host)
-            except OSError as found:
-                if isinstance(failure(found, self._address.where), ConfigError):
-                    raise  # a certificate that was refused
-                error = found
-            except DriverUnavailable as found:
+            except (OSError, HarborError) as found:
+                wrong = isinstance(failure(found, self._address.where), ConfigError)  # a login, a certificate
+                if wrong and host in self._address.hosts:
+                    raise
                 error = found
             else:
                 if self._same(wire):
@@ -117,9 +117,12 @@ class LoopWire:
 
     async def _reach(self, host: Host) -> Wire:
         within = CONNECT_WITHIN if len(self._hosts) == 1 else CONNECT_WITHIN / 2
-        address = self._address
-        where = f"NATS at {named(host)}"
-        return await Wire.connect(*host, where=where, login=self._login, tls=address.tls, within=within)
+        # Servers name others by address, and certificates name hosts.
+        name = host[0] if host in self._address.hosts or not _is_ip(host[0]) else self._name
+        where, tls = f"NATS at {named(host)}", self._address.tls
+        wire = await Wire.connect(*host, where=where, login=self._login, tls=tls, tls_name=name, within=within)
+        self._name = name
+        return wire
 
     def _adopt(self, wire: Wire) -> None:
         if self._current is not None:
@@ -131,12 +134,13 @@ class LoopWire:
         self._learn(wire)
 
     def _learn(self, wire: Wire) -> None:
-        """Other nodes of the cluster, as the server names them."""
+        """Keep the nodes that the server names, beside those of the URL. Its own turn comes last."""
+        told: list[Host] = []
         for text in wire.info.get("connect_urls") or ():
             with suppress(ConfigError):
-                host = parsed(text)
-                if host not in self._hosts and len(self._hosts) < MOST_LEARNED:
-                    self._hosts.append(host)
+                told.append(parsed(text))
+        kept = [host for host in self._hosts if host in self._address.hosts or host in told]
+        self._hosts = kept[:-1] + [host for host in told if host not in kept] + kept[-1:]
 
     def clear(self) -> list[Wire]:
         """Close all."""
@@ -146,6 +150,14 @@ class LoopWire:
         for wire in wires:
             wire.abort()
         return wires
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class Server:

@@ -69,6 +69,11 @@ def failure(error: BaseException, where: str, *, asked: bool = False) -> BaseExc
     return error
 
 
+def stranger(error: Exception, where: str) -> ConfigError:
+    """The error for a server that greets otherwise than NATS."""
+    return ConfigError(f"{where} does not answer as NATS does: check host and port in the URL ({error})")
+
+
 def away(error: BaseException, where: str, *, asked: bool) -> DriverUnavailable:
     """The error for a server that is gone or does not answer."""
     unknown = "; the operation may still take effect" if asked else ""

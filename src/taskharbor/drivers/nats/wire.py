@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from taskharbor.drivers.nats.failure import TooLarge, away, forbidden_subject, refusal
+from taskharbor.drivers.nats.failure import TooLarge, away, forbidden_subject, refusal, stranger
 from taskharbor.errors import ConfigError
 from taskharbor.version import __version__
 
@@ -27,7 +27,6 @@ LONGEST_LINE = 4_000  # the server closes the connection at 4,096 bytes
 LINE_ENDS_WITHIN = 65_536  # INFO is the longest line that a server sends
 DEFAULT_MAX_PAYLOAD = 1_048_576
 INBOX_SID = b"1"
-WRITE_BUFFER = 64 << 20
 _M, _H = b"MH"
 Login: TypeAlias = Callable[[str], dict[str, str]]  # the fields of CONNECT for the nonce of the server
 
@@ -80,7 +79,7 @@ def status(headers: bytes) -> int:
 class Wire(asyncio.Protocol):
     """A connection. Methods are called on its loop only; futures fail with our own errors."""
 
-    def __init__(self, where: str, login: Login, tls: ssl.SSLContext | None, host: str) -> None:
+    def __init__(self, where: str, login: Login, tls: ssl.SSLContext | None, tls_name: str) -> None:
         loop = asyncio.get_running_loop()
         self.where = where
         self.info: dict[str, Any] = {}
@@ -90,7 +89,7 @@ class Wire(asyncio.Protocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self.moved: Callable[[], object] | None = None  # called when the server sends other INFO
         self._loop = loop
-        self._login, self._tls, self._host = login, tls, host
+        self._login, self._tls, self._tls_name = login, tls, tls_name
         self._ready: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
@@ -120,10 +119,11 @@ class Wire(asyncio.Protocol):
         where: str,
         login: Login,
         tls: ssl.SSLContext | None = None,
+        tls_name: str | None = None,
         within: float,
     ) -> Wire:
         """Connect, log in and subscribe to the inbox. Raises `OSError`, `ReplyError` and others as they come."""
-        wire = cls(where, login, tls, host)
+        wire = cls(where, login, tls, tls_name or host)
         try:
             async with asyncio.timeout(within):
                 await wire._loop.create_connection(lambda: wire, host, port)
@@ -204,6 +204,8 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it now; what is under way fails."""
+        if self._upgrade is not None:
+            self._upgrade.cancel()
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed.done():
@@ -220,7 +222,6 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -242,7 +243,7 @@ class Wire(asyncio.Protocol):
         try:
             done = self._parse(data)
         except Exception as error:
-            self._broken(error)
+            self._broken(error if self.info else stranger(error, self.where))
             return
         if done < len(data):
             self._parts.append(data[done:] if done else data)
@@ -354,9 +355,7 @@ class Wire(asyncio.Protocol):
     async def _encrypt(self, context: ssl.SSLContext) -> None:
         assert self._transport is not None
         try:
-            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=self._host)
-            assert self._transport is not None
-            self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+            self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=self._tls_name)
             self._greet()
         except Exception as error:
             self._broken(error)

@@ -164,7 +164,7 @@ class Wire(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send publications. On a connection that is closed nothing happens: its tickets have failed."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def check_size(self, subject: str, size: int) -> None:

@@ -388,7 +388,7 @@ def test_closing_while_it_connects(nats: NatsServer, name: str) -> None:
                 await (await server.wire()).closed
                 proxy.stall("to_client")
                 waiting = asyncio.ensure_future(server.api("INFO"))
-                await proxy.until(lambda: bool(proxy.links))
+                await proxy.until(lambda: proxy.accepted == 2)
             with pytest.raises(DriverClosed):
                 await waiting
             proxy.heal()
@@ -481,6 +481,41 @@ def test_logins_by_password(new_nats: NewNats) -> None:
     run(main)
 
 
+def test_a_host_that_refuses_the_login_is_not_hidden_by_others(
+    new_nats: NewNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X5: one that is down says less."""
+    in_order(monkeypatch)
+    nats = new_nats(config=f"authorization {{ user: me, password: {SECRET} }}", login=f"me:{SECRET}")
+
+    async def main() -> None:
+        with pytest.raises(ReplyError, match="refuses the login"):
+            async with opened(f"nats://me:wr0ng@127.0.0.1:{nats.port},127.0.0.1:{free_port()}"):
+                pass
+
+    run(main)
+
+
+def test_a_learned_host_that_refuses_the_login_is_passed_over() -> None:
+    """It may belong to another network."""
+
+    def refuses(line: bytes) -> bytes:
+        return b"-ERR 'Authorization Violation'\r\n" if line == b"PING\r\n" else b""
+
+    async def main() -> None:
+        async with (
+            pretender(said(server_id="b"), refuses) as other,
+            pretender(said(connect_urls=[f"127.0.0.1:{other}"])) as port,
+        ):
+            server = Server(address(*parse(f"nats://127.0.0.1:{port}")))
+            (await server.wire()).abort()
+            again = await server.wire()
+            assert again.info["server_id"] == "x"
+            await server.close()
+
+    run(main)
+
+
 def test_logins_by_token(new_nats: NewNats) -> None:
     nats = new_nats(config=f'authorization {{ token: "{SECRET}:x" }}')
 
@@ -557,6 +592,27 @@ def test_no_tls_where_tls_is_wanted(nats: NatsServer, tmp_path: Path) -> None:
                     async with opened(f"tls://me:{SECRET}@127.0.0.1:{port or other}"):
                         pass
         assert sent == []
+
+    run(main)
+
+
+def test_a_node_is_kept_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it did not answer a request: it is not left again before the next one."""
+    in_order(monkeypatch)
+
+    async def main() -> None:
+        async with pretender() as port:
+            server = Server(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{free_port()}")))
+            before = await server.wire()
+            before.suspect = True
+            assert await server.wire() is before
+            for _ in range(MANY):
+                if not before.suspect:
+                    break
+                await asyncio.sleep(0)
+            assert not before.suspect
+            assert await server.wire() is before
+            await server.close()
 
     run(main)
 

@@ -262,6 +262,31 @@ def test_a_cluster_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatc
         asyncio.run(prepare(never, {"version": "2.15.0"}, address(*parse("nats://h"))))
 
 
+def test_a_stream_that_another_process_made_meanwhile_is_compared() -> None:
+    """It may have other settings, which an operator may set."""
+    config = configurations(address(*parse("nats://h")))["taskharbor-JOBS"]
+    answers: list[dict[str, Any]] = [
+        {"code": 404, "err_code": 10059},
+        {"code": 400, "err_code": 10058},
+        {"config": {**config, "max_msg_size": -1, "max_bytes": 5}},
+    ]
+
+    async def api(subject: str, body: object | None = None) -> dict[str, Any]:
+        if "code" in (found := answers.pop(0)):
+            raise answered("NATS", found)
+        return found
+
+    async def main() -> None:
+        where = address(*parse("nats://h"))
+        found = await streams._ensure(api, "taskharbor-JOBS", config, where)
+        assert found["config"]["max_bytes"] == 5
+        answers.extend([{"code": 404, "err_code": 10059}, {"code": 400, "err_code": 10058}] * 3)
+        with pytest.raises(ConfigError, match="cannot be made"):
+            await streams._ensure(api, "taskharbor-JOBS", config, where)
+
+    asyncio.run(main())
+
+
 def test_errors_that_pass_are_unavailability() -> None:
     for error, kind in (
         ({"code": 503, "err_code": 10008, "description": "x"}, Unready),
@@ -311,7 +336,11 @@ def test_memory_is_an_error_unless_the_url_asks_for_it(nats: NatsServer, name: s
 
 
 def test_replicas_that_lag_are_named() -> None:
-    peers = [{"name": "a", "current": True}, {"name": "c", "current": False}, {"name": "b", "offline": True}]
+    peers = [
+        {"name": "a", "current": True},
+        {"name": "c", "current": False},
+        {"name": "b", "current": True, "offline": True},
+    ]
     found = {"config": {"storage": "file", "num_replicas": 3}, "cluster": {"replicas": peers}}
     (_, _, setting, *_) = streams._settings({}, {}, {"X": found})
     assert (setting.value, setting.level) == ("3, 2 of them behind", "warning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -238,6 +239,37 @@ def test_what_is_not_nats_is_refused(sent: bytes) -> None:
             await future
         with pytest.raises(DriverUnavailable):
             await wire.request("x")
+
+    run(main)
+
+
+def test_nothing_is_written_to_a_closed_connection() -> None:
+    """uvloop would raise."""
+
+    async def main() -> None:
+        wire, transport = offline()
+        transport.aborted = True
+        with pytest.raises(DriverUnavailable):
+            await wire.request("x")
+        wire.subscribe("x", lambda _: None)
+        assert transport.written == b""
+        wire.connection_lost(None)
+
+    run(main)
+
+
+def test_a_handshake_that_does_not_end_is_given_up() -> None:
+    def handshakes() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() if "_encrypt" in repr(task.get_coro())]
+
+    async def main() -> None:
+        async with pretender(said(tls_required=True), lambda _: b"") as port:
+            with pytest.raises(TimeoutError):
+                await Wire.connect(
+                    "127.0.0.1", port, where="", login=lambda _: {}, tls=ssl.create_default_context(), within=0.05
+                )
+            await asyncio.wait(handshakes() or [asyncio.ensure_future(asyncio.sleep(0))], timeout=PATIENCE / 10)
+            assert handshakes() == []
 
     run(main)
 

@@ -389,8 +389,12 @@ def test_closing_while_it_connects(nats: NatsServer, name: str) -> None:
                 proxy.stall("to_client")
                 waiting = asyncio.ensure_future(server.api("INFO"))
                 await proxy.until(lambda: proxy.accepted == 2)
+                (wires,) = server._wires.values()
+                attempt = wires._attempt
+                assert attempt is not None
             with pytest.raises(DriverClosed):
                 await waiting
+            assert attempt.cancelled()
             proxy.heal()
             await proxy.until(lambda: not proxy.links)
 

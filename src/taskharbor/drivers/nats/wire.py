@@ -108,7 +108,7 @@ class Wire(asyncio.Protocol):
         self._pinged = False
         self._retired = False
         self._ended_by: Exception | None = None
-        self._upgrade: asyncio.Task[None] | None = None
+        self._upgrade: asyncio.Task[None] | None = None  # nothing else keeps it alive
 
     @classmethod
     async def connect(
@@ -204,8 +204,6 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it now; what is under way fails."""
-        if self._upgrade is not None:
-            self._upgrade.cancel()
         if self._transport is not None:
             self._transport.abort()
         elif not self.closed.done():

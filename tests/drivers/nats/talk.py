@@ -8,17 +8,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from taskharbor.drivers import parse
-from taskharbor.drivers.nats.connection import Server
-from taskharbor.drivers.nats.wire import Wire
+from taskharbor.drivers.nats.connection import JetStream
+from taskharbor.drivers.nats.wire import NatsWire
 
 INFO = {"server_id": "x", "version": "2.15.1", "headers": True, "max_payload": 1_048_576, "jetstream": True}
 Answer = Callable[[bytes], bytes]  # from a line of the client to what the server says then
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[Server]:
+async def opened(url: str) -> AsyncGenerator[JetStream]:
     """Open a URL, without the driver around it."""
-    server = await Server.open(*parse(url))
+    server = await JetStream.open(*parse(url))
     try:
         yield server
     finally:
@@ -26,9 +26,9 @@ async def opened(url: str) -> AsyncGenerator[Server]:
 
 
 @asynccontextmanager
-async def wired(port: int, login: dict[str, str] | None = None) -> AsyncGenerator[Wire]:
+async def wired(port: int, login: dict[str, str] | None = None) -> AsyncGenerator[NatsWire]:
     """A bare connection to this machine."""
-    wire = await Wire.connect(
+    wire = await NatsWire.connect(
         "127.0.0.1", port, where=f"NATS at 127.0.0.1:{port}", login=lambda _: login or {}, within=30.0
     )
     try:

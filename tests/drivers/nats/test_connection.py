@@ -24,8 +24,8 @@ from servers.tls import Authority
 from taskharbor.driver import StoreSetting
 from taskharbor.drivers import parse
 from taskharbor.drivers.nats import connection, wire
-from taskharbor.drivers.nats.connection import Server
-from taskharbor.drivers.nats.failure import ApiError, ReplyError
+from taskharbor.drivers.nats.connection import JetStream
+from taskharbor.drivers.nats.failure import ApiError, Denied
 from taskharbor.drivers.nats.url import address
 from taskharbor.drivers.nats.wire import status
 from taskharbor.errors import ConfigError, DriverClosed, DriverUnavailable
@@ -55,12 +55,12 @@ def run(main: Callable[[], Awaitable[Any]]) -> None:
     asyncio.run(limited())
 
 
-async def answers(server: Server) -> bool:
+async def answers(server: JetStream) -> bool:
     """Whether a request gets through, and its answer back."""
     return status((await (await server.wire()).request("nobody.there")).headers) == 503
 
 
-async def works_again(server: Server) -> None:
+async def works_again(server: JetStream) -> None:
     """X2: after at most a few attempts."""
     while True:
         with suppress(DriverUnavailable):
@@ -69,7 +69,7 @@ async def works_again(server: Server) -> None:
             return
 
 
-async def another(server: Server, before: wire.Wire) -> wire.Wire:
+async def another(server: JetStream, before: wire.NatsWire) -> wire.NatsWire:
     """The connection after this one."""
     for _ in range(MANY):
         if (found := await server.wire()) is not before:
@@ -252,7 +252,7 @@ def test_a_node_that_does_not_answer_requests_is_left(
 
     async def main() -> None:
         async with pretender() as port:
-            server = Server(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{nats.port}/?namespace={name}")))
+            server = JetStream(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{nats.port}/?namespace={name}")))
             with pytest.raises(DriverUnavailable, match="no answer"):
                 await (await server.wire()).request("x")
             monkeypatch.undo()
@@ -271,9 +271,9 @@ def test_hosts_that_a_server_names_are_learned(nats: NatsServer) -> None:
 
     async def main() -> None:
         greeting = said(connect_urls=[f"127.0.0.1:{nats.port}", "nonsense:x"])
-        server: Server
+        server: JetStream
         async with pretender(greeting) as port:
-            server = Server(address(*parse(f"nats://127.0.0.1:{port}")))
+            server = JetStream(address(*parse(f"nats://127.0.0.1:{port}")))
             (await server.wire()).abort()
         await works_again_by_wire(server)
         assert server._wires[asyncio.get_running_loop()]._hosts == [("127.0.0.1", port)]
@@ -286,16 +286,16 @@ def test_hosts_that_a_server_names_show_the_certificate_of_the_url(monkeypatch: 
     """Servers name addresses, and certificates names."""
     asked: list[tuple[str, str | None]] = []
 
-    async def connect(host: str, port: int, *, tls_name: str | None, **_: Any) -> wire.Wire:
+    async def connect(host: str, port: int, *, tls_name: str | None, **_: Any) -> wire.NatsWire:
         asked.append((host, tls_name))
-        found = wire.Wire("", lambda _: {}, None, "")
+        found = wire.NatsWire("", lambda _: {}, None, "")
         found.info = {"connect_urls": ["10.0.0.1:4222", "[::1]:4222", "other:4222"]}
         return found
 
-    monkeypatch.setattr(wire.Wire, "connect", connect)
+    monkeypatch.setattr(wire.NatsWire, "connect", connect)
 
     async def main() -> None:
-        server = Server(address(*parse("nats://nats.example")))
+        server = JetStream(address(*parse("nats://nats.example")))
         for _ in range(4):
             await server.wire()
         await server.close()
@@ -306,7 +306,7 @@ def test_hosts_that_a_server_names_show_the_certificate_of_the_url(monkeypatch: 
     assert all(named[host] == name or name == "other" for host, name in asked)
 
 
-async def works_again_by_wire(server: Server) -> None:
+async def works_again_by_wire(server: JetStream) -> None:
     while True:
         with suppress(DriverUnavailable):
             assert await answers(server)
@@ -327,7 +327,7 @@ def test_a_server_that_shuts_down_is_used_until_another_is_found(
 
         async with pretender(answer=answer) as port, Proxy("127.0.0.1", nats.port) as proxy:
             proxy.refuse()
-            server = Server(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{proxy.port}/?namespace={name}")))
+            server = JetStream(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{proxy.port}/?namespace={name}")))
             before = await server.wire()
             assert before.leaving
             sid = before.subscribe("x", lambda _: None)
@@ -411,7 +411,7 @@ def test_loops_have_connections_of_their_own(nats: NatsServer, name: str) -> Non
             async def many() -> list[bool]:
                 return await asyncio.gather(*(answers(server) for _ in range(50)))
 
-            there: list[wire.Wire] = []
+            there: list[wire.NatsWire] = []
 
             async def stay(connected: asyncio.Event) -> None:
                 there.append(await server.wire())
@@ -436,11 +436,11 @@ FORKS = """
 import asyncio, gc, os, sys
 from taskharbor.driver import StoreSetting
 from taskharbor.drivers import parse
-from taskharbor.drivers.nats.connection import Server
+from taskharbor.drivers.nats.connection import JetStream
 from taskharbor.errors import DriverForked
 
 async def main(url):
-    server = await Server.open(*parse(url))
+    server = await JetStream.open(*parse(url))
     child = os.fork()
     if child == 0:
         try:
@@ -477,7 +477,7 @@ def test_logins_by_password(new_nats: NewNats) -> None:
             assert await answers(server)
             assert SECRET not in repr(server.address)
         for login in ("", "me:wr0ng", "wr0ng"):
-            with pytest.raises(ReplyError, match="check user, password, token") as caught:
+            with pytest.raises(Denied, match="check user, password, token") as caught:
                 async with opened(nats.url(login)):
                     pass
             assert "wr0ng" not in str(caught.value)
@@ -493,7 +493,7 @@ def test_a_host_that_refuses_the_login_is_not_hidden_by_others(
     nats = new_nats(config=f"authorization {{ user: me, password: {SECRET} }}", login=f"me:{SECRET}")
 
     async def main() -> None:
-        with pytest.raises(ReplyError, match="refuses the login"):
+        with pytest.raises(Denied, match="refuses the login"):
             async with opened(f"nats://me:wr0ng@127.0.0.1:{nats.port},127.0.0.1:{free_port()}"):
                 pass
 
@@ -511,7 +511,7 @@ def test_a_learned_host_that_refuses_the_login_is_passed_over() -> None:
             pretender(said(server_id="b"), refuses) as other,
             pretender(said(connect_urls=[f"127.0.0.1:{other}"])) as port,
         ):
-            server = Server(address(*parse(f"nats://127.0.0.1:{port}")))
+            server = JetStream(address(*parse(f"nats://127.0.0.1:{port}")))
             (await server.wire()).abort()
             again = await server.wire()
             assert again.info["server_id"] == "x"
@@ -606,7 +606,7 @@ def test_a_node_is_kept_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch)
 
     async def main() -> None:
         async with pretender() as port:
-            server = Server(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{free_port()}")))
+            server = JetStream(address(*parse(f"nats://127.0.0.1:{port},127.0.0.1:{free_port()}")))
             before = await server.wire()
             before.suspect = True
             assert await server.wire() is before
@@ -621,12 +621,12 @@ def test_a_node_is_kept_while_there_is_no_other(monkeypatch: pytest.MonkeyPatch)
     run(main)
 
 
-async def replicas(server: Server) -> list[StoreSetting]:
+async def replicas(server: JetStream) -> list[StoreSetting]:
     return [setting for setting in await server.durability() if "replicas" in setting.name]
 
 
 def test_a_cluster_loses_nodes(nats_cluster: NatsCluster) -> None:
-    """X2: the node of the connection, and the leader, by a URL that names one node only."""
+    """X2: one that is killed and one that shuts down, by a URL that names one node only."""
 
     async def main() -> None:
         first = nats_cluster.nodes[0]
@@ -642,6 +642,11 @@ def test_a_cluster_loses_nodes(nats_cluster: NatsCluster) -> None:
             while not all(first.name in setting.message for setting in await replicas(server)):
                 pass
             first.start()
+            await works_again(server)
+            leaving = await server.wire()
+            (node,) = [node for node in nats_cluster.nodes if node.name == leaving.info["server_name"]]
+            node.signal(signal.SIGUSR2)  # it closes its connections after a while
+            await another(server, leaving)
             await works_again(server)
 
     run(main)

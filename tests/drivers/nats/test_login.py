@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from complaints import no_complaint_of_asyncio
 from servers.fixtures import NewNats
-from taskharbor.drivers.nats.failure import ReplyError
+from taskharbor.drivers.nats.failure import Denied
 from taskharbor.errors import ConfigError, MissingExtra
 
 from .talk import opened
@@ -71,7 +71,7 @@ def test_an_nkey(new_nats: NewNats, tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(nats.url(nkey=str(mine))) as server:
             assert await server.api("INFO")
-        with pytest.raises(ReplyError, match="nkey=") as caught:
+        with pytest.raises(Denied, match="nkey=") as caught:
             async with opened(nats.url(nkey=str(theirs))):
                 pass
         assert other.seed not in str(caught.value)
@@ -99,7 +99,7 @@ def test_credentials_of_an_operators_account(new_nats: NewNats, tmp_path: Path) 
             assert await server.api("INFO")
             file.write_text(creds(of_user, Key(USER).seed), encoding="utf-8")  # read again at the next connection
             (await server.wire()).abort()
-            with pytest.raises(ReplyError, match="creds="):
+            with pytest.raises(Denied, match="creds="):
                 await server.api("INFO")
 
     asyncio.run(main())

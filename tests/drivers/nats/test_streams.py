@@ -14,7 +14,7 @@ from servers.fixtures import NewNats
 from servers.nats import NatsServer
 from taskharbor.drivers import parse
 from taskharbor.drivers.nats import streams
-from taskharbor.drivers.nats.failure import ApiError, ReplyError, Unready, answered
+from taskharbor.drivers.nats.failure import ApiError, Denied, Unready, answered
 from taskharbor.drivers.nats.streams import configurations, prepare
 from taskharbor.drivers.nats.url import address
 from taskharbor.errors import ConfigError, DriverUnavailable, HarborError, UnsafeStore
@@ -202,7 +202,7 @@ def test_missing_permissions_are_found_out(new_nats: NewNats) -> None:
     subjects = [f"$JS.API.{subject}" for subject in needed]
     for number, missing in enumerate(subjects):
         nats = new_nats(config=permitted(*subjects[:number]))
-        assert f'"{missing}"' in refused(nats.url("me:pw"), ReplyError, "lacks a permission: allow it")
+        assert f'"{missing}"' in refused(nats.url("me:pw"), Denied, "lacks a permission: allow it")
     nats = new_nats(config=permitted(*subjects))
     open_once(nats.url("me:pw"))
 

@@ -9,11 +9,11 @@ import pytest
 
 from servers.tls import Authority
 from taskharbor.drivers import parse
-from taskharbor.drivers.nats.url import Address, address, encoded
+from taskharbor.drivers.nats.url import NatsAddress, address, encoded
 from taskharbor.errors import ConfigError
 
 
-def read(url: str) -> Address:
+def read(url: str) -> NatsAddress:
     parts, options = parse(url)
     found = address(parts, options)
     assert options == {}
@@ -23,22 +23,22 @@ def read(url: str) -> Address:
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("nats://", Address()),
-        ("nats://h", Address(hosts=(("h", 4222),))),
-        ("nats://h:7/", Address(hosts=(("h", 7),))),
-        ("nats://a:1,b,[::1]:3", Address(hosts=(("a", 1), ("b", 4222), ("::1", 3)))),
-        ("nats://[::1]", Address(hosts=(("::1", 4222),))),
-        ("nats://me:p%40s%2Cs@a,b", Address(hosts=(("a", 4222), ("b", 4222)), user="me", password="p@s,s")),
-        ("nats://s%3Acret@h", Address(hosts=(("h", 4222),), token="s:cret")),
-        ("nats://h?creds=/x.creds", Address(hosts=(("h", 4222),), creds="/x.creds")),
-        ("nats://h?nkey=/x.nk", Address(hosts=(("h", 4222),), nkey="/x.nk")),
+        ("nats://", NatsAddress()),
+        ("nats://h", NatsAddress(hosts=(("h", 4222),))),
+        ("nats://h:7/", NatsAddress(hosts=(("h", 7),))),
+        ("nats://a:1,b,[::1]:3", NatsAddress(hosts=(("a", 1), ("b", 4222), ("::1", 3)))),
+        ("nats://[::1]", NatsAddress(hosts=(("::1", 4222),))),
+        ("nats://me:p%40s%2Cs@a,b", NatsAddress(hosts=(("a", 4222), ("b", 4222)), user="me", password="p@s,s")),
+        ("nats://s%3Acret@h", NatsAddress(hosts=(("h", 4222),), token="s:cret")),
+        ("nats://h?creds=/x.creds", NatsAddress(hosts=(("h", 4222),), creds="/x.creds")),
+        ("nats://h?nkey=/x.nk", NatsAddress(hosts=(("h", 4222),), nkey="/x.nk")),
         (
             "nats://h?namespace=shop&replicas=3&storage=memory",
-            Address(hosts=(("h", 4222),), namespace="shop", replicas=3, storage="memory"),
+            NatsAddress(hosts=(("h", 4222),), namespace="shop", replicas=3, storage="memory"),
         ),
     ],
 )
-def test_urls_are_read(url: str, found: Address) -> None:
+def test_urls_are_read(url: str, found: NatsAddress) -> None:
     assert read(url) == found
 
 
@@ -77,7 +77,7 @@ def test_bad_urls_are_refused_with_the_fix(url: str, says: str) -> None:
 def test_a_login_is_not_shown() -> None:
     """X5."""
     for url in ("nats://me:secret@a,b", "nats://secret@a,b"):
-        assert repr(read(url)) == "<Address NATS at a:4222, b:4222>"
+        assert repr(read(url)) == "<NatsAddress NATS at a:4222, b:4222>"
 
 
 def test_certificates_are_checked_unless_the_url_says_otherwise(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from complaints import no_complaint_of_asyncio
 from servers.fixtures import NewNats
 from servers.nats import NatsServer
 from taskharbor.drivers.nats import wire as module
-from taskharbor.drivers.nats.failure import ReplyError, TooLarge
-from taskharbor.drivers.nats.wire import Message, Wire, header, publication, status
+from taskharbor.drivers.nats.failure import Denied, TooLarge
+from taskharbor.drivers.nats.wire import NatsMessage, NatsWire, header, publication, status
 from taskharbor.errors import ConfigError, DriverUnavailable
 from taskharbor.testing.proxy import Proxy
 
@@ -48,9 +48,9 @@ class Transport(asyncio.Transport):
         pass
 
 
-def offline() -> tuple[Wire, Transport]:
+def offline() -> tuple[NatsWire, Transport]:
     """A wire that was greeted, on no network."""
-    wire = Wire("NATS", lambda _: {}, None, "host")
+    wire = NatsWire("NATS", lambda _: {}, None, "host")
     transport = Transport()
     wire.connection_made(transport)
     wire.data_received(said() + b"PONG\r\n")
@@ -66,7 +66,7 @@ def run(main: Callable[[], Any]) -> None:
     asyncio.run(limited())
 
 
-async def echoed(wire: Wire, subject: str) -> None:
+async def echoed(wire: NatsWire, subject: str) -> None:
     """Answer each request of a subject with its own body."""
     wire.subscribe(subject, lambda message: wire.write(publication(message.reply.decode(), b"", message.body)))
 
@@ -86,7 +86,7 @@ def test_requests_get_their_own_replies(nats: NatsServer) -> None:
 def test_headers_go_and_come(nats: NatsServer) -> None:
     async def main() -> None:
         async with wired(nats.port) as wire:
-            got: asyncio.Queue[Message] = asyncio.Queue()
+            got: asyncio.Queue[NatsMessage] = asyncio.Queue()
             subject = wire.inbox()
             wire.subscribe(subject, got.put_nowait)
             for reply in (b"", b"r.1"):
@@ -163,7 +163,7 @@ def test_several_requests_in_one_write(nats: NatsServer) -> None:
 def test_unsubscribed_is_silent(nats: NatsServer) -> None:
     async def main() -> None:
         async with wired(nats.port) as wire:
-            got: list[Message] = []
+            got: list[NatsMessage] = []
             subject = wire.inbox()
             sid = wire.subscribe(subject, got.append)
             wire.write(publication(subject, b"", b"1"))
@@ -184,7 +184,7 @@ def test_a_callback_that_fails_takes_no_other_message_with_it() -> None:
         wire, _ = offline()
         future = wire.request("x")
 
-        def fails(_: Message) -> None:
+        def fails(_: NatsMessage) -> None:
             raise ValueError("oops")
 
         sid = wire.subscribe("s", fails)
@@ -203,7 +203,7 @@ def test_messages_are_read_however_they_are_cut() -> None:
         rng = random.Random(1)
         for size in (1, 2, 3, 7, 50, 4_096, 200_000):
             wire, transport = offline()
-            got: list[Message] = []
+            got: list[NatsMessage] = []
             sid = wire.subscribe("s.x", got.append)
             stream, wanted = b"", []
             for body in bodies:
@@ -213,7 +213,7 @@ def test_messages_are_read_however_they_are_cut() -> None:
                         words += [b"%d" % len(headers)] if headers else []
                         line = b" ".join([*words, b"%d" % (len(headers) + len(body))])
                         stream += line + b"\r\n" + headers + body + b"\r\nPING\r\n"
-                        wanted.append(Message(b"s.x", reply, headers, body))
+                        wanted.append(NatsMessage(b"s.x", reply, headers, body))
             pos = 0
             while pos < len(stream):
                 step = size if size < 4 else rng.randint(1, size)
@@ -265,7 +265,7 @@ def test_a_handshake_that_does_not_end_is_given_up() -> None:
     async def main() -> None:
         async with pretender(said(tls_required=True), lambda _: b"") as port:
             with pytest.raises(TimeoutError):
-                await Wire.connect(
+                await NatsWire.connect(
                     "127.0.0.1", port, where="", login=lambda _: {}, tls=ssl.create_default_context(), within=0.05
                 )
             await asyncio.wait(handshakes() or [asyncio.ensure_future(asyncio.sleep(0))], timeout=PATIENCE / 10)
@@ -445,15 +445,15 @@ def test_a_missing_permission_is_found_out(new_nats: NewNats) -> None:
             unnamed, unnamed_future = wire.ticket()
             fine, no, many = wire.request("ok.x"), wire.request("no.x"), wire.collect("no.x")
             for future in (no, many):
-                with pytest.raises(ReplyError, match=r"no\.x"):
+                with pytest.raises(Denied, match=r"no\.x"):
                     await future
             assert status((await fine).headers) == 503
             assert not unnamed_future.done()
             wire.write(publication("no.y", unnamed, b""))
-            with pytest.raises(ReplyError, match=r"no\.y"):
+            with pytest.raises(Denied, match=r"no\.y"):
                 await unnamed_future
             odd = 'no."ü\\'
-            with pytest.raises(ReplyError):
+            with pytest.raises(Denied):
                 await wire.request(odd)
             wire.subscribe("no.z", lambda _: None)
             assert status((await wire.request("ok.x")).headers) == 503
@@ -466,7 +466,7 @@ def test_without_permission_for_the_inbox_it_does_not_connect(new_nats: NewNats)
     server = new_nats(config=f"authorization {{ users: [ {{ user: me, password: pw, {permissions} }} ] }}")
 
     async def main() -> None:
-        with pytest.raises(ReplyError, match="_INBOX"):
+        with pytest.raises(Denied, match="_INBOX"):
             async with wired(server.port, {"user": "me", "pass": "pw"}):
                 pass
 

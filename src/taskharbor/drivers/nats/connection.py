@@ -25,11 +25,11 @@ from taskharbor.driver import StoreSetting
 from taskharbor.driver.forking import after_fork
 from taskharbor.drivers.nats import login, streams
 from taskharbor.drivers.nats.failure import answered, away, failure
-from taskharbor.drivers.nats.url import Address, Host, address, named, parsed
-from taskharbor.drivers.nats.wire import ANSWER_WITHIN, CLOSE_WITHIN, Message, Wire, status
+from taskharbor.drivers.nats.url import HostPort, NatsAddress, address, named, parsed
+from taskharbor.drivers.nats.wire import ANSWER_WITHIN, CLOSE_WITHIN, NatsMessage, NatsWire, status
 from taskharbor.errors import ConfigError, DriverClosed, DriverForked, HarborError
 
-__all__ = ["Message", "Server", "Wire"]
+__all__ = ["JetStream", "NatsMessage", "NatsWire"]
 
 API = "$JS.API."
 CONNECT_WITHIN = 4.0
@@ -40,17 +40,17 @@ PAUSE = 0.1  # after an attempt that failed, before the next one, plus as much a
 class LoopWire:
     """The connection of one loop, made when it is needed."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NatsAddress) -> None:
         self._address = address
         self._login = login.login(address)
-        self._hosts: list[Host] = random.sample(address.hosts, len(address.hosts))
-        self._wires: set[Wire] = set()
-        self._current: Wire | None = None
-        self._attempt: asyncio.Task[Wire] | None = None
+        self._hosts: list[HostPort] = random.sample(address.hosts, len(address.hosts))
+        self._wires: set[NatsWire] = set()
+        self._current: NatsWire | None = None
+        self._attempt: asyncio.Task[NatsWire] | None = None
         self._failed = False
         self._name = address.hosts[0][0]  # of the certificate that the last server has shown
 
-    def open(self) -> Wire | None:
+    def open(self) -> NatsWire | None:
         """The connection, if there is one. If another would be better, it is made meanwhile."""
         wire = self._current
         if wire is None or not wire.is_open:
@@ -59,7 +59,7 @@ class LoopWire:
             self._start()
         return wire
 
-    async def connected(self) -> Wire:
+    async def connected(self) -> NatsWire:
         """A new connection; callers that come meanwhile share the attempt."""
         attempt = self._attempt or self._start()
         try:
@@ -70,17 +70,17 @@ class LoopWire:
                 raise ConnectionAbortedError("the driver was closed") from None
             raise
 
-    def _start(self) -> asyncio.Task[Wire]:
+    def _start(self) -> asyncio.Task[NatsWire]:
         attempt = self._attempt = asyncio.create_task(self._connect())
         attempt.add_done_callback(self._attempted)
         return attempt
 
-    def _attempted(self, attempt: asyncio.Task[Wire]) -> None:
+    def _attempted(self, attempt: asyncio.Task[NatsWire]) -> None:
         self._attempt = None
         if not attempt.cancelled():
             attempt.exception()  # callers may have left
 
-    async def _connect(self) -> Wire:
+    async def _connect(self) -> NatsWire:
         """Try the hosts, the one that was tried longest ago first."""
         if self._failed:
             await asyncio.sleep(PAUSE * (1 + random.random()))
@@ -110,21 +110,21 @@ class LoopWire:
             self._current.suspect = False  # there is no better one
         raise error
 
-    def _same(self, wire: Wire) -> bool:
+    def _same(self, wire: NatsWire) -> bool:
         """Whether the connection that is to be replaced goes to the same server."""
         current = self._current
         return current is not None and current.is_open and current.info.get("server_id") == wire.info.get("server_id")
 
-    async def _reach(self, host: Host) -> Wire:
+    async def _reach(self, host: HostPort) -> NatsWire:
         within = CONNECT_WITHIN if len(self._hosts) == 1 else CONNECT_WITHIN / 2
         # Servers name others by address, and certificates name hosts.
         name = host[0] if host in self._address.hosts or not _is_ip(host[0]) else self._name
         where, tls = f"NATS at {named(host)}", self._address.tls
-        wire = await Wire.connect(*host, where=where, login=self._login, tls=tls, tls_name=name, within=within)
+        wire = await NatsWire.connect(*host, where=where, login=self._login, tls=tls, tls_name=name, within=within)
         self._name = name
         return wire
 
-    def _adopt(self, wire: Wire) -> None:
+    def _adopt(self, wire: NatsWire) -> None:
         if self._current is not None:
             self._current.retire()
         self._current = wire
@@ -133,16 +133,16 @@ class LoopWire:
         wire.moved = lambda: self._learn(wire)
         self._learn(wire)
 
-    def _learn(self, wire: Wire) -> None:
+    def _learn(self, wire: NatsWire) -> None:
         """Keep the nodes that the server names, beside those of the URL. Its own turn comes last."""
-        told: list[Host] = []
+        told: list[HostPort] = []
         for text in wire.info.get("connect_urls") or ():
             with suppress(ConfigError):
                 told.append(parsed(text))
         kept = [host for host in self._hosts if host in self._address.hosts or host in told]
         self._hosts = kept[:-1] + [host for host in told if host not in kept] + kept[-1:]
 
-    def clear(self) -> list[Wire]:
+    def clear(self) -> list[NatsWire]:
         """Close all."""
         if self._attempt is not None:
             self._attempt.cancel()
@@ -160,10 +160,10 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-class Server:
+class JetStream:
     """A NATS server or cluster, open. Its methods may be called from any number of loops."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NatsAddress) -> None:
         self.address = address
         self.where = address.where
         self.prefix = address.prefix
@@ -176,10 +176,10 @@ class Server:
         self._lock = threading.Lock()
         self._wires: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWire] = WeakKeyDictionary()
         self._tenants: dict[int, AsyncGenerator[None]] = {}
-        after_fork(self, Server.abandon)
+        after_fork(self, JetStream.abandon)
 
     @classmethod
-    async def open(cls, url: SplitResult, options: dict[str, str]) -> Server:
+    async def open(cls, url: SplitResult, options: dict[str, str]) -> JetStream:
         """Connect, check the server, and make the streams that are missing. Takes its options out of the dict."""
         server = cls(address(url, options))
         try:
@@ -201,7 +201,7 @@ class Server:
                 "call harbor.close() before it"
             )
 
-    async def wire(self) -> Wire:
+    async def wire(self) -> NatsWire:
         """The connection of the running loop, made again if it was lost."""
         self.check()
         links = self._wires.get(asyncio.get_running_loop()) or await self._new_wires()

@@ -9,7 +9,7 @@ from taskharbor.drivers.shared import tls
 from taskharbor.errors import ConfigError, DriverError, DriverUnavailable, HarborError
 
 
-class ReplyError(ConfigError):
+class Denied(ConfigError):
     """The server has refused with `-ERR`: a login, or a subject that the user may not use."""
 
 
@@ -35,13 +35,11 @@ def refusal(text: str, where: str) -> HarborError:
     """The error for an `-ERR` of the server."""
     low = text.lower()
     if text.startswith(PERMISSIONS):
-        return ReplyError(
+        return Denied(
             f"{where}: the user in the URL lacks a permission: allow it in the configuration of the server ({text})"
         )
     if low.startswith(LOGIN):
-        return ReplyError(
-            f"{where} refuses the login: check user, password, token, creds= or nkey= in the URL ({text})"
-        )
+        return Denied(f"{where} refuses the login: check user, password, token, creds= or nkey= in the URL ({text})")
     if low.startswith(FULL):
         return DriverUnavailable(f"{where} has reached a limit: raise it there ({text})")
     return DriverUnavailable(f"{where} has closed the connection; the operation may still take effect ({text})")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from taskharbor.drivers.nats.url import Address
+from taskharbor.drivers.nats.url import NatsAddress
 from taskharbor.errors import ConfigError, MissingExtra
 
 SEED, USER = 18 << 3, 20 << 3  # the first bits of a seed, and of the public key of a user
@@ -20,7 +20,7 @@ JWT = re.compile(r"-BEGIN NATS USER JWT-+\s+(\S+)\s+-+END")
 KEY = re.compile(r"-BEGIN USER NKEY SEED-+\s+(\S+)\s+-+END")
 
 
-def login(address: Address) -> Callable[[str], dict[str, str]]:
+def login(address: NatsAddress) -> Callable[[str], dict[str, str]]:
     """A function from the nonce of a server to the fields of CONNECT."""
     fields = {"user": address.user, "pass": address.password, "auth_token": address.token}
     given = {name: value for name, value in fields.items() if value is not None}

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskharbor.driver import StoreSetting
 from taskharbor.drivers.nats.failure import ApiError, Unready
-from taskharbor.drivers.nats.url import Address
+from taskharbor.drivers.nats.url import NatsAddress
 from taskharbor.errors import ConfigError, DriverUnavailable, UnsafeStore
 
 logger = logging.getLogger("taskharbor.nats")
@@ -69,7 +69,7 @@ SYNCED = (
 IN_MEMORY = "a restart of the server loses all jobs: make the streams with storage=file"
 
 
-async def prepare(api: Api, info: dict[str, Any], address: Address) -> int:
+async def prepare(api: Api, info: dict[str, Any], address: NatsAddress) -> int:
     """Make the streams that are missing, and raise unless server and streams suit; the number of replicas.
 
     Warns, once per process, of what may be lost.
@@ -90,7 +90,7 @@ async def prepare(api: Api, info: dict[str, Any], address: Address) -> int:
     return min(int(found["config"]["num_replicas"]) for found in streams.values())
 
 
-def configurations(address: Address) -> dict[str, dict[str, Any]]:
+def configurations(address: NatsAddress) -> dict[str, dict[str, Any]]:
     """The streams by name, as they are made."""
     return {
         f"{address.prefix}-{name}": {
@@ -105,7 +105,7 @@ def configurations(address: Address) -> dict[str, dict[str, Any]]:
     }
 
 
-async def durability(api: Api, info: dict[str, Any], address: Address) -> list[StoreSetting]:
+async def durability(api: Api, info: dict[str, Any], address: NatsAddress) -> list[StoreSetting]:
     """The settings that decide what may be lost, as they are now."""
     account = await api("INFO")
     return _settings(info, account, {name: await api(f"STREAM.INFO.{name}") for name in configurations(address)})
@@ -144,7 +144,7 @@ def _level(account: dict[str, Any]) -> int:
     return int(account.get("api", {}).get("level", 0))
 
 
-async def _check_server(api: Api, info: dict[str, Any], address: Address) -> dict[str, Any]:
+async def _check_server(api: Api, info: dict[str, Any], address: NatsAddress) -> dict[str, Any]:
     """Raise unless the server suits; its answer about the account."""
     where, text = address.where, str(info.get("version", ""))
     version = tuple(int(part) for part in text.split("-")[0].split(".") if part.isdigit())
@@ -182,7 +182,7 @@ async def _patiently(api: Api, subject: str, body: object | None = None) -> dict
             await asyncio.sleep(PAUSE)
 
 
-async def _ensure(api: Api, name: str, wanted: dict[str, Any], address: Address) -> dict[str, Any]:
+async def _ensure(api: Api, name: str, wanted: dict[str, Any], address: NatsAddress) -> dict[str, Any]:
     for attempt in (1, 2, 3):
         try:
             return await _patiently(api, f"STREAM.INFO.{name}")
@@ -197,7 +197,7 @@ async def _ensure(api: Api, name: str, wanted: dict[str, Any], address: Address)
     raise AssertionError("unreachable")
 
 
-def _not_made(name: str, error: ApiError, address: Address) -> Exception:
+def _not_made(name: str, error: ApiError, address: NatsAddress) -> Exception:
     where = address.where
     if isinstance(error, DriverUnavailable):
         return error
@@ -210,7 +210,7 @@ def _not_made(name: str, error: ApiError, address: Address) -> Exception:
     return ConfigError(f"{where}: the stream {name} cannot be made: {error.description} ({error.err_code}): {fix}")
 
 
-def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: Address) -> None:
+def _compare(name: str, wanted: dict[str, Any], found: dict[str, Any], address: NatsAddress) -> None:
     where = address.where
     ours = {**UNSET, **SETTINGS, "subjects": wanted["subjects"], "storage": wanted["storage"]}
     if address.replicas is not None:

@@ -20,13 +20,13 @@ STORAGES = ("file", "memory")
 TLS_MODES = ("require", "verify-ca", "verify-full")
 TLS_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 OPTIONS = ("namespace", "replicas", "storage", "creds", "nkey")
-Host = tuple[str, int]
+HostPort = tuple[str, int]
 
 
-class Address(Struct, frozen=True, kw_only=True):
+class NatsAddress(Struct, frozen=True, kw_only=True):
     """Everything needed to connect. `replicas` and `storage` are None if streams may have any."""
 
-    hosts: tuple[Host, ...] = (("localhost", DEFAULT_PORT),)
+    hosts: tuple[HostPort, ...] = (("localhost", DEFAULT_PORT),)
     user: str | None = None
     password: str | None = None
     token: str | None = None
@@ -38,7 +38,7 @@ class Address(Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
 
     def __repr__(self) -> str:
-        return f"<Address {self.where}>"
+        return f"<NatsAddress {self.where}>"
 
     @property
     def where(self) -> str:
@@ -51,7 +51,7 @@ class Address(Struct, frozen=True, kw_only=True):
         return encoded(self.namespace)
 
 
-def named(host: Host) -> str:
+def named(host: HostPort) -> str:
     """A host and its port as in a URL."""
     name, port = host
     return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
@@ -64,7 +64,7 @@ def encoded(name: str) -> str:
     )
 
 
-def address(url: SplitResult, options: dict[str, str]) -> Address:
+def address(url: SplitResult, options: dict[str, str]) -> NatsAddress:
     """Read a URL before any connection is made; takes all options out of the dict, and refuses unknown ones."""
     check_at_signs(url)
     if url.path.strip("/"):
@@ -74,7 +74,7 @@ def address(url: SplitResult, options: dict[str, str]) -> Address:
     creds, nkey = (options.pop(name, None) or None for name in ("creds", "nkey"))
     if sum(found is not None for found in (creds, nkey, login or None)) > 1:
         raise ConfigError("the URL has several logins: leave one of user, creds= and nkey=")
-    found = Address(
+    found = NatsAddress(
         hosts=tuple(parsed(place) for place in places.split(",")),
         user=unquote(user) if colon else None,
         password=unquote(password) if colon else None,
@@ -100,7 +100,7 @@ def _refuse(options: dict[str, str]) -> None:
     raise ConfigError(f"the nats driver has no option {name!r}: it has {known} (see docs/nats.md)")
 
 
-def parsed(place: str) -> Host:
+def parsed(place: str) -> HostPort:
     """A host and its port, of a URL."""
     if place.startswith("["):
         name, closed, rest = place[1:].partition("]")

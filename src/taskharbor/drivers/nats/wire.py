@@ -28,10 +28,10 @@ LINE_ENDS_WITHIN = 65_536  # INFO is the longest line that a server sends
 DEFAULT_MAX_PAYLOAD = 1_048_576
 INBOX_SID = b"1"
 _M, _H = b"MH"
-Login: TypeAlias = Callable[[str], dict[str, str]]  # the fields of CONNECT for the nonce of the server
+LoginFields: TypeAlias = Callable[[str], dict[str, str]]  # the fields of CONNECT for the nonce of the server
 
 
-class Message(NamedTuple):
+class NatsMessage(NamedTuple):
     """A message as it came; headers are raw, with the status line, and empty if there are none."""
 
     subject: bytes
@@ -41,8 +41,8 @@ class Message(NamedTuple):
 
 
 # The future, the replies so far if there are several, and the subject of the request if it is known.
-Waiting: TypeAlias = tuple["asyncio.Future[Any]", "list[Message] | None", str]
-_new_message: Callable[[type[Message], tuple[bytes, bytes, bytes, bytes]], Message] = cast(Any, tuple).__new__
+OpenRequest: TypeAlias = tuple["asyncio.Future[Any]", "list[NatsMessage] | None", str]
+_new_message: Callable[[type[NatsMessage], tuple[bytes, bytes, bytes, bytes]], NatsMessage] = cast(Any, tuple).__new__
 
 
 def publication(subject: str, reply: bytes, body: bytes, headers: bytes = b"") -> bytes:
@@ -76,10 +76,10 @@ def status(headers: bytes) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-class Wire(asyncio.Protocol):
+class NatsWire(asyncio.Protocol):
     """A connection. Methods are called on its loop only; futures fail with our own errors."""
 
-    def __init__(self, where: str, login: Login, tls: ssl.SSLContext | None, tls_name: str) -> None:
+    def __init__(self, where: str, login: LoginFields, tls: ssl.SSLContext | None, tls_name: str) -> None:
         loop = asyncio.get_running_loop()
         self.where = where
         self.info: dict[str, Any] = {}
@@ -94,8 +94,8 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         self._have = self._need = 0
-        self._waiting: dict[bytes, Waiting] = {}
-        self._callbacks: dict[bytes, Callable[[Message], object]] = {}
+        self._waiting: dict[bytes, OpenRequest] = {}
+        self._callbacks: dict[bytes, Callable[[NatsMessage], object]] = {}
         self._number = 0
         self._sid = 1
         self._inboxes = 0
@@ -117,12 +117,12 @@ class Wire(asyncio.Protocol):
         port: int,
         *,
         where: str,
-        login: Login,
+        login: LoginFields,
         tls: ssl.SSLContext | None = None,
         tls_name: str | None = None,
         within: float,
-    ) -> Wire:
-        """Connect, log in and subscribe to the inbox. Raises `OSError`, `ReplyError` and others as they come."""
+    ) -> NatsWire:
+        """Connect, log in and subscribe to the inbox. Raises `OSError`, `Denied` and others as they come."""
         wire = cls(where, login, tls, tls_name or host)
         try:
             async with asyncio.timeout(within):
@@ -138,28 +138,28 @@ class Wire(asyncio.Protocol):
         """Whether it takes requests."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def request(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[Message]:
+    def request(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[NatsMessage]:
         """Send a request. A reply `503`, no responders, is a message like others."""
         self.check_size(subject, len(body) + len(headers))
         reply, future = self.ticket(subject)
         self.write(publication(subject, reply, body, headers))
         return future
 
-    def collect(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[list[Message]]:
+    def collect(self, subject: str, body: bytes = b"", headers: bytes = b"") -> asyncio.Future[list[NatsMessage]]:
         """Send a batched direct get; its replies, of which the last is the status message."""
         self.check_size(subject, len(body) + len(headers))
         reply, future = self.tickets_many(subject)
         self.write(publication(subject, reply, body, headers))
         return future
 
-    def ticket(self, subject: str = "") -> tuple[bytes, asyncio.Future[Message]]:
+    def ticket(self, subject: str = "") -> tuple[bytes, asyncio.Future[NatsMessage]]:
         """A reply subject and the future of its reply, for `write`. `subject` is what the request is published to."""
-        future: asyncio.Future[Message] = self._loop.create_future()
+        future: asyncio.Future[NatsMessage] = self._loop.create_future()
         return self._enlist((future, None, subject)), future
 
-    def tickets_many(self, subject: str = "") -> tuple[bytes, asyncio.Future[list[Message]]]:
+    def tickets_many(self, subject: str = "") -> tuple[bytes, asyncio.Future[list[NatsMessage]]]:
         """A reply subject and the future of all replies up to the status message."""
-        future: asyncio.Future[list[Message]] = self._loop.create_future()
+        future: asyncio.Future[list[NatsMessage]] = self._loop.create_future()
         return self._enlist((future, [], subject)), future
 
     def write(self, data: bytes) -> None:
@@ -188,7 +188,7 @@ class Wire(asyncio.Protocol):
         self._inboxes += 1
         return f"_INBOX.{self._nonce}.s.{self._inboxes}"
 
-    def subscribe(self, subject: str, callback: Callable[[Message], object]) -> bytes:
+    def subscribe(self, subject: str, callback: Callable[[NatsMessage], object]) -> bytes:
         """Have the callback called with each message of the subject, until `unsubscribe` with the id returned."""
         self._sid += 1
         sid = b"%d" % self._sid
@@ -275,14 +275,14 @@ class Wire(asyncio.Protocol):
                 middle = start + int(words[-2])
                 headers, body, most = data[start:middle], data[middle:end], 6
             pos = end + 2
-            message = _new_message(Message, (words[1], words[3] if len(words) == most else b"", headers, body))
+            message = _new_message(NatsMessage, (words[1], words[3] if len(words) == most else b"", headers, body))
             if words[2] == INBOX_SID:
                 self._answered(words[1][skip:], message)
             elif (callback := self._callbacks.get(words[2])) is not None:
                 self._call(callback, message)
         return pos
 
-    def _enlist(self, entry: Waiting) -> bytes:
+    def _enlist(self, entry: OpenRequest) -> bytes:
         self._number += 1
         token = b"%d" % self._number
         if not self.is_open:
@@ -293,7 +293,7 @@ class Wire(asyncio.Protocol):
                 self._watch()
         return self._inbox + token
 
-    def _answered(self, token: bytes, message: Message) -> None:
+    def _answered(self, token: bytes, message: NatsMessage) -> None:
         if (entry := self._waiting.get(token)) is None:
             return
         future, found, _ = entry
@@ -308,7 +308,7 @@ class Wire(asyncio.Protocol):
                 del self._waiting[token]
                 future.set_result(found)
 
-    def _call(self, callback: Callable[[Message], object], message: Message) -> None:
+    def _call(self, callback: Callable[[NatsMessage], object], message: NatsMessage) -> None:
         try:
             callback(message)
         except Exception as error:
@@ -401,7 +401,7 @@ class Wire(asyncio.Protocol):
         for entry in waiting.values():
             self._fail(entry, self._gone(asked=True))
 
-    def _fail(self, entry: Waiting, error: Exception) -> None:
+    def _fail(self, entry: OpenRequest, error: Exception) -> None:
         if not entry[0].done():
             entry[0].set_exception(error)
             entry[0].exception()  # asked for: of several requests, a caller may wait for the first only

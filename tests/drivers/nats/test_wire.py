@@ -150,8 +150,8 @@ def test_several_requests_in_one_write(nats: NatsServer) -> None:
         async with wired(nats.port) as wire:
             subject = wire.inbox()
             await echoed(wire, subject)
-            tickets = [wire.ticket() for _ in range(3)]
-            many, collected = wire.tickets_many()
+            tickets = [wire.ticket(subject) for _ in range(3)]
+            many, collected = wire.tickets_many("nobody.there")
             parts = [publication(subject, reply, b"%d" % number) for number, (reply, _) in enumerate(tickets)]
             wire.write(b"".join([*parts, publication("nobody.there", many, b"")]))
             assert [(await future).body for _, future in tickets] == [b"0", b"1", b"2"]
@@ -435,30 +435,29 @@ def test_too_much_is_refused_before_it_ends_the_connection(new_nats: NewNats) ->
     run(main)
 
 
-def test_a_missing_permission_is_found_out(new_nats: NewNats) -> None:
+def test_a_missing_permission_is_found_out(new_nats: NewNats, caplog: pytest.LogCaptureFixture) -> None:
     """Not hung: the server only says so by the way."""
     permissions = 'permissions { publish: ["ok.>"], subscribe: ["_INBOX.>"] }'
     server = new_nats(config=f"authorization {{ users: [ {{ user: me, password: pw, {permissions} }} ] }}")
 
     async def main() -> None:
         async with wired(server.port, {"user": "me", "pass": "pw"}) as wire:
-            unnamed, unnamed_future = wire.ticket()
             fine, no, many = wire.request("ok.x"), wire.request("no.x"), wire.collect("no.x")
             for future in (no, many):
                 with pytest.raises(Denied, match=r"no\.x"):
                     await future
             assert status((await fine).headers) == 503
-            assert not unnamed_future.done()
-            wire.write(publication("no.y", unnamed, b""))
-            with pytest.raises(Denied, match=r"no\.y"):
-                await unnamed_future
             odd = 'no."ü\\'
             with pytest.raises(Denied):
                 await wire.request(odd)
             wire.subscribe("no.z", lambda _: None)
+            for _ in range(2):
+                wire.write(publication("no.part", b"", b""))
             assert status((await wire.request("ok.x")).headers) == 503
 
     run(main)
+    (complaint,) = [record.getMessage() for record in caplog.records if record.name == "taskharbor.nats"]
+    assert '"no.z"' in complaint  # said once for each connection
 
 
 def test_without_permission_for_the_inbox_it_does_not_connect(new_nats: NewNats) -> None:

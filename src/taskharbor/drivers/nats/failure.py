@@ -25,10 +25,16 @@ class ApiError(DriverError):
         self.code, self.err_code, self.description = code, err_code, description
 
 
+class Unready(ApiError, DriverUnavailable):
+    """JetStream cannot do it now: a leader is being elected, or too few nodes are up."""
+
+
 ESCAPED = re.compile(r'\\(["\\])')
 PERMISSIONS = "Permissions Violation for "
 LOGIN = ("authorization", "authentication", "account authentication", "user authentication", "no auth", "revoked")
 FULL = ("maximum ",)
+# System temporarily unavailable; stream offline.
+TEMPORARY = (10008, 10118)
 
 
 def refusal(text: str, where: str) -> HarborError:
@@ -58,6 +64,8 @@ def failure(error: BaseException, where: str, *, asked: bool = False) -> BaseExc
         return error
     if isinstance(error, ssl.SSLCertVerificationError):
         return tls.unverified(error, where)
+    if isinstance(error, ssl.SSLError) and "certificate required" in str(error).lower().replace("_", " "):
+        return ConfigError(f"{where} wants a certificate of yours: add sslcert= and sslkey= to the URL ({error})")
     if isinstance(error, ssl.SSLError) and not asked:
         return ConfigError(f"{where} offers no TLS that fits: write nats:// in the URL, or set it up ({error})")
     if isinstance(error, UnicodeError) and not asked:
@@ -77,14 +85,6 @@ def away(error: BaseException, where: str, *, asked: bool) -> DriverUnavailable:
     unknown = "; the operation may still take effect" if asked else ""
     reason = str(error) or type(error).__name__
     return DriverUnavailable(f"{where} does not answer{unknown}: is it running and reachable? ({reason})")
-
-
-class Unready(ApiError, DriverUnavailable):
-    """JetStream cannot do it now: a leader is being elected, or too few nodes are up."""
-
-
-# 10008 temporarily unavailable, 10009 no response of a peer, 10041/10118/10194 offline, 10164 … are conflicts
-TEMPORARY = (10008, 10118)
 
 
 def answered(where: str, error: dict[str, object]) -> ApiError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 import ssl
 from collections import deque
@@ -20,6 +21,7 @@ from taskharbor.drivers.nats.failure import TooLarge, away, forbidden_subject, r
 from taskharbor.errors import ConfigError
 from taskharbor.version import __version__
 
+logger = logging.getLogger("taskharbor.nats")
 ANSWER_WITHIN = 10.0
 CLOSE_WITHIN = 1.0
 LOOK_EVERY = 2.5
@@ -40,7 +42,7 @@ class NatsMessage(NamedTuple):
     body: bytes
 
 
-# The future, the replies so far if there are several, and the subject of the request if it is known.
+# The future, the replies so far if there are several, and the subject of the request.
 OpenRequest: TypeAlias = tuple["asyncio.Future[Any]", "list[NatsMessage] | None", str]
 _new_message: Callable[[type[NatsMessage], tuple[bytes, bytes, bytes, bytes]], NatsMessage] = cast(Any, tuple).__new__
 
@@ -107,6 +109,7 @@ class NatsWire(asyncio.Protocol):
         self._heard = True
         self._pinged = False
         self._retired = False
+        self._complained = False
         self._ended_by: Exception | None = None
         self._upgrade: asyncio.Task[None] | None = None  # nothing else keeps it alive
 
@@ -152,12 +155,12 @@ class NatsWire(asyncio.Protocol):
         self.write(publication(subject, reply, body, headers))
         return future
 
-    def ticket(self, subject: str = "") -> tuple[bytes, asyncio.Future[NatsMessage]]:
+    def ticket(self, subject: str) -> tuple[bytes, asyncio.Future[NatsMessage]]:
         """A reply subject and the future of its reply, for `write`. `subject` is what the request is published to."""
         future: asyncio.Future[NatsMessage] = self._loop.create_future()
         return self._enlist((future, None, subject)), future
 
-    def tickets_many(self, subject: str = "") -> tuple[bytes, asyncio.Future[list[NatsMessage]]]:
+    def tickets_many(self, subject: str) -> tuple[bytes, asyncio.Future[list[NatsMessage]]]:
         """A reply subject and the future of all replies up to the status message."""
         future: asyncio.Future[list[NatsMessage]] = self._loop.create_future()
         return self._enlist((future, [], subject)), future
@@ -379,10 +382,13 @@ class NatsWire(asyncio.Protocol):
         if subject is None or not self._ready.done():
             self._broken(error)
             return
-        named = next((token for token, entry in self._waiting.items() if entry[2] == subject), None)
         # Each message is refused by itself, so the oldest request is meant.
-        for token in [named] if named else [token for token, entry in self._waiting.items() if not entry[2]]:
-            self._fail(self._waiting.pop(token), refusal(text, self.where))
+        token = next((token for token, entry in self._waiting.items() if entry[2] == subject), None)
+        if token is not None:
+            self._fail(self._waiting.pop(token), error)
+        elif not self._complained:  # not a request: a part of a batch, a subscription, flow control
+            self._complained = True
+            logger.warning("store.permission: %s", error)
 
     def _broken(self, error: Exception) -> None:
         """The connection cannot be used any more, for this reason."""

@@ -189,6 +189,19 @@ def test_accounts_without_jetstream_or_room(new_nats: NewNats) -> None:
     refused(nats.url("one:pw"), ConfigError, "raise max_streams of the account")
 
 
+def test_an_account_that_wants_a_limit(new_nats: NewNats) -> None:
+    """X5: streams that an operator made with one are accepted."""
+    limits = "max_file: 1GB, max_bytes_required: true"
+    nats = new_nats(
+        config=f"accounts {{ A {{ jetstream: {{ {limits} }}, users: [ {{ user: me, password: pw }} ] }} }}",
+        login="me:pw",
+    )
+    refused(nats.url(), ConfigError, "make both streams by hand, with max_bytes")
+    for stream, wanted in configurations(address(*parse(nats.url()))).items():
+        nats.api(f"STREAM.CREATE.{stream}", {**wanted, "max_bytes": 1_000_000})
+    open_once(nats.url())
+
+
 def permitted(*subjects: str) -> str:
     allowed = json.dumps(["none", *subjects])
     user = f'user: me, password: pw, permissions {{ publish: {allowed}, subscribe: ["_INBOX.>"] }}'
@@ -262,12 +275,14 @@ def test_a_cluster_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatc
         asyncio.run(prepare(never, {"version": "2.15.0"}, address(*parse("nats://h"))))
 
 
-def test_a_stream_that_another_process_made_meanwhile_is_compared() -> None:
-    """It may have other settings, which an operator may set."""
+@pytest.mark.parametrize("error", [10058, 10049])
+def test_a_stream_that_another_process_made_meanwhile_is_compared(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have other settings, which an operator may set. Of twenty creators, one may get 10049 from a server."""
+    monkeypatch.setattr(streams, "PAUSE", 0.0)
     config = configurations(address(*parse("nats://h")))["taskharbor-JOBS"]
     answers: list[dict[str, Any]] = [
         {"code": 404, "err_code": 10059},
-        {"code": 400, "err_code": 10058},
+        {"code": 400, "err_code": error},
         {"config": {**config, "max_msg_size": -1, "max_bytes": 5}},
     ]
 
@@ -280,7 +295,7 @@ def test_a_stream_that_another_process_made_meanwhile_is_compared() -> None:
         where = address(*parse("nats://h"))
         found = await streams._ensure(api, "taskharbor-JOBS", config, where)
         assert found["config"]["max_bytes"] == 5
-        answers.extend([{"code": 404, "err_code": 10059}, {"code": 400, "err_code": 10058}] * 3)
+        answers.extend([{"code": 404, "err_code": 10059}, {"code": 400, "err_code": error}] * 3)
         with pytest.raises(ConfigError, match="cannot be made"):
             await streams._ensure(api, "taskharbor-JOBS", config, where)
 
@@ -290,7 +305,9 @@ def test_a_stream_that_another_process_made_meanwhile_is_compared() -> None:
 def test_errors_that_pass_are_unavailability() -> None:
     for error, kind in (
         ({"code": 503, "err_code": 10008, "description": "x"}, Unready),
+        ({"code": 500, "err_code": 10118, "description": "stream is offline"}, Unready),
         ({"code": 503, "description": "no responders"}, Unready),
+        ({"code": 503, "err_code": 10039, "description": "not enabled"}, ApiError),
         ({"code": 404, "err_code": 10059, "description": "x"}, ApiError),
         ({}, ApiError),
     ):

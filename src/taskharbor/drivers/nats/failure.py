@@ -33,8 +33,8 @@ ESCAPED = re.compile(r'\\(["\\])')
 PERMISSIONS = "Permissions Violation for "
 LOGIN = ("authorization", "authentication", "account authentication", "user authentication", "no auth", "revoked")
 FULL = ("maximum ",)
-# System temporarily unavailable; stream offline.
-TEMPORARY = (10008, 10118)
+# Not assigned, no leader, not the leader, stream or consumer offline, a write not yet applied, too many requests.
+TEMPORARY = (10007, 10008, 10009, 10118, 10119, 10163, 10167)
 
 
 def refusal(text: str, where: str) -> HarborError:

@@ -21,15 +21,19 @@ JOBS = "jkeoxdr"  # the second tokens of the subjects of JOBS
 LINE = "l"
 WITHIN = 10.0
 PAUSE = 0.2
-UNKNOWN, TAKEN, OVERLAP = 10059, 10058, 10065
+UNKNOWN, OVERLAP = 10059, 10065
+# Another process makes the stream: it has other settings, or its files are in the way.
+RACED = (10058, 10049)
 NOT_ENABLED = (10039, 10076)
 FIXES = {
+    10002: "raise the limits of the account there",
     10005: "a cluster needs as many nodes with JetStream as replicas= in the URL says",
     10023: "raise the limits of JetStream there, or make room",
     10027: "raise max_streams of the account there",
-    10028: "raise the limits of the account there",
+    10028: "raise max_mem of JetStream there",
     10047: "raise max_file of JetStream there, or make room",
     10074: "write replicas=1 in the URL, or name a cluster",
+    10113: "make both streams by hand, with max_bytes and the settings in docs/nats.md",
 }
 # What a stream has to be. Others may be set by hand: limits of size, placement, compression.
 SETTINGS: dict[str, Any] = {
@@ -192,8 +196,9 @@ async def _ensure(api: Api, name: str, wanted: dict[str, Any], address: NatsAddr
         try:
             return await _patiently(api, f"STREAM.CREATE.{name}", wanted)
         except ApiError as error:
-            if error.err_code != TAKEN or attempt == 3:  # another process was faster: see what it made
+            if error.err_code not in RACED or attempt == 3:
                 raise _not_made(name, error, address) from error
+            await asyncio.sleep(PAUSE)
     raise AssertionError("unreachable")
 
 

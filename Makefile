@@ -61,7 +61,7 @@ torture: $(VENV)/.dev ## Go on where the tests stop: SEEDS=5000 DRIVER=memory, a
 	$(STEP) 'Real processes, real faults: what needs root says so'
 	@$(BIN)/python -m torture
 
-bench: $(VENV)/.bench ## Measure speed against the limit and others (three quarters of an hour; QUICK=1, ONLY=drain, ENGINE=postgres or redis less; AGAINST=main~9 with an earlier revision)
+bench: $(VENV)/.bench ## Measure speed against the limit and others (three quarters of an hour; QUICK=1, ONLY=drain, ENGINE=postgres, redis or nats less; AGAINST=main~9 with an earlier revision)
 	@$(VENV)/bench/bin/python -m benchmarks $(if $(QUICK),--quick) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(ENGINE),--engine '$(ENGINE)') $(if $(AGAINST),--against '$(AGAINST)')
 

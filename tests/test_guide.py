@@ -72,5 +72,5 @@ def test_the_page_on_transactions_runs_on_a_real_server(tmp_path: Path, postgres
 
 def test_no_page_has_code_that_is_not_run() -> None:
     """Pages with Python are run here, or by the tests of their framework, server or driver."""
-    elsewhere = {"django", "fastapi", "redis", "transactions", "writing-a-driver"}
+    elsewhere = {"django", "fastapi", "nats", "redis", "transactions", "writing-a-driver"}
     assert {path.stem for path in DOCS.glob("*.md") if blocks(path.stem, "python")} == {*PAGES, *elsewhere}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor import Harbor, Job, Retry, Snooze, Unrecoverable, chain
@@ -22,7 +23,7 @@ HOUR = timedelta(hours=1)
 CODES: dict[str, Callable[[Yard], Coroutine[Any, Any, str]]] = {}
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "nats"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty store on each engine."""
     known = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
@@ -31,6 +32,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         valkey: ValkeyServer = request.getfixturevalue("valkey")
         return valkey.url(namespace=valkey.new_namespace())
+    if request.param == "nats":
+        nats: NatsServer = request.getfixturevalue("nats")
+        return nats.url(namespace=nats.new_namespace())
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.url(server.new_database(), migrate="true")
 

@@ -125,7 +125,8 @@ def test_a_terminal_gets_a_bar(desk: Desk) -> None:
         ("sqlite:///nowhere/jobs.db", 2, "create it first"),
         ("sqlite:///jobs.db?synchronous=off", 2, "write full"),
         ("sqlite:///jobs.db?sails=3", 2, "no option"),
-        ("nats://host", 2, "sqlite:///jobs.db"),
+        ("oracle://host", 2, "sqlite:///jobs.db"),
+        ("nats://127.0.0.1:1", 3, "127.0.0.1:1"),
         ("sqlite:///shop.py/jobs.db", 3, "name a file elsewhere"),
     ],
 )
@@ -238,6 +239,11 @@ POOLED = Ground("postgresql://x/y?pgbouncer=true", "postgresql", "on")
         ),
         (REDIS, {"fsync": None, "round_trip": 0.1}, "10% of it the way to the server: our script is the rest"),
         (REDIS, {"fsync": None, "round_trip": 0.1}, "appendfsync always: what was acknowledged survives"),
+        (
+            Ground("nats://x", "nats", may_lose=["a: loses b"]),
+            {"fsync": None, "round_trip": 0.1},
+            "storing its card and its page is the rest; 5.0 × as many at once",
+        ),
         (Ground("redis://x", "redis", may_lose=["a: loses b"]), {"round_trip": 0.1}, "a: loses b."),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from servers.fixtures import NewValkey
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor.driver import Durability, StoreSetting
@@ -68,6 +69,28 @@ def test_redis(desk: Desk, new_valkey: NewValkey) -> None:
     assert "maxmemory-policy volatile-ttl: the server deletes jobs" in result.stderr
     assert "set maxmemory-policy noeviction" in result.stderr
     desk.bad(2, "jobs", "ls", "--url", server.url())
+
+
+def test_nats(desk: Desk, nats: NatsServer) -> None:
+    """C, G2: a warning of what no client can read; streams in memory are exit 1."""
+    name = nats.new_namespace()
+    url = nats.url(namespace=name)
+    found = settings(desk, url)
+    assert [found.pop(name)[1] for name in ("version", "api level")] == ["fine", "fine"]
+    assert found == {
+        f"replicas of {name}-JOBS": ("1", "fine"),
+        f"replicas of {name}-LINE": ("1", "fine"),
+        "storage": ("file", "fine"),
+        "sync_interval": (None, "warning"),
+    }
+    said = desk.good("health", "--repair", "--store-only", "--url", url)
+    assert "the engine keeps its indexes itself" in said
+    nats.drop_namespace(name)
+    in_memory = nats.url(namespace=name, storage="memory")
+    result = desk.run("health", "--deep", "--store-only", "--json", "--url", in_memory)
+    assert result.exit_code == 1
+    assert "a restart of the server loses all jobs" in result.stdout
+    nats.drop_namespace(name)
 
 
 def test_damaged_indexes(desk: Desk, valkey: ValkeyServer) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from servers.nats import NatsServer
 from servers.valkey import ValkeyServer
 
 from .desk import Desk, in_terminal
@@ -160,10 +161,14 @@ def test_a_folder_that_is_not_there(desk: Desk) -> None:
     assert "no folder" in desk.bad(2, "enqueue", "far.away", "--url", "sqlite:///no/where/jobs.db")
 
 
-def test_not_every_command_warns_of_what_the_store_may_lose(desk: Desk, valkey: ValkeyServer) -> None:
+@pytest.mark.parametrize("engine", ["valkey", "nats"])
+def test_not_every_command_warns_of_what_the_store_may_lose(
+    desk: Desk, engine: str, request: pytest.FixtureRequest
+) -> None:
     """C: `health --deep` says it."""
-    name = valkey.new_namespace()
-    url = valkey.url(namespace=name)
+    server: ValkeyServer | NatsServer = request.getfixturevalue(engine)
+    name = server.new_namespace()
+    url = server.url(namespace=name)
     code, text = in_terminal(desk.folder, 80, "enqueue", "-A", "shop:harbor", "shop.welcome", "user_id=1", "--url", url)
     assert (code, len(text.splitlines())) == (0, 1), text
-    valkey.drop_namespace(name)
+    server.drop_namespace(name)

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from click.testing import _NamedTextIOWrapper
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor import Harbor
@@ -66,7 +67,7 @@ def definition_of(seen: Schedule | None) -> bytes:
     return seen.definition
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", "nats"])
 def url(request: pytest.FixtureRequest, desk: Desk) -> str:
     """An empty store."""
     if request.param == "sqlite":
@@ -74,6 +75,9 @@ def url(request: pytest.FixtureRequest, desk: Desk) -> str:
     if request.param == "redis":
         valkey: ValkeyServer = request.getfixturevalue("valkey")
         return valkey.url(namespace=valkey.new_namespace())
+    if request.param == "nats":
+        nats: NatsServer = request.getfixturevalue("nats")
+        return nats.url(namespace=nats.new_namespace())
     server: PostgresServer = request.getfixturevalue("postgres")
     address = server.url(server.new_database())
     desk.good("migrate", address)

@@ -121,7 +121,7 @@ def test_an_application_that_cannot_be_had(desk: Desk, spec: str, said: str) -> 
     [
         ("jobs.db", 2, "sqlite:///taskharbor.db"),
         ("mysql://host/jobs", 2, "no driver for mysql://"),
-        ("nats://host", 2, "no nats driver yet"),
+        ("nats://host/jobs", 2, "NATS has no databases"),
         ("sqlite:///jobs.db?colour=blue", 2, "colour"),
         ("sqlite://jobs.db", 2, "sqlite:///jobs.db"),
         ("sqlite:///", 2, "names a file"),

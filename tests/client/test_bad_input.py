@@ -270,9 +270,10 @@ def test_a_broken_url_is_refused_when_the_harbor_is_made(url: Any, says: str) ->
     ("url", "says"),
     [
         ("oracle://x", "no driver for oracle://; this version has memory://"),
-        ("nats://u:secret@h/x", "no nats driver yet"),
+        ("nats://u:secret@h/x", "the URL has a path, /x: NATS has no databases"),
         ("redis://u:secret@h/x", "'x' in the URL is not a database"),
         ("redis+tls://u:secret@h", "no driver for redis\\+tls://: write redis://"),
+        ("nats+tls://u:secret@h", "no driver for nats\\+tls://: write nats://"),
         ("memory://host", "no host"),
         ("memory:///path", "no path"),
         ("memory://?colour=red", "no option 'colour'"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor import Graph, Harbor, Retry, Run, Unrecoverable, current
@@ -235,7 +236,7 @@ def test_another_payload_under_the_same_key_is_flagged(counter: Scene) -> None:
     play(scene())
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("engine", ["memory", "sqlite", "postgres", "redis", "nats"])
 def test_another_graph_under_the_same_key_is_flagged(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -247,6 +248,9 @@ def test_another_graph_under_the_same_key_is_flagged(
     if engine == "redis":
         valkey: ValkeyServer = request.getfixturevalue("valkey")
         url = valkey.url(namespace=valkey.new_namespace())
+    if engine == "nats":
+        nats: NatsServer = request.getfixturevalue("nats")
+        url = nats.url(namespace=nats.new_namespace())
 
     async def scene() -> None:
         world = Counter(url)

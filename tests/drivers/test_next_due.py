@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
+from servers.valkey import ValkeyServer
 from taskharbor.drivers import from_url
 from taskharbor.testing.kit.jobs import T0, at, group, job
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "redis", "nats"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/jobs.db"
+    elif request.param in ("redis", "nats"):
+        shared: ValkeyServer | NatsServer = request.getfixturevalue("valkey" if request.param == "redis" else "nats")
+        namespace = shared.new_namespace()
+        yield shared.url(namespace=namespace)
+        shared.drop_namespace(namespace)
     else:
         server: PostgresServer = request.getfixturevalue("postgres")
         name = server.new_database()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from drivers.redis import indexes
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor.driver import Driver
@@ -64,7 +65,7 @@ def schema(postgres: PostgresServer) -> Generator[Schema]:
     made.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "nats"])
 def w(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[World]:
     """The world on each engine."""
     if request.param == "memory":
@@ -82,6 +83,11 @@ def w(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[World]:
         yield World(lambda: from_url(valkey.url(namespace=namespace)))
         indexes.check(valkey, namespace)
         valkey.drop_namespace(namespace)
+    elif request.param == "nats":
+        nats: NatsServer = request.getfixturevalue("nats")
+        namespace = nats.new_namespace()
+        yield World(lambda: from_url(nats.url(namespace=namespace)))
+        nats.drop_namespace(namespace)
     else:
         schema: Schema = request.getfixturevalue("schema")
         yield schema.world()

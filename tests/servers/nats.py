@@ -44,7 +44,7 @@ class NatsServer:
     """Nothing happens before `start`, or entering the `with` block. `close` removes everything.
 
     `config` is more text for the configuration: logins, TLS, limits. `login` is what the server's own `api` logs in
-    with, as before the @ of a URL.
+    with, as before the @ of a URL. `store` is where it keeps streams, if not in its own folder.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class NatsServer:
         max_payload: int | None = None,
         name: str | None = None,
         login: str = "",
+        store: Path | None = None,
     ) -> None:
         self.durable = durable
+        self.store = store
         self.config = config
         self.jetstream = jetstream
         self.max_payload = max_payload
@@ -76,6 +78,8 @@ class NatsServer:
             server = cls()
             if not server._join(note):
                 server.__enter__()
+                # With its last stream the server removes a folder, in which it may be making the next one: 10049.
+                server.api("STREAM.CREATE.kept", {"name": "kept", "subjects": ["kept"]})
                 found = {"folder": str(server.folder), "port": server.port, "pid": server.pid}
                 note.write_text(json.dumps(found), encoding="utf-8")
             server.shared = True
@@ -144,7 +148,8 @@ class NatsServer:
             lines.append(f"max_payload: {self.max_payload}")
         if self.jetstream:
             sync = "sync_interval: always" if self.durable else ""
-            lines.append(f'jetstream {{ store_dir: "{self.folder}/js", max_file: 4GB, max_mem: 256MB, {sync} }}')
+            store = self.store or self.folder / "js"
+            lines.append(f'jetstream {{ store_dir: "{store}", max_file: 4GB, max_mem: 256MB, {sync} }}')
         return "\n".join([*lines, self.config, ""])
 
     def wait_for_answer(self) -> None:
@@ -263,8 +268,8 @@ class NatsCluster:
             node.wait_for_answer()
         probe = f"probe{secrets.token_hex(4)}"
         settings = {"name": probe, "subjects": [probe], "num_replicas": len(self.nodes), "storage": "memory"}
-        self._until(lambda: self.api(f"STREAM.CREATE.{probe}", settings))
-        self._until(lambda: self.api(f"STREAM.DELETE.{probe}"))
+        self.wait_until(lambda: self.api(f"STREAM.CREATE.{probe}", settings))
+        self.wait_until(lambda: self.api(f"STREAM.DELETE.{probe}"))
 
     def stop(self) -> None:
         """Stop all nodes."""
@@ -296,14 +301,17 @@ class NatsCluster:
 
     def leader_of(self, stream: str) -> NatsServer:
         """The node that leads a stream, when there is one."""
-        found: NatsServer = self._until(lambda: self._up(self.api(f"STREAM.INFO.{stream}")["cluster"].get("leader")))
+        found: NatsServer = self.wait_until(
+            lambda: self._up(self.api(f"STREAM.INFO.{stream}")["cluster"].get("leader"))
+        )
         return found
 
     def _up(self, name: str | None) -> NatsServer | None:
         """The node of this name, unless it is down: for a moment others still think that it leads."""
         return next((node for node in self.nodes if node.name == name and node.running), None)
 
-    def _until(self, probe: Any) -> Any:
+    def wait_until(self, probe: Any) -> Any:
+        """Wait for something that may be refused while there is no leader; what it was."""
         give_up = time.monotonic() + PATIENCE
         while True:
             reason: object = "no answer"

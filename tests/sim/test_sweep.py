@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.fixtures import NewNats
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor.testing.simulation import explain, simulate
@@ -61,6 +62,17 @@ def test_redis_keeps_them_too(seed: int, valkey: ValkeyServer) -> None:
     if seed == 6:
         assert simulate(everything, seed, driver=url).trace() == result.trace()
     assert valkey.command("KEYS", "{simulation_*", db=seed) == []
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_nats_keeps_them_too(seed: int, new_nats: NewNats) -> None:
+    """G1, G3, X1, X2, X3, X4: the same on NATS, in streams that are removed afterwards."""
+    nats = new_nats()
+    result = simulate(everything, seed, driver=nats.url())
+    assert result.report.fine, explain(result)
+    if seed == 6:
+        assert simulate(everything, seed, driver=nats.url()).trace() == result.trace()
+    assert not nats.api("STREAM.NAMES").get("streams")
 
 
 def test_what_failed_once_does_not_fail_again() -> None:

@@ -22,14 +22,14 @@ def load(crew: Crew) -> Member:
     return client
 
 
-def works_again(crew: Crew, workers: list[Member], since: float, what: str) -> None:
+def works_again(crew: Crew, workers: list[Member], since: float, what: str, within: float = RESUME_WITHIN) -> None:
     """Each of the workers has begun a job after that moment, and within the time that was promised."""
 
     def all_have() -> bool:
         return all(any(run.at > since * 1e6 for run in crew.began_by(worker)) for worker in workers)
 
     try:
-        until(all_have, f"every worker works again after {what}", RESUME_WITHIN)
+        until(all_have, f"every worker works again after {what}", within)
     except AssertionError as error:
         stories = [f"{worker.name} said:\n{worker.story}" for worker in workers]
         raise AssertionError("\n".join([str(error), *stories])) from None

@@ -12,7 +12,7 @@ from taskharbor.testing.history import Called
 from .crew import Crew, off_by, until
 from .storm import Job
 
-pytestmark = pytest.mark.parametrize("engine", ["postgres", "redis"])
+pytestmark = pytest.mark.parametrize("engine", ["postgres", "redis", "nats"])
 
 HOUR = 3600.0
 LEASE = 3.0

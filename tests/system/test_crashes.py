@@ -48,8 +48,9 @@ class Supervisor:
         ("sqlite", "crash", {}, -signal.SIGSEGV),
         ("postgres", "leave", {"gate": "gate"}, 1),
         ("redis", "leave", {"gate": "gate"}, 1),
+        ("nats", "leave", {"gate": "gate"}, 1),
     ],
-    ids=["sqlite-os._exit", "sqlite-segmentation fault", "postgres-os._exit", "redis-os._exit"],
+    ids=["sqlite-os._exit", "sqlite-segmentation fault", "postgres-os._exit", "redis-os._exit", "nats-os._exit"],
 )
 def test_a_job_that_kills_its_worker_ends_in_the_dlq(
     crew: Crew, task: str, arguments: dict[str, str], exit_code: int

@@ -47,7 +47,7 @@ print(json.dumps({"child": found, "status": status, "ids": ids, "runs": runs, "k
 """
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "redis"])
+@pytest.mark.parametrize("engine", ["sqlite", "redis", "nats"])
 def test_a_child_refuses_and_the_parent_goes_on(crew: Crew) -> None:
     """P1, H1: a child neither enqueues nor works on the parent's connection; the parent and others lose nothing."""
     crew.worker()

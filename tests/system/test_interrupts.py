@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from drivers.redis import indexes
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from taskharbor import Harbor
@@ -67,6 +68,14 @@ def test_interrupts_on_redis(valkey: ValkeyServer, way: str, times: int) -> None
     check(interrupted(way, valkey.url(namespace=namespace), times), times)
     indexes.check(valkey, namespace)
     valkey.drop_namespace(namespace)
+
+
+@pytest.mark.parametrize(("way", "times"), [("strike", 100), ("handle", 50), ("finalize", 20), ("stop", 100)])
+def test_interrupts_on_nats(nats: NatsServer, way: str, times: int) -> None:
+    """P1, D1, G2: the enqueue goes on, on the loop of another thread."""
+    namespace = nats.new_namespace()
+    check(interrupted(way, nats.url(namespace=namespace), times), times)
+    nats.drop_namespace(namespace)
 
 
 @pytest.mark.thorough

@@ -40,7 +40,13 @@ def test_deploys_under_load_count_nothing(crew: Crew) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "task"),
-    [*(("sqlite", way) for way in WAYS), ("postgres", "hold"), ("postgres", "stubborn_sync"), ("redis", "hold")],
+    [
+        *(("sqlite", way) for way in WAYS),
+        ("postgres", "hold"),
+        ("postgres", "stubborn_sync"),
+        ("redis", "hold"),
+        ("nats", "hold"),
+    ],
 )
 def test_what_does_not_finish_in_time_is_given_back(crew: Crew, task: str) -> None:
     """X6: at the end of the grace time the rest is cancelled and released, long before its lease would run out."""

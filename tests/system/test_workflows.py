@@ -65,7 +65,7 @@ def test_a_chain_survives_the_death_of_each_of_its_workers(crew: Crew) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("engine", ["redis"])
+@pytest.mark.parametrize("engine", ["redis", "nats"])
 def test_a_chord_of_2000_by_three_workers(crew: Crew) -> None:
     """K1, K2: every end of a member changes the same dependant, so that the workers conflict without end."""
     tasks = crew.harbor.by_name

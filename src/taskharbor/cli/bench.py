@@ -151,8 +151,9 @@ def _about_enqueueing(ground: Ground, figures: Figures) -> str:
     rest = "the way to the store's thread and back"
     if ground.engine == "postgresql":
         limit, name, slow, rest = figures.commit, "a commit", "the server's disk and the way there are", "our statement"
-    if ground.engine == "redis":
-        limit, name, slow, rest = figures.round_trip, "the way to the server", "the way to the server is", "our script"
+    if ground.engine in ("redis", "nats"):
+        limit, name, slow = figures.round_trip, "the way to the server", "the way to the server is"
+        rest = "our script" if ground.engine == "redis" else "storing its card and its page"
     if limit is None or ground.synchronous == "normal":
         rest = "Python" if ground.engine == "memory" else f"Python and {rest}"
         return f"{takes}, nearly all of it {rest}; {gain}."
@@ -178,7 +179,7 @@ def _about_latency(ground: Ground, figures: Figures) -> str:
         return f"An idle worker begins {begins}: good."
     if "pgbouncer=true" in ground.url:
         return f"An idle worker begins {begins}, because with pgbouncer=true it polls: connect workers directly."
-    busy = "the server or the way there" if ground.engine in ("postgresql", "redis") else "its disk"
+    busy = "the server or the way there" if ground.engine in ("postgresql", "redis", "nats") else "its disk"
     return f"An idle worker begins only {begins}: is this machine or {busy} busy?"
 
 
@@ -187,7 +188,7 @@ def _about_loss(ground: Ground, figures: Figures) -> str:
         return "memory:// forgets everything when the process ends: for tests."
     if ground.engine == "postgresql":
         return _about_servers(ground.synchronous)
-    if ground.engine == "redis":
+    if ground.engine in ("redis", "nats"):
         return "; ".join(ground.may_lose) + "." if ground.may_lose else REDIS_KEEPS
     if ground.synchronous == "normal":
         return (

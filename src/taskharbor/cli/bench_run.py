@@ -173,7 +173,7 @@ async def run(ground: Ground, seconds: float, stage: Stage) -> Figures:
         two_processes=ground.engine != "memory",
         fsync=limit if ground.engine == "sqlite" else None,
         commit=limit if ground.engine == "postgresql" else None,
-        round_trip=limit if ground.engine == "redis" else None,
+        round_trip=limit if ground.engine in ("redis", "nats") else None,
     )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from msgspec import Struct
 
-from taskharbor.cli import bench_redis
+from taskharbor.cli import bench_namespace
 from taskharbor.errors import CapabilityMissing, ConfigError, DriverUnavailable
 from taskharbor.harbor import Harbor
 
@@ -26,7 +26,8 @@ MOST_FSYNCS = 200
 
 class Ground(Struct, frozen=True):
     """The URL to measure. `limit` measures for this many seconds what the engine itself needs, in milliseconds: an
-    fsync for SQLite, a commit for PostgreSQL, a round trip for Redis. `may_lose` are settings of a server, in words."""
+    fsync for SQLite, a commit for PostgreSQL, a round trip for Redis and NATS. `may_lose` are settings of a server, in
+    words."""
 
     url: str
     engine: str
@@ -53,14 +54,14 @@ async def throwaway(url: str) -> AsyncGenerator[Ground]:
 
         async with own_schema(url) as harbor:
             yield Ground(harbor.url, "postgresql", await commit_durability(harbor), partial(commit_ms, harbor))
-    elif parts.scheme in bench_redis.SCHEMES:
-        async with bench_redis.own_namespace(url) as harbor:
-            lost = await bench_redis.may_lose(harbor)
-            yield Ground(harbor.url, "redis", None, partial(bench_redis.round_trip_ms, harbor), lost)
+    elif (engine := bench_namespace.SCHEMES.get(parts.scheme)) is not None:
+        async with bench_namespace.own_namespace(url) as harbor:
+            lost = await bench_namespace.may_lose(harbor)
+            yield Ground(harbor.url, engine, None, partial(bench_namespace.round_trip_ms, harbor), lost)
     else:
         raise CapabilityMissing(
             f"bench cannot create a throw-away store on {parts.scheme}:// yet: name a file (sqlite:///jobs.db), a "
-            "database (postgresql://…, redis://…) or memory://"
+            "server (postgresql://…, redis://…, nats://…) or memory://"
         )
 
 

@@ -19,12 +19,12 @@ from taskharbor.errors import ConfigError
 
 BUILT_IN = {
     "memory": "taskharbor.drivers.memory",
+    "nats": "taskharbor.drivers.nats",
     "postgresql": "taskharbor.drivers.postgres",
     "redis": "taskharbor.drivers.redis",
     "sqlite": "taskharbor.drivers.sqlite",
 }
-ALIASES = {"postgres": "postgresql", "rediss": "redis", "unix": "redis", "valkey": "redis"}
-TO_COME = ("nats",)
+ALIASES = {"postgres": "postgresql", "rediss": "redis", "tls": "nats", "unix": "redis", "valkey": "redis"}
 
 
 async def from_url(url: str) -> Driver:
@@ -59,7 +59,7 @@ def parse(url: str) -> tuple[SplitResult, dict[str, str]]:
     if "://" not in url or not parts.scheme:
         raise ConfigError(
             f"{redacted(url)!r} is not a URL: write for example sqlite:///taskharbor.db, postgresql://user@host/jobs, "
-            "redis://host/0 or memory://"
+            "redis://host/0, nats://host or memory://"
         )
     if parts.fragment:
         raise ConfigError(f"{redacted(url)!r} has a fragment: write a # in a name as %23")
@@ -78,8 +78,6 @@ def _find(scheme: str) -> Any:
     for point in entry_points(group="taskharbor.drivers", name=scheme):
         return point.load()
     known = ", ".join(f"{name}://" for name in BUILT_IN)
-    if scheme in TO_COME:
-        raise ConfigError(f"this version of TaskHarbor has no {scheme} driver yet; it has {known}")
     if (plain := scheme.partition("+")[0]) in BUILT_IN:
         raise ConfigError(f"no driver for {scheme}://: write {plain}://")
     raise ConfigError(f"no driver for {scheme}://; this version has {known}")

@@ -27,7 +27,7 @@ from taskharbor.drivers.nats import connection, wire
 from taskharbor.drivers.nats.connection import JetStream
 from taskharbor.drivers.nats.failure import ApiError, Denied
 from taskharbor.drivers.nats.url import address
-from taskharbor.drivers.nats.wire import status
+from taskharbor.drivers.nats.wire import NatsWire, status
 from taskharbor.errors import ConfigError, DriverClosed, DriverUnavailable
 from taskharbor.testing.proxy import Proxy
 
@@ -121,6 +121,29 @@ def test_errors_of_jetstream_carry_their_numbers(nats: NatsServer, name: str) ->
             assert (caught.value.code, caught.value.err_code) == (404, 10059)
             assert f"127.0.0.1:{nats.port}" in str(caught.value)
 
+    run(main)
+
+
+def test_a_request_that_a_cluster_drops_is_sent_again(
+    nats: NatsServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2: without a leader nobody answers, and with one the first request is not waited for."""
+    monkeypatch.setattr(connection, "AGAIN_AFTER", 0.02)
+    lost: list[str] = []
+
+    def dropped(wire: NatsWire, subject: str, *args: Any) -> asyncio.Future[Any]:
+        if len(lost) < 2:
+            lost.append(subject)
+            return asyncio.get_running_loop().create_future()
+        return request(wire, subject, *args)
+
+    async def main() -> None:
+        async with opened(nats.url(namespace=name)) as server:
+            monkeypatch.setattr(NatsWire, "request", dropped)
+            assert (await server.api("INFO"))["api"]
+            assert lost == ["$JS.API.INFO"] * 2
+
+    request = NatsWire.request
     run(main)
 
 

@@ -34,6 +34,8 @@ __all__ = ["JetStream", "NatsMessage", "NatsWire"]
 API = "$JS.API."
 CONNECT_WITHIN = 4.0
 CONNECT_ALL_WITHIN = 10.0
+LEAST_PAYLOAD = 512 * 1024
+AGAIN_AFTER = 1.5  # a request to JetStream that was not answered
 PAUSE = 0.1  # after an attempt that failed, before the next one, plus as much at random
 
 
@@ -185,6 +187,11 @@ class JetStream:
         try:
             wire = await server.wire()
             server.max_payload = wire.max_payload
+            if server.max_payload < LEAST_PAYLOAD:
+                raise ConfigError(
+                    f"{server.where} takes messages of {server.max_payload} bytes, and a page of jobs may need "
+                    f"{LEAST_PAYLOAD}: raise max_payload in its configuration (1MB unless set)"
+                )
             server.replicas = await streams.prepare(server.api, wire.info, server.address)
         except BaseException:
             await server.close()
@@ -216,20 +223,30 @@ class JetStream:
             raise
 
     async def api(self, subject: str, body: object | None = None, timeout: float = ANSWER_WITHIN) -> dict[str, Any]:
-        """The answer of JetStream to a request; `ApiError` if it is one."""
-        wire = await self.wire()
+        """The answer of JetStream to a request; `ApiError` if it is one.
+
+        A cluster without a leader drops requests without a word, so they are sent again, which does no harm.
+        """
         data = b"" if body is None else msgspec.json.encode(body)
-        try:
-            async with asyncio.timeout(timeout):
-                message = await wire.request(API + subject, data)
-        except TimeoutError:
-            raise away(TimeoutError(f"no answer within {timeout:g} s"), self.where, asked=True) from None
+        until = asyncio.get_running_loop().time() + timeout
+        while (message := await self._asked(subject, data, until)) is None:
+            if asyncio.get_running_loop().time() >= until:
+                raise away(TimeoutError(f"no answer within {timeout:g} s"), self.where, asked=True)
         if status(message.headers) or not message.body:
             raise answered(self.where, {"code": status(message.headers), "description": "no node answers for it"})
         found: dict[str, Any] = msgspec.json.decode(message.body)
         if (error := found.get("error")) is not None:
             raise answered(self.where, error)
         return found
+
+    async def _asked(self, subject: str, data: bytes, until: float) -> NatsMessage | None:
+        """The reply to a request; None if there is none for a while."""
+        wire = await self.wire()
+        try:
+            async with asyncio.timeout_at(min(until, asyncio.get_running_loop().time() + AGAIN_AFTER)):
+                return await wire.request(API + subject, data)
+        except TimeoutError:
+            return None
 
     async def now(self) -> datetime:
         """The clock of the leader of the stream LINE at some time between request and reply (L8)."""

@@ -29,10 +29,16 @@ class Unready(ApiError, DriverUnavailable):
     """JetStream cannot do it now: a leader is being elected, or too few nodes are up."""
 
 
+class StoreFull(ApiError, DriverUnavailable):
+    """There is no room for a write: nothing of it was stored."""
+
+
 ESCAPED = re.compile(r'\\(["\\])')
 PERMISSIONS = "Permissions Violation for "
 LOGIN = ("authorization", "authentication", "account authentication", "user authentication", "no auth", "revoked")
 FULL = ("maximum ",)
+# No resources, for the account, of storage; a stream says 10077 and which of its maxima is reached.
+NO_ROOM, STREAM_FULL = (10002, 10023, 10047), 10077
 # Not assigned, no leader, not the leader, stream or consumer offline, a write not yet applied, too many requests.
 TEMPORARY = (10007, 10008, 10009, 10118, 10119, 10163, 10167)
 
@@ -85,6 +91,14 @@ def away(error: BaseException, where: str, *, asked: bool) -> DriverUnavailable:
     unknown = "; the operation may still take effect" if asked else ""
     reason = str(error) or type(error).__name__
     return DriverUnavailable(f"{where} does not answer{unknown}: is it running and reachable? ({reason})")
+
+
+def no_room(where: str, code: int, err_code: int, description: str) -> StoreFull | None:
+    """The error for a write that was refused because a limit of storage is reached; None if it was not that."""
+    if err_code not in NO_ROOM and not (err_code == STREAM_FULL and description.startswith(FULL)):
+        return None
+    fix = f"{description}: raise max_file of JetStream there, or the limits of the account or of the stream"
+    return StoreFull(where, code, err_code, fix)
 
 
 def answered(where: str, error: dict[str, object]) -> ApiError:

@@ -22,6 +22,8 @@ from taskharbor.drivers.redis.reader import LOOK, looked
 from taskharbor.drivers.redis.scripts import load
 
 PAGE = 200
+# Jobs at the head of a line that are looked at for when the first is due: some only wait for the sweep.
+FIRST = 20
 COUNTS = load("counts")
 SHOWN = ("scheduled", "ready", "waiting", "claimed", "running", "lapsed", "done", "dlq", "cancelled")
 COUNTED = (State.WAITING, State.DONE, State.DLQ, State.CANCELLED)
@@ -198,12 +200,15 @@ async def next_due(server: Server, queues: Sequence[str]) -> datetime | None:
     for queue in queues:
         if queue not in closed:
             for name in await _ranks(server, queue):
-                first = await server.command("ZRANGE", name, 0, 0)
+                first = await server.command("ZRANGE", name, 0, FIRST - 1)
                 for job in await get(server, [each[16:].decode() for each in first]):
-                    if job is not None:
+                    if job is not None and job.stop_requested_at is None:
                         times.append(job.due_at if job.lease is None else job.lease.expires_at)
+                        break
     for job in await _first_leases(server):
-        if job.lease is not None and job.queue in queues and job.queue not in closed:
+        if job.lease is None or job.stop_requested_at is not None:  # the latter is for the sweep only
+            continue
+        if job.queue in queues and job.queue not in closed:
             times.append(job.lease.expires_at)
             break
     return min(times, default=None)

@@ -23,7 +23,8 @@ from taskharbor.testing.simulation.blocking import PassThrough
 ANSWER_WITHIN = 60.0
 POSTGRES = ("postgresql", "postgres")
 REDIS = ("redis", "rediss", "unix", "valkey")
-SERVERS = (*POSTGRES, *REDIS)
+NATS = ("nats", "tls")
+SERVERS = (*POSTGRES, *REDIS, *NATS)
 
 
 class Elsewhere(PassThrough):
@@ -72,7 +73,7 @@ def _own(driver: str, folder: Path) -> str:
 
 
 async def _ended(driver: Driver, url: str) -> None:
-    """Remove the schema, or the keys, from a server."""
+    """Remove the schema, the keys or the streams from a server."""
     if (own := offered(driver, Erases)) is not None and kind(url) in SERVERS:
         await own.erase()
     await driver.close()

@@ -1,4 +1,4 @@
-"""The Redis store of `taskharbor bench`: a namespace of its own, whose keys are removed at the end."""
+"""The Redis or NATS store of `taskharbor bench`: a namespace of its own, which is removed at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taskharbor.errors import DriverUnavailable, HarborError
 from taskharbor.harbor import Harbor
 from taskharbor.worker.transaction import to_its_end
 
-SCHEMES = ("redis", "rediss", "unix", "valkey")
+SCHEMES = {"nats": "nats", "redis": "redis", "rediss": "redis", "tls": "nats", "unix": "redis", "valkey": "redis"}
 PREFIX = "taskharbor_bench_"
 PATIENCE = 30.0
 MOST_TRIPS = 200
@@ -23,7 +23,7 @@ MOST_TRIPS = 200
 
 @asynccontextmanager
 async def own_namespace(url: str) -> AsyncGenerator[Harbor]:
-    """A harbor in a new namespace of the database that the URL names."""
+    """A harbor in a new namespace of the server that the URL names."""
     namespace = f"{PREFIX}{token_hex(6)}"
     harbor = Harbor(with_options(url, namespace=namespace), store_timeout=PATIENCE)
     await harbor.adriver()  # raises if there is no server, before there is anything to remove
@@ -40,7 +40,7 @@ async def _erase(harbor: Harbor, namespace: str) -> None:
             await harbor.aclose()
     except (HarborError, TimeoutError) as error:
         raise DriverUnavailable(
-            f"bench could not remove its keys ({str(error) or 'no answer'}): they begin with {{{namespace}}}:"
+            f"bench could not remove its keys or streams ({str(error) or 'no answer'}): they begin with {namespace}"
         ) from error
 
 

@@ -3,7 +3,8 @@
 The shutdown (what `xfs_io -x -c shutdown` does) drops everything that was not yet on its way to the disk, as a power
 cut does. Unlike a power cut it leaves the processes alive for a moment: what they receive after the cut began would
 never have arrived, so it is struck from their histories. (An fsync that is under way may then return without an error.)
-A control with a setting that promises less (`synchronous=normal`, `appendfsync everysec`) shows that the cut is real.
+A control with a setting that promises less (`synchronous=normal`, `appendfsync everysec`, no
+`sync_interval: always`) shows that the cut is real.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 from system.crew import Crew, Member, until
 from system.storm import MIXED
 from taskharbor.testing.history import Called, Final, HistoryFile, Returned, monotonic, read
 from torture.ground import Skipped, folder, need, need_root, run, say
-from torture.power_stores import FileOnDisk, PowerStore, ServerOnDisk
+from torture.power_stores import FileOnDisk, PowerStore, ServerOnDisk, StreamsOnDisk
 
 SIZE = 512 * 1024 * 1024
 XFS_IOC_GOINGDOWN = 0x8004587D
 WITHOUT_THE_LOG = 2
 LEAST_ROUNDS = 5
+Kind: TypeAlias = type[FileOnDisk] | type[ServerOnDisk] | type[StreamsOnDisk]
+KINDS: tuple[Kind, ...] = (FileOnDisk, ServerOnDisk, StreamsOnDisk)
 
 
 class Disk:
@@ -126,12 +130,12 @@ def power(minutes: float, seed: int) -> str:
     """Rounds of power cuts at random moments; after each the store is in order and no acknowledged job is missing."""
     rng, told = Random(seed), list[str]()
     with folder() as base, disk(base) as xfs:
-        for kind in (FileOnDisk, ServerOnDisk):
+        for kind in KINDS:
             told += [_durable(kind, base, xfs, rng, minutes * 30), _control(kind, base, xfs, rng)]
     return "; ".join(told)
 
 
-def _durable(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, rng: Random, seconds: float) -> str:
+def _durable(kind: Kind, base: Path, xfs: Disk, rng: Random, seconds: float) -> str:
     store = kind(base / kind.__name__, xfs.mountpoint, durable=True)
     crew = store.crew
     try:
@@ -154,7 +158,7 @@ def _durable(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk,
         store.close()
 
 
-def _control(kind: type[FileOnDisk] | type[ServerOnDisk], base: Path, xfs: Disk, rng: Random) -> str:
+def _control(kind: Kind, base: Path, xfs: Disk, rng: Random) -> str:
     """The same with a setting that promises less: whether cuts of this kind lose anything at all, and break nothing."""
     store = kind(base / f"{kind.__name__}-control", xfs.mountpoint, durable=False)
     try:

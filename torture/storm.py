@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from drivers.redis import indexes
+from servers.nats import NatsServer
 from servers.valkey import ValkeyServer
 from system.crew import Crew
 from system.storm import Storm
@@ -12,11 +13,13 @@ NAMESPACE = "storm"
 
 
 def storm(minutes: float, seed: int) -> str:
-    """Everything that the system tests do for seconds, for minutes: on a file, and on a Valkey."""
-    told = [f"sqlite: {_storm(None, minutes * 30, seed)}"]
+    """Everything that the system tests do for seconds, for minutes: on a file, on a Valkey, and on NATS."""
+    told = [f"sqlite: {_storm(None, minutes * 20, seed)}"]
     with ValkeyServer() as server:
-        told.append(f"redis: {_storm(server.url(namespace=NAMESPACE), minutes * 30, seed)}")
+        told.append(f"redis: {_storm(server.url(namespace=NAMESPACE), minutes * 20, seed)}")
         indexes.check(server, NAMESPACE)
+    with NatsServer() as nats:
+        told.append(f"nats: {_storm(nats.url(namespace=NAMESPACE), minutes * 20, seed)}")
     return "; ".join(told)
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 from system.crew import PATIENCE, Crew, SupervisorMember, until
@@ -25,16 +26,17 @@ FOREVER = 3600.0
 def supervised(minutes: float, seed: int) -> str:
     """After each kill -9 of a worker its job runs elsewhere within two seconds; a storm loses and doubles nothing."""
     told: list[str] = []
-    with PostgresServer(18) as postgres, ValkeyServer() as valkey:
+    with PostgresServer(18) as postgres, ValkeyServer() as valkey, NatsServer() as nats:
         engines: dict[str, Callable[[], str | None]] = {
             "sqlite": lambda: None,
             "postgres": lambda: postgres.url(postgres.new_database(), migrate="true"),
             "redis": lambda: valkey.url(namespace=valkey.new_namespace()),
+            "nats": lambda: nats.url(namespace=nats.new_namespace()),
         }
         for engine, url in engines.items():
             worst = max(_kills(url()) for _ in range(ROUNDS))
             say(f"{engine}: {ROUNDS * KILLS} kills, each job ran elsewhere within {worst * 1000:.0f} ms")
-            raged = _storm(url(), minutes * 20, seed)
+            raged = _storm(url(), minutes * 15, seed)
             say(f"{engine}: {raged}")
             told.append(f"{engine} {worst * 1000:.0f} ms at worst, {raged}")
     return "; ".join(told)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from servers.nats import NatsServer
 from servers.postgres import PostgresServer
 from servers.valkey import ValkeyServer
 
@@ -19,6 +20,8 @@ from .catching import MUTANTS, complaint_about
 from .ground import CATCHERS, Ground
 from .kit import CASES
 from .mutant import Mutant, StaleMutant
+from .nats import NATS
+from .nats_store import TESTS, NatsStore
 from .postgres import MUTANTS as ON_POSTGRES
 from .redis import REDIS
 from .scenes import REAL, SCENES
@@ -26,7 +29,7 @@ from .simulating import Find, look_for
 
 PATIENCE = 10.0
 TIMERS = {signal.ITIMER_VIRTUAL: signal.SIGVTALRM, signal.ITIMER_REAL: signal.SIGALRM}
-BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *ON_POSTGRES, *REDIS.mutants)}
+BY_NAME = {mutant.name: mutant for mutant in (*MUTANTS, *ON_POSTGRES, *REDIS.mutants, *NATS.mutants)}
 
 
 class Endless(BaseException):
@@ -77,6 +80,11 @@ def tried(name: str, seeds: int, folder: Path) -> Tried:
         if mutant.kind == "redis":
             ask = _berth(folder).complaint_about
             return Tried(name, [it for it in CASES if _notices(ask, mutant, it, signal.ITIMER_REAL)], None)
+        if mutant.kind == "nats":
+            ask = _nats_store(folder).complaint_about
+            quick = {it for it in CASES.keys() | TESTS.keys() if "cut_off" not in it}
+            chosen = sorted(quick | {*mutant.caught_by})
+            return Tried(name, [it for it in chosen if _notices(ask, mutant, it, signal.ITIMER_REAL)], None)
         noticed = [catcher for catcher in catchers(mutant) if _notices(complaint_about, mutant, catcher)]
         unseen = mutant.kind in ("sqlite", "manager", "step", "process")
         return Tried(name, noticed, None if unseen else _look_for(mutant, seeds))
@@ -92,6 +100,11 @@ def _ground(folder: Path) -> Ground:
 @cache
 def _berth(folder: Path) -> Berth:
     return Berth(ValkeyServer.of_the_run(folder))
+
+
+@cache
+def _nats_store(folder: Path) -> NatsStore:
+    return NatsStore(NatsServer.of_the_run(folder))
 
 
 def _noticed_on_postgres(mutant: Mutant, ground: Ground) -> list[str]:

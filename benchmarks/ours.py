@@ -76,7 +76,7 @@ def drain(folder: Path, engine: str, jobs: int, task: str = "noop", slots: int =
             await fill(port, jobs, task)
             begun = time.perf_counter()
             async with port.harbor.worker(concurrency=slots) as worker:
-                await _finished(worker, jobs)
+                await finished(worker, jobs)
                 done, seconds = worker.finished, time.perf_counter() - begun
             return rate(done, seconds)
 
@@ -147,14 +147,14 @@ async def _whole(
     port = Port(url_of(engine, folder))
     async with port.harbor.open(), port.harbor.worker(concurrency=slots) as worker:
         await port.noop.aenqueue(0)  # everything is open and planned
-        await _finished(worker, 1)
+        await finished(worker, 1)
         begun = time.perf_counter()
         await enqueue(port)
-        await _finished(worker, jobs + 1)
+        await finished(worker, jobs + 1)
         return rate(worker.finished - 1, time.perf_counter() - begun)
 
 
-async def _finished(worker: Any, jobs: int) -> None:
+async def finished(worker: Any, jobs: int) -> None:
     """Wait for the last of the jobs, or until the time is up."""
     give_up = time.perf_counter() + LONGEST
     while worker.finished < jobs and time.perf_counter() < give_up:  # noqa: ASYNC110  an event would cost each job

@@ -32,6 +32,9 @@ SPEEDS = (
     "drain-redis-100",
     "enqueue-single-redis",
     "enqueue-bulk-redis",
+    "drain-nats-100",
+    "enqueue-concurrent-nats",
+    "enqueue-bulk-nats",
 )
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.model import POSTGRES, REDIS, SQLITE, Measure
+from benchmarks.model import NATS, POSTGRES, REDIS, SQLITE, Measure
 from benchmarks.summary import Row, rows
 
-NAMES = {SQLITE: "SQLite and memory", POSTGRES: "PostgreSQL", REDIS: "Redis"}
+NAMES = {SQLITE: "SQLite and memory", POSTGRES: "PostgreSQL", REDIS: "Redis", NATS: "NATS"}
 PROBES = (
     ("steal", "CPU taken by the host (steal), %", 1),
     ("busy", "CPU busy, all cores, %", 0),

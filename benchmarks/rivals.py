@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clock import LONGEST, Sample, rate, repeat
-from benchmarks.model import POSTGRES, REDIS, SQLITE
+from benchmarks.model import NATS, POSTGRES, REDIS, SQLITE
 
 PACKAGES = {
     SQLITE: ("huey", "litequeue", "honker"),
     POSTGRES: ("pgqueuer", "procrastinate", "saq", "dbos", "chancy", "awa"),
     REDIS: ("celery", "rq", "dramatiq", "huey", "arq", "saq", "taskiq_redis", "streaq"),
+    NATS: (),
 }
 # A folder of the environment for those that do not allow the redis-py of the others: it goes before the rest for them.
 OLDER = Path(sys.prefix, "older")

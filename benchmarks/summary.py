@@ -10,7 +10,12 @@ from typing import Any
 from benchmarks.model import COUNT, Measure
 
 # Values that are bounded beside a measure's own, and what they are.
-BESIDE = {"growth": "second half against the first (flat)", "server": "all processes of the server"}
+BESIDE = {
+    "growth": "second half against the first (flat)",
+    "server": "all processes of the server",
+    "conflicts": "swaps for claims that were refused",
+}
+UNITS = {"conflicts": "%"}  # of those that have another than their measure
 WHOLE = (COUNT, "bytes")
 
 
@@ -72,13 +77,13 @@ def _values(measure: Measure, result: dict[str, Any], name: str) -> list[float]:
 def _bounds(measure: Measure, result: dict[str, Any], shown: str) -> Iterator[Row]:
     for value, most in measure.limits.items():
         found = _median(result, value)
-        is_main = value == measure.value
+        is_main, unit = value == measure.value, UNITS.get(value, measure.unit)
         yield Row(
             measure.key,
             measure.title,
-            shown if is_main else f"{found:+.1f} {measure.unit}" if value == "growth" else amount(found, measure.unit),
+            shown if is_main else f"{found:+.1f} {measure.unit}" if value == "growth" else amount(found, unit),
             "" if is_main else BESIDE[value],
-            floor=f"≤ {most:g} {measure.unit}",
+            floor=f"≤ {most:g} {unit}",
             margin=most / max(found, 1e-9) if found > 0 else float("inf"),
             note=_note(result, value),
         )

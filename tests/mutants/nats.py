@@ -173,27 +173,27 @@ async def nats_refusal_from_the_cache(right: Any, swaps: Any, places: Any, fresh
 
 
 @mutant((settle, "_is_simple"), by="test_D5_identity_is_the_token_not_the_worker")
-def nats_token_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int) -> bool:
+def nats_token_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int, most: int) -> bool:
     """An outcome counts, no matter who holds the job by now."""
-    return bool(right(entry, address._replace(lease=entry.lease, version=entry.version), to, now))
+    return bool(right(entry, address._replace(lease=entry.lease, version=entry.version), to, now, most))
 
 
 @mutant((settle, "_is_simple"), by="test_a_token_that_differs_in_any_part_is_another[1]")
-def nats_version_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int) -> bool:
+def nats_version_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int, most: int) -> bool:
     """A token of another version is taken."""
-    return bool(right(entry, address._replace(version=entry.version), to, now))
+    return bool(right(entry, address._replace(version=entry.version), to, now, most))
 
 
 @mutant((settle, "_is_simple"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseExpired-False]")
-def nats_expiry_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int) -> bool:
+def nats_expiry_not_compared(right: Any, entry: Any, address: Any, to: Any, now: int, most: int) -> bool:
     """An outcome counts however late it comes."""
-    return bool(right(entry, address, to, 0))
+    return bool(right(entry, address, to, 0, most))
 
 
 @mutant((settle, "_is_simple"), by="test_D7_plain_successes_of_one_claim_are_fenced_each[LeaseExpired-False]")
-def nats_lease_counts_at_its_very_end(right: Any, entry: Any, address: Any, to: Any, now: int) -> bool:
+def nats_lease_counts_at_its_very_end(right: Any, entry: Any, address: Any, to: Any, now: int, most: int) -> bool:
     """A lease still holds at the moment of its end."""
-    return bool(right(entry, address, to, now - 1))
+    return bool(right(entry, address, to, now - 1, most))
 
 
 @mutant((PageSwap, "entry"), by="test_D7_items_of_a_batch_are_independent")
@@ -255,7 +255,7 @@ async def nats_enqueue_stores_cards_last(right: Any, enqueueing: Any, groups: An
 
 
 @mutant((NatsUpkeep, "_tidy"), by="test_a_verb_that_was_cut_off_can_be_repeated[tidy-request]")
-async def nats_page_leaves_before_it_is_stored(right: Any, keeper: Any, moved: Any) -> int:
+async def nats_page_leaves_before_it_is_stored(right: Any, keeper: Any, moved: Any, time: float) -> int:
     """A crash loses ended pages."""
     seen = [(held, held.rev, held.page) for held in moved]
     try:
@@ -263,7 +263,7 @@ async def nats_page_leaves_before_it_is_stored(right: Any, keeper: Any, moved: A
     except Outdated:
         return 0
     looked, keeper._revisions = keeper._revisions, lambda _: _nothing()
-    await keeper._store_ended(seen)
+    await keeper._store_ended(seen, time)
     keeper._revisions = looked
     return len(seen)
 
@@ -273,7 +273,7 @@ async def _nothing() -> dict[str, int]:
 
 
 @mutant((NatsUpkeep, "_tidy"), by="test_a_verb_that_was_cut_off_can_be_repeated[tidy-request]")
-async def nats_hint_for_prune_comes_last(right: Any, keeper: Any, moved: Any) -> int:
+async def nats_hint_for_prune_comes_last(right: Any, keeper: Any, moved: Any, time: float) -> int:
     """A crash leaves ended pages that prune never finds."""
     plain, hints = keeper._store.store_all, list[StreamWrite]()
 
@@ -282,18 +282,18 @@ async def nats_hint_for_prune_comes_last(right: Any, keeper: Any, moved: Any) ->
         return await plain([write for write in writes if ".d." not in write.subject])
 
     with mock.patch.object(keeper._store, "store_all", store_all):
-        done: int = await right(keeper, moved)
+        done: int = await right(keeper, moved, time)
     await plain(hints)
     return done
 
 
 @mutant((NatsUpkeep, "_store_ended"), by="tidied test_D13_counts_follow_jobs_through_their_lives")
-async def nats_page_not_stored_among_the_ended(right: Any, keeper: Any, moved: Any) -> None:
+async def nats_page_not_stored_among_the_ended(right: Any, keeper: Any, moved: Any, time: float) -> None:
     """Ended jobs are lost when their page leaves the line."""
 
 
 @mutant((NatsUpkeep, "_store_ended"), by="tidied test_X8_a_record_is_kept_until_its_time_and_then_forgotten[ack]")
-async def nats_no_hint_for_prune(right: Any, keeper: Any, moved: Any) -> None:
+async def nats_no_hint_for_prune(right: Any, keeper: Any, moved: Any, time: float) -> None:
     """Records that have left the line are kept for ever."""
     plain = keeper._store.store_all
 
@@ -302,7 +302,7 @@ async def nats_no_hint_for_prune(right: Any, keeper: Any, moved: Any) -> None:
 
     keeper._store.store_all = store_all
     try:
-        await right(keeper, moved)
+        await right(keeper, moved, time)
     finally:
         del keeper._store.store_all
 
